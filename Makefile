@@ -1,0 +1,66 @@
+# Everything a contributor or a CI machine runs. Needs Python 3.11 or later, and the network for the first `make`:
+# the environment lives in .venv and is made again when pyproject.toml changes.
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY     ?= $(VENV)/bin/python
+STAMP  ?= $(VENV)/.installed
+# Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50") and demo (make demo ARGS=--full)
+ARGS   ?=
+# Seeds of the campaign's runs in one thread
+SEEDS  ?= 300
+# Where `make proto` writes
+OUT    ?= .
+
+PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
+
+.PHONY: help install check test campaign bench proto demo clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make check     style, types, layout of the rooms, generated code up to date"
+	@echo "make test      all tests, a few rounds of each crash and damage test"
+	@echo "make campaign  many rounds of kills and pauses of real processes (ARGS=\"--rounds 100\"), and many seeds"
+	@echo "               of chaos in one thread (SEEDS=1000), each with a report"
+	@echo "make bench     three members on this machine under load; ARGS are those of 'quorum bench both'"
+	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
+	@echo "make proto     generates quorum/v1 from proto/ again"
+	@echo "make clean     removes the environment and everything that was built"
+
+install: $(STAMP)
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest tests/layout
+
+test: $(STAMP)
+	$(PY) -m pytest tests $(ARGS)
+
+campaign: $(STAMP)
+	$(PY) tests/processes/campaign.py $(ARGS)
+	PYTHONPATH=tests $(PY) -m support.chaos 1 $(SEEDS)
+	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
+
+bench: $(STAMP)
+	$(PY) -m quorum bench both $(ARGS)
+
+demo: $(STAMP)
+	$(PY) -m quorum demo $(ARGS)
+
+# google/rpc/status.proto comes from the package googleapis-common-protos, the google/protobuf ones from grpcio-tools.
+proto: $(STAMP)
+	$(PY) -m grpc_tools.protoc -Iproto \
+	  -I"$$($(PY) -c 'import pathlib, google.rpc.status_pb2 as m; print(pathlib.Path(m.__file__).parents[2])')" \
+	  --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) $(PROTOS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

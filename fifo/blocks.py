@@ -1,0 +1,234 @@
+"""Where the messages of a queue stand: blocks of 16,384 sequences, bit sets and runs.
+
+A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
+16,383). The block says with one bit each whether it is ready, held by a consumer, or was handed out before; a message
+that is neither ready nor held is gone. Where its body lies is said by the *run* it belongs to: neighbours that came in
+one batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run is cut at the edge
+of its block and takes 20 bytes, 28 in a block where messages expire.
+
+Blocks are reached through a `BlockStore` only, so that cold ones can later be kept elsewhere without the machine
+seeing a difference.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+from sortedcontainers import SortedDict
+
+from fifo import bits
+from fifo.effects import Run
+
+BLOCK_BITS = 14
+BLOCK_SIZE = 1 << BLOCK_BITS
+SLOT_MASK = BLOCK_SIZE - 1
+
+NEVER = (1 << 63) - 1
+"""The expiry of what does not expire."""
+
+ONE_EACH = (1 << 32) - 1
+"""The ordinal of a run of single-message batches."""
+
+
+class Runs:
+    """The runs of one block in parallel arrays, ascending by first slot. `expiries` is there once one run expires."""
+
+    __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals")
+
+    def __init__(self) -> None:
+        self.firsts = array("H")
+        self.counts = array("H")
+        self.indexes = array("Q")
+        self.operations = array("I")
+        self.ordinals = array("I")
+        self.expiries: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def append(self, first: int, count: int, index: int, operation: int, ordinal: int, expiry: int) -> None:
+        """Adds the run, as part of its left neighbour where that says the same."""
+        if self.firsts and self.indexes[-1] == index and self.firsts[-1] + self.counts[-1] == first:
+            before = self.counts[-1]
+            if ordinal == ONE_EACH:
+                same = self.ordinals[-1] == ONE_EACH and self.operations[-1] + before == operation
+            else:
+                same = self.operations[-1] == operation and self.ordinals[-1] + before == ordinal
+            if same and (NEVER if self.expiries is None else self.expiries[-1]) == expiry:
+                self.counts[-1] = before + count
+                return
+        if self.expiries is None and expiry != NEVER:
+            self.expiries = array("q", [NEVER]) * len(self.firsts)
+        self.firsts.append(first)
+        self.counts.append(count)
+        self.indexes.append(index)
+        self.operations.append(operation)
+        self.ordinals.append(ordinal)
+        if self.expiries is not None:
+            self.expiries.append(expiry)
+
+    def clip(self, base: int, first: int, count: int, out: list[Run]) -> None:
+        """Appends where the messages of slots first .. first+count-1 lie. base: sequence of slot 0."""
+        position = bisect_right(self.firsts, first) - 1
+        while count:
+            skipped = first - self.firsts[position]
+            taken = min(count, self.counts[position] - skipped)
+            ordinal, operation = self.ordinals[position], self.operations[position]
+            if ordinal == ONE_EACH:
+                out.append(Run(base + first, taken, self.indexes[position], operation + skipped, 0, True))
+            else:
+                out.append(Run(base + first, taken, self.indexes[position], operation, ordinal + skipped))
+            first += taken
+            count -= taken
+            position += 1
+
+    def expired(self, now_ms: int, spared_index: int) -> int:
+        """The slots whose time has come, but for the runs of Raft entry `spared_index`."""
+        if self.expiries is None:
+            return 0
+        due = np.frombuffer(self.expiries, dtype=np.int64) <= now_ms
+        if spared_index:
+            due &= np.frombuffer(self.indexes, dtype=np.uint64) != spared_index
+        result = 0
+        positions = np.flatnonzero(due)
+        if len(positions):
+            # What lies between two neighbouring runs is gone, so a stretch of runs is a stretch of slots.
+            cuts = np.flatnonzero(np.diff(positions) != 1)
+            starts = [0, *(cuts + 1).tolist()]
+            ends = [*cuts.tolist(), len(positions) - 1]
+            for start, end in zip(starts, ends, strict=True):
+                last = int(positions[end])
+                first = self.firsts[int(positions[start])]
+                result |= bits.span(first, self.firsts[last] + self.counts[last] - first)
+        return result
+
+    def earliest(self, wanted: int) -> int:
+        """The earliest expiry among runs with a slot in `wanted`."""
+        if self.expiries is None or not wanted:
+            return NEVER
+        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
+        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
+        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
+        counts = np.frombuffer(self.counts, dtype=np.uint16)
+        touched = sums[firsts + counts] > sums[firsts]
+        expiries = np.frombuffer(self.expiries, dtype=np.int64)[touched]
+        return int(expiries.min()) if len(expiries) else NEVER
+
+    def keep(self, wanted: int) -> None:
+        """Forgets the runs without a slot in `wanted`."""
+        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
+        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
+        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
+        touched = sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] > sums[firsts]
+        for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries"):
+            column: array[int] | None = getattr(self, name)
+            if column is not None:
+                kept = np.frombuffer(column, dtype=np.dtype(column.typecode))[touched]
+                setattr(self, name, array(column.typecode, kept.tobytes()))
+
+    def clear(self) -> None:
+        for column in (self.firsts, self.counts, self.indexes, self.operations, self.ordinals):
+            del column[:]
+        self.expiries = None
+
+
+class Block:
+    """16,384 neighbouring sequences. Everything but `columns` is replicated state."""
+
+    __slots__ = (
+        "base",
+        "columns",
+        "earliest",
+        "failures",
+        "held",
+        "live",
+        "number",
+        "placed",
+        "ready",
+        "redelivered",
+        "runs",
+        "size_bytes",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.base = number << BLOCK_BITS
+        self.ready = 0
+        self.held = 0  # disjoint from ready
+        self.redelivered = 0  # part of ready | held: handed out before
+        self.failures = bits.Counts()
+        self.runs = Runs()
+        self.live = 0  # members of ready | held
+        self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
+        self.placed = 0  # messages ever put here since the block was last empty, and their size in total
+        self.size_bytes = 0
+        self.columns: Any = None  # local: the filter fields, or None
+
+    def first_live(self) -> int:
+        """The lowest slot with a message that is here."""
+        live = self.ready | self.held
+        return (live & -live).bit_length() - 1
+
+    def clear(self) -> None:
+        """No message is left, others will come."""
+        self.redelivered = 0
+        self.failures = bits.Counts()
+        self.runs.clear()
+        self.columns = None
+        self.placed = self.size_bytes = 0
+
+    def forget(self, gone: int) -> None:
+        """Clears what is remembered of messages that are no longer here."""
+        if self.redelivered & gone:
+            self.redelivered &= ~gone
+        if self.failures.planes:
+            self.failures.clear(gone)
+
+    def compact(self, slack: int) -> None:
+        """Forgets runs once most of them are of messages that are gone.
+
+        A few messages that nobody selects must not keep the runs of all others; at four to one the work is paid by
+        the removals before it.
+        """
+        if len(self.runs.firsts) > 4 * self.live + slack:
+            self.runs.keep(self.ready | self.held)
+
+
+class BlockStore:
+    """A queue's blocks by number, in memory."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self) -> None:
+        self._blocks: SortedDict[int, Block] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def get(self, number: int) -> Block:
+        block: Block = self._blocks[number]
+        return block
+
+    def find(self, number: int) -> Block | None:
+        found: Block | None = self._blocks.get(number)
+        return found
+
+    def add(self, block: Block) -> None:
+        self._blocks[block.number] = block
+
+    def drop(self, number: int) -> None:
+        del self._blocks[number]
+
+    def numbers(self, start: int = 0) -> list[int]:
+        """The numbers of the blocks from `start` on, ascending."""
+        return list(self._blocks.irange(start))
+
+    def next_from(self, number: int) -> int | None:
+        """The lowest number of a block at or above `number`."""
+        return next(self._blocks.irange(number), None)
+
+    def first(self) -> Block | None:
+        return self._blocks.peekitem(0)[1] if self._blocks else None

@@ -1,0 +1,135 @@
+"""Who is served next.
+
+Groups with a consumer that has credit take turns, and inside a group its consumers with credit do. A turn gives one
+consumer the lowest ready messages that its group selects: as many as its credit allows, but at most an even share of
+what was ready when the checkout began, and at most 1,024, so that a large batch is spread over all who wait. A
+consumer that is alone takes all its turns at once. After a turn that gave something, the group and the consumer go to
+the end of their lines; a group that finds nothing keeps its place and is not asked again in this checkout.
+
+A checkout ends when nobody with credit can be given anything, or with its budget; then it goes on in a later entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from fifo import bits, expiry
+from fifo.blocks import Block
+from fifo.effects import Deliver, Run
+from fifo.state import Consumer, Entry
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+TURN = 1024
+"""Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
+
+
+class Delivery:
+    """Gathers what one consumer gets in one entry, to make one effect of it."""
+
+    __slots__ = ("consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
+
+    def __init__(self, consumer: Consumer, queue: int, first_tag: int = 0) -> None:
+        self.consumer = consumer
+        self.queue = queue
+        self.first_tag = first_tag or consumer.next_tag
+        self.count = 0
+        self.runs: list[Run] = []
+        self.redelivered = 0
+        self.failures: list[tuple[int, int]] = []
+
+    def describe(self, block: Block, members: int) -> list[tuple[int, int]]:
+        """Appends these messages of a block; their stretches (slot, count)."""
+        stretches = bits.ranges(members)
+        again = block.redelivered & members
+        failed = block.failures.nonzero() & members if again else 0
+        for slot, count in stretches:
+            block.runs.clip(block.base, slot, count, self.runs)
+            if again:
+                here = (1 << count) - 1
+                self.redelivered |= ((again >> slot) & here) << self.count
+                if failed:
+                    for position in bits.members((failed >> slot) & here):
+                        self.failures.append((self.count + position, block.failures.value(slot + position)))
+            self.count += count
+        return stretches
+
+    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> None:
+        """Hands these ready messages of a block to the consumer."""
+        consumer = self.consumer
+        machine.hold(block, members, count)
+        tag = consumer.next_tag
+        for slot, width in self.describe(block, members):
+            consumer.held.add(tag, block.base + slot, width)
+            tag += width
+        consumer.next_tag = tag
+
+    def effect(self, settled: bool = False) -> Deliver:
+        consumer = self.consumer
+        return Deliver(
+            consumer.address,
+            self.queue,
+            consumer.tag,
+            consumer.attach,
+            self.first_tag,
+            tuple(self.runs),
+            self.redelivered,
+            tuple(self.failures),
+            settled,
+        )
+
+
+def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
+    """Hands out up to `wanted` of the lowest ready messages, whatever they are.
+
+    How many, and False if the budget ended it.
+    """
+    budget = entry.budget(machine.queue)
+    taken = 0
+    while taken < wanted and machine.index:
+        block = machine.blocks.get(machine.index[0][1])
+        if block.earliest <= entry.now_ms and block.number not in budget.expired:
+            if not budget.blocks:
+                return taken, False
+            expiry.expire_block(machine, entry, block, entry.index)
+            continue
+        members = bits.lowest(block.ready, wanted - taken)
+        count = members.bit_count()
+        delivery.take(machine, block, members, count)
+        taken += count
+    return taken, True
+
+
+def run(machine: QueueMachine, entry: Entry) -> bool:
+    """Serves whoever can be served; False if the budget ended it."""
+    groups = machine.groups
+    if not groups.turns or not machine.ready_count:
+        return True
+    budget = entry.budget(machine.queue)
+    share = TURN * TURN  # more than a budget
+    if groups.eligible_count > 1:
+        share = min(TURN, -(-machine.ready_count // groups.eligible_count))
+    deliveries: dict[tuple[bytes, str], Delivery] = {}
+    line = deque(groups.turns.values())
+    is_done = True
+    while line and machine.ready_count:
+        if not budget.messages:
+            is_done = False
+            break
+        group = line.popleft()
+        consumer = group.next_consumer()
+        delivery = deliveries.get(consumer.key)
+        if delivery is None:
+            delivery = Delivery(consumer, machine.queue)
+        wanted = min(consumer.credit, share, budget.messages)
+        taken, is_complete = groups.take(group, entry, delivery, wanted)
+        is_done = is_done and is_complete
+        if taken:
+            deliveries[consumer.key] = delivery
+            budget.messages -= taken
+            if groups.served(group, consumer):
+                line.append(group)
+    entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    return is_done

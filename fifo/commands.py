@@ -1,0 +1,247 @@
+"""What can be asked of a group of queues. Read this first, then effects.py.
+
+Every command is a frozen record of plain values: what a member decodes from one operation of a Raft entry. Nothing
+here holds a message body; a body is named by where its batch stands in the log (Raft index, operation, ordinal).
+
+Numbering. A session is a *producer* (16 bytes, chosen by the client) in one *epoch* (one life of it). Its commands to
+one group are numbered 1, 2, 3, ... (`n`). The machine takes n = last + 1 only: a lower n was done before and is
+answered as such, a higher n is refused, so that a lost command is always noticed and sent again in order.
+`Unnumbered` commands come from the members themselves and are idempotent instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Where and when a Raft entry is applied. now_ms is group time: it never goes back."""
+
+    index: int
+    term: int
+    now_ms: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A session as its node knows it: (node number, boot number of that node's process, session number)."""
+
+    node: int
+    boot: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who sends a numbered command."""
+
+    producer: bytes
+    epoch: int
+    n: int
+
+
+# ---- sessions
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterProducer:
+    """Begins an epoch in this group. Its origin has n = 0.
+
+    A higher epoch fences lower ones and detaches their consumers.
+    """
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """The session ends: its consumers are detached, what they hold is returned. The producer stays remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """Unnumbered. Every session of this node's process `boot`, or of an earlier one, has ended."""
+
+    node: int
+    boot: int
+
+
+# ---- messages
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """One batch of one producer for one queue.
+
+    first_client_sequence..+count-1 are the producer's own numbers; what is already accepted is not taken twice.
+    lowest_unconfirmed lets the machine forget accepted numbers below it.
+    ttl_ms: -1 none, else one for all; ttls_ms: one each (then ttl_ms is -1), -1 where none.
+    columns: the filter fields as `quorum_selectors.columns` bytes; empty where the queue keeps none.
+    """
+
+    queue: int
+    first_client_sequence: int
+    lowest_unconfirmed: int
+    count: int
+    size_bytes: int
+    ttl_ms: int = -1
+    ttls_ms: Sequence[int] = ()
+    columns: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Adds a consumer. `selector` is the canonical encoding of an expression; empty means every message."""
+
+    queue: int
+    consumer_tag: str
+    selector: bytes
+    credit_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    queue: int
+    consumer_tag: str
+    credit_to: int
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """No more deliveries. Messages held are returned if return_held, else they may still be settled."""
+
+    queue: int
+    consumer_tag: str
+    return_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Takes up to `count` ready messages now, for the session's own unnamed consumer; settled at once if `settled`."""
+
+    queue: int
+    count: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """tags: inclusive ranges (first, last) of delivery tags, ascending. Unknown tags are ignored (settled before).
+
+    credit_to: 0 leaves the credit as it is. attach must be the consumer's present attachment.
+    """
+
+    queue: int
+    consumer_tag: str
+    attach: int
+    tags: tuple[tuple[int, int], ...]
+    credit_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Settle):
+    """Back to their places in the queue, flagged as redelivered; not a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Settle):
+    """Refused by the consumer: dead-lettered, dropped where no target is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modify(Settle):
+    """Back to the queue with changes: delivery_failed counts against the delivery limit."""
+
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+
+
+# ---- administration
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """A queue's effective arguments, checked and normalised by the catalog. -1 stands for no limit."""
+
+    name: str
+    filter_enabled: bool = False
+    filter_field_names: tuple[str, ...] = ()
+    filter_max_in_memory_bytes_per_msg: int = -1
+    max_length: int = -1
+    overflow: str = "drop_head"  # or "reject_publish"
+    message_ttl_ms: int = -1
+    delivery_limit: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """Unnumbered, idempotent. A queue id is never used again."""
+
+    queue: int
+    config: QueueConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConfig:
+    """Unnumbered, idempotent."""
+
+    queue: int
+    config: QueueConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """Unnumbered, idempotent."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Removes what is ready; what is held stays."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Unnumbered. Time has come (`next_wake`): go on with expiry, scans and whatever a budget has cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetVersion:
+    """Unnumbered. From the next entry on, apply as machine version `version`."""
+
+    version: int
+
+
+Command = (
+    RegisterProducer
+    | CloseSession
+    | NodeDown
+    | Enqueue
+    | Attach
+    | Credit
+    | Cancel
+    | Get
+    | Settle
+    | CreateQueue
+    | UpdateConfig
+    | DeleteQueue
+    | Purge
+    | Wake
+    | SetVersion
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One command of a Raft entry. `number` is its place in the entry (it names the batch of an Enqueue)."""
+
+    number: int
+    origin: Origin | None
+    command: Command

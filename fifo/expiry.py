@@ -1,0 +1,35 @@
+"""Messages whose time has come.
+
+A queue's second sorted tree has one entry a block: no ready message in there expires before. It may be too early (the
+message is gone since), never too late; a wake-up then only finds the next time. Held messages do not expire; they are
+looked at when they come back. In its own entry no message expires before all consumers were asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fifo.blocks import Block
+from fifo.state import Entry
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+
+def expire_block(machine: QueueMachine, entry: Entry, block: Block, spared_index: int) -> None:
+    """Removes what has expired in a block, except messages of Raft entry `spared_index`. Costs one block of budget."""
+    budget = entry.budget(machine.queue)
+    budget.blocks -= 1
+    budget.expired[block.number] = None
+    due = block.runs.expired(entry.now_ms, spared_index) & block.ready
+    machine.set_earliest(block, block.runs.earliest(block.ready ^ due))
+    if due:
+        machine.drop_ready(block, due, "expired")
+
+
+def remove_expired(machine: QueueMachine, entry: Entry) -> None:
+    """Goes through the blocks that are due, the earliest first, as far as the budget goes."""
+    expiries = machine.expiries
+    budget = entry.budget(machine.queue)
+    while expiries and expiries[0][0] <= entry.now_ms and budget.blocks:
+        expire_block(machine, entry, machine.blocks.get(expiries[0][1]), 0)

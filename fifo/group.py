@@ -1,0 +1,514 @@
+"""A group of queues that share one Raft log: the one door into the machines.
+
+`apply` takes one Raft entry. Each operation is looked up, then refused or carried out; the queues that were touched
+are served once, after all operations, in the order of their ids. So a thousand small operations cost one checkout.
+
+Work that a budget has cut short waits in `backlog`; every entry goes on with the queues it touches, and Wake goes on
+with some of the others. `next_wake` says when the leader should propose one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from fifo import snapshot
+from fifo.commands import (
+    Attach,
+    Cancel,
+    CloseSession,
+    Command,
+    CreateQueue,
+    Credit,
+    DeleteQueue,
+    Discard,
+    Enqueue,
+    Get,
+    Meta,
+    Modify,
+    NodeDown,
+    Operation,
+    Origin,
+    Purge,
+    RegisterProducer,
+    Return,
+    Settle,
+    SetVersion,
+    UpdateConfig,
+    Wake,
+)
+from fifo.effects import (
+    Applied,
+    AttachedReply,
+    Confirmed,
+    Deliver,
+    Done,
+    Notify,
+    Ok,
+    Refused,
+    Registered,
+    Reply,
+)
+from fifo.machine import QueueMachine
+from fifo.sessions import WINDOW, Producer, Sessions
+from fifo.state import Consumer, Entry, FieldSource, QueueInfo, Waiting
+
+WAKE_QUEUES = 16
+"""Queues one Wake goes on with; each has its own budget, so this bounds the entry."""
+
+ENDED_PER_ENTRY = 256
+"""Sessions of a lost node that one entry ends."""
+
+MAX_CLIENT_SEQUENCE = (1 << 63) - 1
+
+Handler = Callable[[Entry, Operation, Producer, Any], Reply]
+Unnumbered = Callable[[Entry, Any], Reply | None]
+
+
+class GroupMachine:
+    """Queues, sessions and group time. `field_source` gives columns again that were dropped."""
+
+    def __init__(self, field_source: FieldSource) -> None:
+        self.field_source = field_source
+        self.queues: dict[int, QueueMachine] = {}
+        self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
+        self.sessions = Sessions()
+        self.index = 0
+        self.now_ms = 0
+        self.version = 1
+        self.running_hash = 0  # over (index, replies, effects) of all entries
+        self.backlog: dict[int, None] = {}  # queues with unfinished work, the longest waiting first
+        self._wakes: SortedList[tuple[int, int]] = SortedList()  # (time, queue): follows from the queues
+        self._wake_of: dict[int, int] = {}
+        self._dirty: dict[int, None] = {}
+        self._numbered: dict[type[Command], Handler] = {
+            CloseSession: self._close_session,
+            Enqueue: self._enqueue,
+            Attach: self._attach,
+            Credit: self._credit,
+            Cancel: self._cancel,
+            Get: self._get,
+            Settle: self._settle,
+            Return: self._settle,
+            Discard: self._settle,
+            Modify: self._settle,
+        }
+        self._unnumbered: dict[type[Command], Unnumbered] = {
+            NodeDown: self._node_down,
+            CreateQueue: self._create_queue,
+            UpdateConfig: self._update_config,
+            DeleteQueue: self._delete_queue,
+            Purge: self._purge,
+            Wake: self._wake,
+            SetVersion: self._set_version,
+        }
+
+    # ---- one entry
+
+    def apply(self, meta: Meta, operations: Sequence[Operation]) -> Applied:
+        """Applies one Raft entry. Raises ValueError if it cannot be the next one: the log is corrupt."""
+        if meta.index <= self.index or meta.now_ms < self.now_ms:
+            raise ValueError(
+                f"entry {meta.index} at {meta.now_ms} after entry {self.index} at {self.now_ms}: both must not go back"
+            )
+        self.index = meta.index
+        self.now_ms = meta.now_ms
+        entry = Entry(meta.index, meta.now_ms)
+        if self.sessions.ended:
+            self.sessions.forget_idle(meta.now_ms)
+        if self.sessions.departing:
+            self._end_departed(entry)
+        numbered, admit = self._numbered, self.sessions.admit
+        replies: list[Reply | None] = []
+        for operation in operations:
+            command = operation.command
+            origin = operation.origin
+            handler = numbered.get(type(command))
+            if origin is None or handler is None:
+                replies.append(self._other(entry, origin, command, handler is None))
+                continue
+            admitted = admit(origin)
+            if type(admitted) is Producer:
+                admitted.last_n = origin.n
+                replies.append(handler(entry, operation, admitted, command))
+            else:
+                replies.append(admitted)  # type: ignore[arg-type]
+        dirty = self._dirty
+        if dirty:
+            for queue in sorted(dirty):
+                self._finish(entry, queue)
+            dirty.clear()
+        applied = Applied(tuple(replies), tuple(entry.effects))
+        self.running_hash = zlib.crc32(_digest(meta.index, applied), self.running_hash)
+        return applied
+
+    def _other(
+        self, entry: Entry, origin: Origin | None, command: Command, is_unnumbered: bool
+    ) -> Reply | None:
+        if not is_unnumbered:
+            return Refused("not_registered", f"{type(command).__name__} without a session")
+        if type(command) is RegisterProducer:
+            if origin is None:
+                return Refused("not_registered", "RegisterProducer without a session")
+            return self._register(entry, origin, command)
+        if origin is not None:
+            admitted = self.sessions.admit(origin)
+            if not isinstance(admitted, Producer):
+                return admitted
+            admitted.last_n = origin.n
+        return self._unnumbered[type(command)](entry, command)
+
+    def _finish(self, entry: Entry, queue: int) -> None:
+        machine = self.queues.get(queue)
+        if machine is None:  # deleted
+            self._set_wake(queue, None)
+            return
+        machine.finish(entry)
+        if machine.unfinished:
+            self.backlog.setdefault(queue)
+        elif queue in self.backlog:
+            del self.backlog[queue]
+        self.note_expiry(machine)
+
+    def note_expiry(self, machine: QueueMachine) -> None:
+        """Files the queue under the time of its next expiry."""
+        self._set_wake(machine.queue, machine.next_expiry())
+
+    def wake_of(self, queue: int) -> int | None:
+        """The time a queue is filed under."""
+        return self._wake_of.get(queue)
+
+    def _set_wake(self, queue: int, wake: int | None) -> None:
+        before = self._wake_of.get(queue)
+        if wake != before:
+            if before is not None:
+                self._wakes.remove((before, queue))
+                del self._wake_of[queue]
+            if wake is not None:
+                self._wakes.add((wake, queue))
+                self._wake_of[queue] = wake
+
+    def next_wake(self) -> int | None:
+        """The group time at which the leader should propose Wake; at or before the present: now."""
+        if self.backlog or self.sessions.departing:
+            return self.now_ms
+        return self._wakes[0][0] if self._wakes else None
+
+    # ---- sessions
+
+    def _register(self, entry: Entry, origin: Origin, command: RegisterProducer) -> Reply:
+        sessions = self.sessions
+        refused = sessions.refuse_register(origin, command.address)
+        if refused is not None:
+            return refused
+        producer = sessions.producers.get(origin.producer)
+        if producer is not None and origin.epoch > producer.epoch and producer.ended_ms < 0:
+            self._end_session(entry, producer)
+            entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
+        return sessions.register(origin, command.address)
+
+    def _close_session(
+        self, entry: Entry, operation: Operation, producer: Producer, command: object
+    ) -> Reply:
+        self._end_session(entry, producer)
+        return Ok()
+
+    def _end_session(self, entry: Entry, producer: Producer) -> None:
+        for queue, tag in producer.consumers:
+            machine = self.queues[queue]
+            consumer = machine.consumers.get((producer.name, tag))
+            if consumer is not None:
+                machine.remove(entry, consumer)
+                self._dirty[queue] = None
+        producer.consumers.clear()
+        self.sessions.end(producer, entry.now_ms)
+
+    def _node_down(self, entry: Entry, command: NodeDown) -> None:
+        sessions = self.sessions
+        if command.boot > sessions.departed.get(command.node, -1):
+            sessions.departed[command.node] = command.boot
+            sessions.departing[command.node] = None
+            self._end_departed(entry)
+
+    def _end_departed(self, entry: Entry) -> None:
+        """Ends sessions of nodes that are gone, some an entry."""
+        sessions = self.sessions
+        rest = ENDED_PER_ENTRY
+        for producer in sessions.producers.values():
+            address = producer.address
+            if producer.ended_ms < 0 and address.node in sessions.departing and sessions.is_departed(address):
+                if not rest:
+                    return
+                rest -= 1
+                self._end_session(entry, producer)
+                entry.effects.append(Notify(address, 0, "", 0, "fenced"))
+        sessions.departing.clear()
+
+    # ---- messages
+
+    def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        first = command.first_client_sequence
+        last = first + command.count - 1
+        refused = _refuse_enqueue(command, max(producer.floor, command.lowest_unconfirmed))
+        if refused is not None:
+            return refused
+        fresh = producer.fresh(command)
+        if fresh:
+            refused = machine.enqueue(entry, operation.number, command, fresh)
+            if refused is not None:
+                return refused
+            self._dirty[command.queue] = None
+        producer.forget_below(command.lowest_unconfirmed)
+        if fresh:
+            producer.accept(first, last)
+        return Confirmed(first, last)
+
+    def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = machine.attach(entry, producer.name, producer.address, command)
+        if type(reply) is AttachedReply:
+            producer.consumers[command.queue, command.consumer_tag] = None
+            self._dirty[command.queue] = None
+        return reply
+
+    def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = machine.credit(producer.name, command)
+        if type(reply) is Ok:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _cancel(self, entry: Entry, operation: Operation, producer: Producer, command: Cancel) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = machine.cancel(entry, producer.name, command.consumer_tag, command.return_held)
+        if type(reply) is Ok:
+            self._changed(producer, machine, command.consumer_tag)
+        return reply
+
+    def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = machine.get(entry, producer.name, producer.address, command)
+        if type(reply) is Ok:
+            producer.consumers[command.queue, ""] = None
+            self._dirty[command.queue] = None
+        return reply
+
+    def _settle(self, entry: Entry, operation: Operation, producer: Producer, command: Settle) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = machine.settle(entry, producer.name, command)
+        if type(reply) is Ok:
+            self._changed(producer, machine, command.consumer_tag)
+        return reply
+
+    def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
+        if (producer.name, tag) not in machine.consumers:
+            producer.consumers.pop((machine.queue, tag), None)
+        self._dirty[machine.queue] = None
+
+    # ---- administration
+
+    def _create_queue(self, entry: Entry, command: CreateQueue) -> Reply:
+        if self._is_deleted(command.queue):
+            return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
+        if command.queue not in self.queues:
+            self.queues[command.queue] = QueueMachine(command.queue, command.config, self.field_source)
+        return Ok()
+
+    def _is_deleted(self, queue: int) -> bool:
+        position = bisect_left(self.deleted, queue)
+        return position < len(self.deleted) and self.deleted[position] == queue
+
+    def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        if machine.config != command.config:
+            machine.config = command.config
+            self._dirty[command.queue] = None
+        return Ok()
+
+    def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
+        if not self._is_deleted(command.queue):
+            self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
+        machine = self.queues.pop(command.queue, None)
+        if machine is None:
+            return Ok()
+        for consumer in machine.consumers.values():
+            self.sessions.producers[consumer.producer].consumers.pop((command.queue, consumer.tag), None)
+            if consumer.group is not None:
+                event = Notify(
+                    consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
+                )
+                entry.effects.append(event)
+        self.backlog.pop(command.queue, None)
+        self._dirty[command.queue] = None  # so that its wake-up is forgotten
+        return Ok(machine.ready_count + machine.held_count)
+
+    def _purge(self, entry: Entry, command: Purge) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        self._dirty[command.queue] = None
+        return Ok(machine.purge())
+
+    def _wake(self, entry: Entry, command: Wake) -> None:
+        due = list(self.backlog)[:WAKE_QUEUES]
+        for queue in due:  # what is still unfinished then lines up again
+            del self.backlog[queue]
+            self._dirty[queue] = None
+        for time_ms, queue in self._wakes.islice(0, WAKE_QUEUES):
+            if time_ms <= entry.now_ms:
+                self._dirty[queue] = None
+
+    def _set_version(self, entry: Entry, command: SetVersion) -> None:
+        self.version = max(self.version, command.version)
+
+    # ---- snapshots
+
+    def snapshot(self) -> bytes:
+        """Everything that decides, in canonical bytes."""
+        return snapshot.encode(self)
+
+    @staticmethod
+    def restore(data: bytes, field_source: FieldSource) -> GroupMachine:
+        """The group of a snapshot. Raises ValueError if the bytes are none."""
+        group = GroupMachine(field_source)
+        snapshot.decode(data, group)
+        return group
+
+    def state_hash(self) -> bytes:
+        """SHA-256 of the snapshot."""
+        return hashlib.sha256(self.snapshot()).digest()
+
+    # ---- views
+
+    def has_queue(self, queue: int) -> bool:
+        return queue in self.queues
+
+    def was_deleted(self, queue: int) -> bool:
+        return self._is_deleted(queue)
+
+    def queue_ids(self) -> list[int]:
+        """Ascending."""
+        return sorted(self.queues)
+
+    def consumers(self, queue: int) -> list[Consumer]:
+        """A queue's consumers in the order of attaching; to be looked at, not changed."""
+        machine = self.queues.get(queue)
+        return [] if machine is None else list(machine.consumers.values())
+
+    def live_nodes(self) -> list[tuple[int, int]]:
+        """(node, boot) of the processes that sessions here are at, ascending."""
+        return sorted(
+            {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
+        )
+
+    def departed_boot(self, node: int) -> int:
+        """Processes of this node up to this boot number were declared gone; -1 if none was."""
+        return self.sessions.departed.get(node, -1)
+
+    def info(self, queue: int) -> QueueInfo | None:
+        machine = self.queues.get(queue)
+        return None if machine is None else machine.info()
+
+    def held_by(self, node: int, boot: int) -> tuple[Deliver, ...]:
+        """Deliveries that rebuild what the consumers of this node's process hold, by queue and order of attaching."""
+        found: list[Deliver] = []
+        for queue in sorted(self.queues):
+            machine = self.queues[queue]
+            for consumer in machine.consumers.values():
+                if consumer.address.node == node and consumer.address.boot == boot:
+                    found += machine.held_by(consumer)
+        return tuple(found)
+
+    def waiting(
+        self, queue: int, start_sequence: int, limit: int, selector: bytes = b""
+    ) -> Waiting | Refused:
+        """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
+        machine = self.queues.get(queue)
+        return _no_queue(queue) if machine is None else machine.waiting(start_sequence, limit, selector)
+
+    # ---- local parts
+
+    def drop_columns(self) -> None:
+        """Forgets all filter fields; they are fetched again where they are needed."""
+        for machine in self.queues.values():
+            machine.groups.forget_columns()
+
+    def drop_matches(self) -> None:
+        """Forgets which messages match which selector."""
+        for machine in self.queues.values():
+            machine.groups.forget_matches()
+
+
+def _no_queue(queue: int) -> Refused:
+    return Refused("not_found", f"no queue {queue} in this group")
+
+
+def _refuse_enqueue(command: Enqueue, floor: int) -> Refused | None:
+    count = command.count
+    if command.size_bytes < 0 or command.first_client_sequence + count > MAX_CLIENT_SEQUENCE:
+        return Refused(
+            "bad_argument", f"{command.size_bytes} bytes, numbered from {command.first_client_sequence}"
+        )
+    if count < 1 or command.first_client_sequence < 0:
+        return Refused(
+            "bad_argument", f"{count} messages from {command.first_client_sequence}; allowed: 1 and more"
+        )
+    if len(command.ttls_ms) not in (0, count):
+        return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
+    if command.first_client_sequence + count > floor + WINDOW:
+        return Refused(
+            "limit",
+            f"message {command.first_client_sequence + count - 1} while {floor} is unconfirmed;"
+            f" allowed: {WINDOW} from there",
+        )
+    return None
+
+
+def _digest(index: int, applied: Applied) -> bytes:
+    """A few numbers of each reply and effect: members that differ differ here soon."""
+    numbers = [index, len(applied.replies), len(applied.effects)]
+    for reply in applied.replies:
+        match reply:
+            case Confirmed(first, last):
+                numbers += (1, first, last)
+            case Ok(count):
+                numbers += (2, count)
+            case AttachedReply(attach):
+                numbers += (3, attach)
+            case Registered(accepted, known):
+                numbers += (4, known, len(accepted))
+            case Refused(reason, _):
+                numbers += (5, zlib.crc32(reason.encode()))
+            case Done():
+                numbers.append(6)
+            case None:
+                numbers.append(7)
+    for effect in applied.effects:
+        if type(effect) is Deliver:
+            numbers += (8, effect.queue, effect.attach, effect.first_tag)
+            for run in effect.runs:
+                numbers += (run.first_sequence, run.count, run.index, run.operation)
+        elif type(effect) is Notify:
+            numbers += (9, effect.queue, effect.attach, effect.value)
+    return array("q", numbers).tobytes()

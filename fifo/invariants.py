@@ -1,0 +1,146 @@
+"""What is true of a group between entries. For tests and for a member that doubts itself; costs O(state)."""
+
+from __future__ import annotations
+
+from fifo import snapshot
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
+from fifo.group import GroupMachine
+from fifo.machine import PRIORITY, QueueMachine
+from fifo.selector_groups import TAIL, SelectorGroup
+from fifo.sessions import MAX_PRODUCERS, Producer
+from fifo.state import MAX_HELD, Consumer
+
+
+def check(group: GroupMachine) -> None:
+    """Raises AssertionError where something is not as it must be."""
+    sessions = group.sessions
+    _expect(len(sessions.producers) <= MAX_PRODUCERS, "too many producers")
+    ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
+    _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
+    times = [sessions.producers[name].ended_ms for name in sessions.ended]
+    _expect(times == sorted(times), "ended producers are listed in the order of ending")
+    for producer in sessions.producers.values():
+        _check_producer(group, producer)
+    for queue in sorted(group.queues):
+        machine = group.queues[queue]
+        _check_queue(machine)
+        for name, tag in machine.consumers:
+            _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
+        _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
+        _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
+    _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
+    _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
+    _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
+    data = snapshot.encode(group)
+    again = GroupMachine.restore(data, group.field_source)
+    _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
+    _expect(again.next_wake() == group.next_wake(), "the next wake-up follows from the snapshot")
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def _check_producer(group: GroupMachine, producer: Producer) -> None:
+    bound = producer.floor - 1
+    for place, (first, last) in enumerate(producer.accepted):
+        _expect(first <= last, "a range of accepted messages is not empty")
+        _expect(first > bound, "accepted ranges ascend with gaps, above the floor")
+        _expect(place == 0 or first > bound, "neighbouring ranges are one")
+        bound = last + 1
+    for queue, tag in producer.consumers:
+        _expect((producer.name, tag) in group.queues[queue].consumers, "a session's consumers exist")
+    _expect(producer.ended_ms < 0 or not producer.consumers, "an ended session has no consumers")
+
+
+def _check_queue(machine: QueueMachine) -> None:
+    held: dict[int, int] = {}
+    for consumer in machine.consumers.values():
+        _check_consumer(machine, consumer, held)
+    ready_count = held_count = 0
+    index, expiries = [], []
+    for number in machine.blocks.numbers():
+        block = machine.blocks.get(number)
+        _check_block(machine, block)
+        _expect(block.held == held.pop(number, 0), "what a block shows as held is what consumers hold")
+        ready_count += block.ready.bit_count()
+        held_count += block.held.bit_count()
+        if block.ready:
+            index.append((PRIORITY, number))
+        if block.earliest != NEVER:
+            expiries.append((block.earliest, number))
+    _expect(not held, "what a consumer holds is in a block")
+    _expect((ready_count, held_count) == (machine.ready_count, machine.held_count), "counts are right")
+    _expect(list(machine.index) == index, "the index has the blocks with ready messages")
+    _expect(list(machine.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    _check_groups(machine)
+
+
+def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
+    own, total, bound = consumer.held, 0, 0
+    for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
+        _expect(tag > bound and count > 0, "held runs ascend by tag")
+        bound = tag + count - 1
+        total += count
+        for block, members in machine.by_block([(sequence, count)]):
+            _expect(not held.get(block.number, 0) & members, "a message is held once")
+            held[block.number] = held.get(block.number, 0) | members
+    _expect(bound < consumer.next_tag, "tags come from the counter")
+    _expect(total == own.total <= MAX_HELD, "the sum of held messages")
+    is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
+    _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
+    _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
+    _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_block(machine: QueueMachine, block: Block) -> None:
+    runs = block.runs
+    live = block.ready | block.held
+    is_tail = block.number == machine.next_sequence >> BLOCK_BITS
+    _expect(not block.ready & block.held, "a message is in one place")
+    _expect(block.live == live.bit_count(), "live counts what is there")
+    _expect(bool(live) or is_tail, "only the last block may be empty")
+    _expect(live.bit_length() <= BLOCK_SIZE, "a block has 16,384 slots")
+    _expect(block.base + live.bit_length() <= machine.next_sequence, "sequences come from the counter")
+    _expect(not block.redelivered & ~live, "only what is there was redelivered")
+    _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")
+    _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
+    _expect(block.placed >= block.live, "placed counts all")
+    covered, bound = 0, 0
+    for place, first in enumerate(runs.firsts):
+        _expect(first >= bound and runs.counts[place] > 0, "runs ascend")
+        bound = first + runs.counts[place]
+        covered |= ((1 << runs.counts[place]) - 1) << first
+        single = runs.ordinals[place] == ONE_EACH
+        _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
+    _expect(not live & ~covered, "every message is in a run")
+    _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
+
+
+def _check_groups(machine: QueueMachine) -> None:
+    groups = machine.groups
+    sizes: dict[bytes, int] = {}
+    for consumer in machine.consumers.values():
+        if consumer.group is not None:
+            _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
+            sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1
+    _expect(sizes == {group.selector: group.size for group in groups.by_selector.values()}, "group sizes")
+    eligible = sum(len(group.eligible) for group in groups.by_selector.values())
+    _expect(eligible == groups.eligible_count, "consumers with credit are counted")
+    waiting = sorted(group.selector for group in groups.by_selector.values() if group.eligible)
+    _expect(waiting == sorted(groups.turns), "groups with credit take turns")
+    for group in groups.by_selector.values():
+        _check_group(machine, group)
+
+
+def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
+    _expect(group.front <= machine.next_sequence or group.front == TAIL, "a front is not beyond the end")
+    _expect(bool(group.eligible) or group.front != TAIL, "without credit a front stands still")
+    _expect(group.seen <= min(group.front, machine.next_sequence), "only what is behind the front is seen")
+    for number in machine.blocks.numbers() if group.selector else ():
+        block = machine.blocks.get(number)
+        if group.seen > block.base:
+            seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
+            chosen = machine.groups.fields.select(block, group.condition, seen)
+            _expect(chosen == group.hits.get(number, 0) & seen, "a matched bit says what the selector says")

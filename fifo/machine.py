@@ -1,0 +1,501 @@
+"""One queue.
+
+Handlers look up, refuse or change; they never hand out messages (but for Get). What can be handed out is decided once
+for all operations of an entry, in `finish`: first `checkout` serves whoever can now be served, then what has expired
+is removed, then what is above `max_length`. So a message is offered to consumers before a limit counts it, and one
+with a TTL of 0 is delivered in its own entry or never.
+
+Where the specifications are silent:
+- Messages that come back return to their own place, marked as redelivered.
+- Only Modify with delivery_failed counts as a failed delivery. The end of a session, a fence or the loss of a node
+  does not: it would punish a whole prefetch window for one bad message, or for a network. (RabbitMQ counts when the
+  consumer's process ends, and does not when its node is unreachable.)
+- `undeliverable_here` is treated like discard, as RabbitMQ does.
+- Attaching a tag again with the same selector keeps the attachment and sets its credit; with another selector, or
+  after a cancel, it starts over: what was held comes back, tags begin at 1 under a new attach number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from sortedcontainers import SortedList
+
+from fifo import bits, checkout, expiry, limits
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block, BlockStore
+from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
+from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
+from fifo.selector_groups import SelectorGroups, compiled, refuse_selector
+from fifo.state import (
+    BLOCK_BUDGET,
+    EVALUATION_BUDGET,
+    MANY_RANGES,
+    MAX_HELD,
+    Consumer,
+    Entry,
+    FieldSource,
+    QueueInfo,
+    Waiting,
+)
+from quorum_selectors.columns import BatchColumns, decode
+from quorum_selectors.errors import ColumnsError
+
+PRIORITY = 0
+"""The only priority there is so far; part of the index's keys so that others find their place."""
+
+MAX_GET = 10_000
+"""Messages one Get may take: a reply, not a subscription."""
+
+NO_TTLS = np.zeros(0, dtype=np.int64)
+
+REASONS = ("expired", "rejected", "delivery_limit", "maxlen")
+"""Why messages leave a queue without having been settled or purged."""
+
+
+class QueueMachine:
+    """The state of one queue."""
+
+    __slots__ = (
+        "blocks",
+        "config",
+        "consumers",
+        "dropped",
+        "expiries",
+        "groups",
+        "held_count",
+        "index",
+        "next_attach",
+        "next_sequence",
+        "queue",
+        "ready_count",
+        "unfinished",
+    )
+
+    def __init__(self, queue: int, config: QueueConfig, field_source: FieldSource) -> None:
+        self.queue = queue
+        self.config = config
+        self.next_sequence = 1
+        self.next_attach = 1
+        self.ready_count = 0
+        self.held_count = 0
+        self.blocks = BlockStore()
+        self.index: SortedList[tuple[int, int]] = (
+            SortedList()
+        )  # (priority, block) of blocks with ready messages
+        self.expiries: SortedList[tuple[int, int]] = SortedList()  # (earliest, block), unless never
+        self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
+        self.groups = SelectorGroups(self, field_source)
+        self.dropped = dict.fromkeys(REASONS, 0)
+        self.unfinished = False  # a budget has cut `finish` short
+
+    # ---- publishing
+
+    def enqueue(
+        self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
+    ) -> Refused | None:
+        """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
+        config = self.config
+        if config.overflow == "reject_publish" and config.max_length >= 0:
+            wanted = self.ready_count + sum(count for _, count in fresh)
+            if wanted > config.max_length:
+                return Refused(
+                    "queue_full",
+                    f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
+                )
+        columns: BatchColumns | None = None
+        if config.filter_enabled and len(command.columns):
+            try:
+                columns = decode(command.columns, command.count)
+            except ColumnsError as error:
+                return Refused("bad_argument", f"filter fields: {error}")
+        ttls = NO_TTLS
+        if len(command.ttls_ms):
+            try:
+                ttls = np.asarray(command.ttls_ms, dtype=np.int64)
+            except OverflowError:
+                return Refused("bad_argument", "a TTL is beyond 64 bits")
+        sequence = self.next_sequence
+        count = command.count
+        if not len(ttls):
+            expires = self._expiry(entry.now_ms, command.ttl_ms)
+            if count == 1:
+                self._place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
+            else:
+                for ordinal, taken in fresh:
+                    size = command.size_bytes * taken // count
+                    self._place(entry.index, operation, ordinal, taken, expires, size)
+        else:
+            for ordinal, taken in fresh:
+                part = ttls[ordinal : ordinal + taken]
+                starts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), taken]
+                for start, end in itertools.pairwise(starts):
+                    expires = self._expiry(entry.now_ms, int(part[start]))
+                    size = command.size_bytes * (end - start) // count
+                    first = ONE_EACH if count == 1 else ordinal + start
+                    self._place(entry.index, operation, first, end - start, expires, size)
+        if self.config.filter_enabled:
+            self.groups.fields.arrived(self.blocks, sequence, columns, fresh)
+        return None
+
+    def _expiry(self, now_ms: int, ttl_ms: int) -> int:
+        own = self.config.message_ttl_ms
+        if ttl_ms < 0 or 0 <= own < ttl_ms:
+            ttl_ms = own
+        return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
+
+    def _place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
+        self.ready_count += count
+        rest = count
+        while rest:
+            sequence = self.next_sequence
+            slot = sequence & SLOT_MASK
+            taken = min(rest, BLOCK_SIZE - slot)
+            block = self.blocks.find(sequence >> BLOCK_BITS)
+            if block is None:
+                block = Block(sequence >> BLOCK_BITS)
+                self.blocks.add(block)
+            if not block.ready:
+                self.index.add((PRIORITY, block.number))
+            block.ready |= ((1 << taken) - 1) << slot
+            block.live += taken
+            block.placed += taken
+            block.size_bytes += size * taken // count
+            block.runs.append(slot, taken, index, operation, ordinal, expires)
+            if expires < block.earliest:
+                self.set_earliest(block, expires)
+            if ordinal != ONE_EACH:
+                ordinal += taken
+            self.next_sequence = sequence + taken
+            rest -= taken
+
+    # ---- consumers
+
+    def attach(self, entry: Entry, producer: bytes, address: Address, command: Attach) -> Reply:
+        if not command.consumer_tag:
+            return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        refused = refuse_selector(self.config, command.selector)
+        if refused is not None:
+            return refused
+        key = (producer, command.consumer_tag)
+        consumer = self.consumers.get(key)
+        if (
+            consumer is not None
+            and consumer.group is not None
+            and consumer.group.selector == command.selector
+        ):
+            self.set_credit(consumer, command.credit_to)
+            return AttachedReply(consumer.attach)
+        if consumer is not None:
+            self.remove(entry, consumer)
+        consumer = self._add_consumer(producer, command.consumer_tag, address)
+        self.groups.join(consumer, command.selector)
+        self.set_credit(consumer, command.credit_to)
+        return AttachedReply(consumer.attach)
+
+    def _add_consumer(self, producer: bytes, tag: str, address: Address) -> Consumer:
+        consumer = Consumer(producer, tag, address, self.next_attach, None)
+        self.next_attach += 1
+        self.consumers[producer, tag] = consumer
+        return consumer
+
+    def set_credit(self, consumer: Consumer, credit_to: int) -> None:
+        consumer.credit_to = credit_to
+        self.groups.credit_changed(consumer)
+
+    def credit(self, producer: bytes, command: Credit) -> Reply:
+        consumer = self.consumers.get((producer, command.consumer_tag))
+        if consumer is None or consumer.group is None:
+            return self._not_attached(command.consumer_tag)
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        self.set_credit(consumer, command.credit_to)
+        if command.drain:
+            self.groups.draining[consumer.key] = consumer
+        return Ok()
+
+    def cancel(self, entry: Entry, producer: bytes, tag: str, return_held: bool) -> Reply:
+        consumer = self.consumers.get((producer, tag))
+        if consumer is None or not tag:
+            return self._not_attached(tag)
+        self.groups.leave(consumer)
+        if return_held or not consumer.held.total:
+            self.remove(entry, consumer)
+        return Ok()
+
+    def remove(self, entry: Entry, consumer: Consumer) -> None:
+        """Detaches a consumer; what it holds comes back."""
+        self.groups.leave(consumer)
+        del self.consumers[consumer.key]
+        self.put_back(entry, consumer.held.take_all(), failed=False)
+
+    def get(self, entry: Entry, producer: bytes, address: Address, command: Get) -> Reply:
+        if not 0 < command.count <= MAX_GET:
+            return Refused("limit", f"{command.count} messages asked for; allowed: 1..{MAX_GET}")
+        consumer = self.consumers.get((producer, ""))
+        if consumer is None:
+            consumer = self._add_consumer(producer, "", address)
+        wanted = command.count if command.settled else min(command.count, MAX_HELD - consumer.held.total)
+        delivery = checkout.Delivery(consumer, self.queue)
+        checkout.take_first(self, entry, delivery, wanted)
+        if not delivery.count:
+            return Ok(0)
+        if command.settled:
+            self.forget_held(consumer.held.take_out(delivery.first_tag, consumer.next_tag - 1))
+        entry.effects.append(delivery.effect(command.settled))
+        return Ok(delivery.count)
+
+    def _not_attached(self, tag: str) -> Refused:
+        return Refused(
+            "not_attached", f"no consumer {tag!r} of this session is attached to {self.config.name!r}"
+        )
+
+    # ---- what consumers say about messages
+
+    def settle(self, entry: Entry, producer: bytes, command: Settle) -> Reply:
+        """Settle, Return, Discard and Modify."""
+        consumer = self.consumers.get((producer, command.consumer_tag))
+        if consumer is None:
+            return self._not_attached(command.consumer_tag)
+        if consumer.attach != command.attach:
+            return Refused(
+                "wrong_attach",
+                f"consumer {command.consumer_tag!r} is attached as {consumer.attach}, not {command.attach}",
+            )
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        for first, last in command.tags:
+            if not 0 <= first <= last:
+                return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
+        was_full = consumer.held.total >= MAX_HELD
+        ranges = consumer.held.take_out_all_of(command.tags)
+        if type(command) is Settle:
+            self.forget_held(ranges)
+        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
+            self.dropped["rejected"] += self.forget_held(ranges)
+        else:
+            self.put_back(entry, ranges, isinstance(command, Modify) and command.delivery_failed)
+        if consumer.group is not None:
+            if command.credit_to:
+                self.set_credit(consumer, command.credit_to)
+            elif was_full:
+                self.groups.credit_changed(consumer)
+        elif consumer.tag and not consumer.held.total:
+            del self.consumers[consumer.key]  # it was cancelled before
+        return Ok(sum(count for _, count in ranges))
+
+    def forget_held(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Held messages, given as (sequence, count), are done with; how many they were."""
+        total = 0
+        for block, members in self.by_block(ranges):
+            block.held ^= members
+            count = members.bit_count()
+            self.held_count -= count
+            total += count
+            self._gone(block, members, count)
+        return total
+
+    def put_back(self, entry: Entry, ranges: Sequence[tuple[int, int]], failed: bool) -> None:
+        """Held messages become ready again, unless they have expired or failed too often."""
+        for block, members in self.by_block(ranges):
+            block.held ^= members
+            self.held_count -= members.bit_count()
+            block.redelivered |= members
+            lost = 0
+            if failed:
+                block.failures.add(members)
+                if self.config.delivery_limit >= 0:
+                    lost = block.failures.above(self.config.delivery_limit) & members
+                    self.dropped["delivery_limit"] += lost.bit_count()
+            if block.runs.expiries is not None:
+                expired = block.runs.expired(entry.now_ms, entry.index) & members & ~lost
+                self.dropped["expired"] += expired.bit_count()
+                lost |= expired
+            back = members ^ lost
+            if back:
+                if not block.ready:
+                    self.index.add((PRIORITY, block.number))
+                block.ready |= back
+                self.ready_count += back.bit_count()
+                if block.runs.expiries is not None:
+                    self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
+            if lost:
+                self._gone(block, lost, lost.bit_count())
+
+    def by_block(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        """The blocks and slots of (sequence, count) ranges."""
+        if len(ranges) > MANY_RANGES:
+            return self._by_block_many(ranges)
+        found: dict[int, int] = {}
+        for sequence, count in ranges:
+            first, rest = sequence, count
+            while rest:
+                slot = first & SLOT_MASK
+                taken = min(rest, BLOCK_SIZE - slot)
+                number = first >> BLOCK_BITS
+                found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
+                first += taken
+                rest -= taken
+        return [(self.blocks.get(number), members) for number, members in found.items()]
+
+    def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        pairs = np.array(ranges, dtype=np.int64)
+        firsts, counts = pairs[:, 0], pairs[:, 1]
+        ends = np.cumsum(counts)
+        sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
+        numbers = sequences >> BLOCK_BITS
+        return [
+            (
+                self.blocks.get(number),
+                bits.from_positions(sequences[numbers == number] & SLOT_MASK, BLOCK_SIZE),
+            )
+            for number in np.unique(numbers).tolist()
+        ]
+
+    # ---- what all parts do to blocks
+
+    def hold(self, block: Block, members: int, count: int) -> None:
+        """Ready messages become held."""
+        block.ready ^= members
+        block.held |= members
+        self.ready_count -= count
+        self.held_count += count
+        if not block.ready:
+            self.index.remove((PRIORITY, block.number))
+
+    def drop_ready(self, block: Block, members: int, reason: str) -> None:
+        """Ready messages leave the queue."""
+        count = members.bit_count()
+        block.ready ^= members
+        self.ready_count -= count
+        self.dropped[reason] += count
+        if not block.ready:
+            self.index.remove((PRIORITY, block.number))
+        self._gone(block, members, count)
+
+    def _gone(self, block: Block, members: int, count: int) -> None:
+        block.live -= count
+        is_tail = block.number == self.next_sequence >> BLOCK_BITS
+        if block.live:
+            block.forget(members)
+            block.compact(1024 if is_tail else 16)
+            return
+        self.set_earliest(block, NEVER)
+        if is_tail:
+            block.clear()
+        else:
+            self.blocks.drop(block.number)
+            self.groups.block_dropped(block.number)
+
+    def set_earliest(self, block: Block, expires: int) -> None:
+        if expires != block.earliest:
+            if block.earliest != NEVER:
+                self.expiries.remove((block.earliest, block.number))
+            if expires != NEVER:
+                self.expiries.add((expires, block.number))
+            block.earliest = expires
+
+    # ---- the end of an entry
+
+    def finish(self, entry: Entry) -> None:
+        """Hands out what can be handed out, then removes what has expired and what is too much."""
+        is_done = checkout.run(self, entry)
+        if is_done and self.groups.draining:
+            self._give_back(entry)
+        expiry.remove_expired(self, entry)
+        if is_done:
+            is_done = limits.drop_head(self, entry)
+        self.unfinished = not is_done
+
+    def _give_back(self, entry: Entry) -> None:
+        """Draining consumers have got what there was; the rest of their credit is void."""
+        for consumer in list(self.groups.draining.values()):
+            self.set_credit(consumer, consumer.next_tag - 1)
+            event = Notify(
+                consumer.address, self.queue, consumer.tag, consumer.attach, "drained", consumer.next_tag
+            )
+            entry.effects.append(event)
+        self.groups.draining.clear()
+
+    def next_expiry(self) -> int | None:
+        """The group time at which `finish` may find something expired."""
+        return self.expiries[0][0] if self.expiries else None
+
+    # ---- administration
+
+    def purge(self) -> int:
+        """Removes what is ready; how many. A constant number of steps a block, without looking at messages."""
+        total = self.ready_count
+        for _, number in list(self.index):
+            block = self.blocks.get(number)
+            members = block.ready
+            count = members.bit_count()
+            block.ready = 0
+            self._gone(block, members, count)
+        self.index.clear()
+        self.ready_count = 0
+        return total
+
+    # ---- views
+
+    def info(self) -> QueueInfo:
+        first = next((b for b in map(self.blocks.get, self.blocks.numbers()) if b.live), None)
+        ready_bytes = 0
+        for _, number in self.index:
+            block = self.blocks.get(number)
+            ready_bytes += block.size_bytes * block.ready.bit_count() // block.placed
+        return QueueInfo(
+            ready=self.ready_count,
+            checked_out=self.held_count,
+            total=self.ready_count + self.held_count,
+            consumers=sum(1 for consumer in self.consumers.values() if consumer.group is not None),
+            first_sequence=self.next_sequence if first is None else first.base + first.first_live(),
+            next_sequence=self.next_sequence,
+            ready_bytes=ready_bytes,
+            dropped=tuple(self.dropped.values()),
+        )
+
+    def held_by(self, consumer: Consumer) -> list[Deliver]:
+        """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
+        found: list[Deliver] = []
+        delivery: checkout.Delivery | None = None
+        held = consumer.held
+        for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
+            if delivery is None or delivery.first_tag + delivery.count != tag:
+                if delivery is not None:
+                    found.append(delivery.effect())
+                delivery = checkout.Delivery(consumer, self.queue, tag)
+            for block, members in self.by_block([(first, count)]):
+                delivery.describe(block, members)
+        if delivery is not None:
+            found.append(delivery.effect())
+        return found
+
+    def waiting(self, start_sequence: int, limit: int, selector: bytes = b"") -> Waiting | Refused:
+        """A page of the ready messages that match, from a sequence on. Decides nothing."""
+        refused = refuse_selector(self.config, selector)
+        if refused is not None:
+            return refused
+        condition = compiled(selector) if selector else None
+        runs: list[Run] = []
+        rest, evaluations = limit, EVALUATION_BUDGET
+        for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
+            block = self.blocks.get(number)
+            if passed == BLOCK_BUDGET or rest <= 0 or evaluations <= 0:
+                return Waiting(tuple(runs), max(block.base, start_sequence))
+            members = block.ready
+            if start_sequence > block.base:
+                members &= -1 << (start_sequence - block.base)
+            if condition is not None:
+                evaluations -= members.bit_count()
+                members = self.groups.fields.select(block, condition, members)
+            shown = bits.lowest(members, rest)
+            for slot, count in bits.ranges(shown):
+                block.runs.clip(block.base, slot, count, runs)
+                rest -= count
+            if shown != members:
+                return Waiting(tuple(runs), block.base + shown.bit_length())
+        return Waiting(tuple(runs), None)

@@ -1,0 +1,275 @@
+"""Consumers with equal selectors form a group, and share what is known about which messages they want.
+
+Replicated: a group's *front*, the sequence below which everything has been evaluated; nothing at or above it has. It
+moves on only while one of the group's consumers has credit and nothing behind it is left for them, a block at a time,
+as far as the entry's budget goes. A group takes matches behind its front only. A front that has reached the end is
+`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was.
+
+Local: which messages behind the front match. `hits` has a bit for each that does, up to the sequence `seen`; what lies
+between `seen` and the front is evaluated when somebody asks, so all of it can be dropped at any moment. A message that
+comes back finds its bit still there: returns evaluate nothing.
+
+Arrivals are evaluated group by group, for groups with credit. An index over predicates belongs where `take` catches
+up with the front, and into `checkout.run`, which then need ask only the groups that the index names: a group that
+finds nothing keeps its place in line, asked or not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedDict
+
+from fifo import bits, checkout, expiry
+from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
+from fifo.commands import QueueConfig
+from fifo.effects import Refused
+from fifo.fields import Condition, Fields
+from fifo.state import Budget, Consumer, Entry, FieldSource
+from quorum_selectors import canonical
+from quorum_selectors.compiled import compile_expression
+from quorum_selectors.errors import EncodingError, FieldNameError
+from quorum_selectors.expression import field_names
+from quorum_selectors.wellknown import resolve_field_names
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+Key = tuple[bytes, str]
+
+TAIL = 1 << 62
+"""The front of a group that has seen everything, and sees what arrives as it arrives."""
+
+
+def compiled(selector: bytes) -> Condition:
+    """The condition of an encoded selector. Raises EncodingError."""
+    return compile_expression(canonical.decode(selector))
+
+
+class SelectorGroup:
+    """The consumers with one selector; b"" is the group of those who take every message and need no front."""
+
+    __slots__ = ("_condition", "eligible", "front", "hits", "seen", "selector", "size")
+
+    def __init__(self, selector: bytes) -> None:
+        self.selector = selector
+        self.size = 0  # its consumers
+        self.front = 0
+        self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
+        self._condition: Condition | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what is local."""
+        self.seen = 0
+        self.hits: SortedDict[int, int] = SortedDict()  # block -> its matching messages, among those seen
+
+    @property
+    def condition(self) -> Condition:
+        if self._condition is None:
+            self._condition = compiled(self.selector)
+        return self._condition
+
+    def next_consumer(self) -> Consumer:
+        return next(iter(self.eligible.values()))
+
+
+class SelectorGroups:
+    """The groups of one queue."""
+
+    __slots__ = ("by_selector", "draining", "eligible_count", "fields", "machine", "turns")
+
+    def __init__(self, machine: QueueMachine, field_source: FieldSource) -> None:
+        self.machine = machine
+        self.fields = Fields(field_source)
+        self.by_selector: dict[bytes, SelectorGroup] = {}
+        self.turns: OrderedDict[bytes, SelectorGroup] = (
+            OrderedDict()
+        )  # groups with eligible consumers, next first
+        self.eligible_count = 0
+        self.draining: dict[Key, Consumer] = {}
+
+    # ---- who belongs where
+
+    def join(self, consumer: Consumer, selector: bytes) -> None:
+        group = self.by_selector.get(selector)
+        if group is None:
+            group = self.add(selector)
+        group.size += 1
+        consumer.group = group
+
+    def add(self, selector: bytes) -> SelectorGroup:
+        group = self.by_selector[selector] = SelectorGroup(selector)
+        return group
+
+    def leave(self, consumer: Consumer) -> None:
+        group = consumer.group
+        if group is None:
+            return
+        consumer.credit_to = 0
+        self.draining.pop(consumer.key, None)
+        self.credit_changed(consumer)
+        consumer.group = None
+        group.size -= 1
+        if not group.size:
+            del self.by_selector[group.selector]
+
+    def credit_changed(self, consumer: Consumer) -> None:
+        """Puts the consumer into its group's line or takes it out."""
+        group = consumer.group
+        if group is None:
+            return
+        key = consumer.key
+        if consumer.credit > 0:
+            if key not in group.eligible:
+                self.eligible_count += 1
+                group.eligible[key] = consumer
+                if len(group.eligible) == 1:
+                    self.turns[group.selector] = group
+        elif key in group.eligible:
+            self.eligible_count -= 1
+            del group.eligible[key]
+            if not group.eligible:
+                del self.turns[group.selector]
+                if group.front == TAIL:
+                    group.front = self.machine.next_sequence
+
+    def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
+        """Moves both to the end of their lines; whether the group has still somebody to serve."""
+        if consumer.credit > 0:
+            group.eligible.move_to_end(consumer.key)
+        else:
+            self.credit_changed(consumer)
+        if not group.eligible:
+            return False
+        self.turns.move_to_end(group.selector)
+        return True
+
+    # ---- which messages
+
+    def take(
+        self, group: SelectorGroup, entry: Entry, delivery: checkout.Delivery, wanted: int
+    ) -> tuple[int, bool]:
+        """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
+        if not group.selector:
+            return checkout.take_first(self.machine, entry, delivery, wanted)
+        blocks = self.machine.blocks
+        taken = 0
+        for number in list(group.hits):
+            if taken == wanted:
+                return taken, True
+            block = blocks.get(number)
+            if not group.hits[number] & (block.ready | block.held):
+                del group.hits[number]
+                continue
+            found = self._take_from(group, entry, delivery, block, wanted - taken)
+            if found < 0:
+                return taken, False
+            taken += found
+        budget = entry.budget(self.machine.queue)
+        while taken < wanted:
+            number = self._see_block(group)
+            if number < 0:
+                if group.front == TAIL:
+                    break
+                if not self._move_front(group, budget):
+                    return taken, False
+                continue
+            if number in group.hits:
+                found = self._take_from(group, entry, delivery, blocks.get(number), wanted - taken)
+                if found < 0:
+                    return taken, False
+                taken += found
+        return taken, True
+
+    def _take_from(
+        self, group: SelectorGroup, entry: Entry, delivery: checkout.Delivery, block: Block, wanted: int
+    ) -> int:
+        """Hands out matches of a block; how many, -1 if the budget forbids to look for expired ones before."""
+        matched = group.hits[block.number]
+        if not block.ready & matched:
+            return 0
+        budget = entry.budget(self.machine.queue)
+        if block.earliest <= entry.now_ms and block.number not in budget.expired:
+            if not budget.blocks:
+                return -1
+            expiry.expire_block(self.machine, entry, block, entry.index)
+        members = bits.lowest(block.ready & matched, wanted)
+        count = members.bit_count()
+        if count:
+            delivery.take(self.machine, block, members, count)
+        return count
+
+    def _see_block(self, group: SelectorGroup) -> int:
+        """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
+        end = min(group.front, self.machine.next_sequence)
+        if group.seen >= end:
+            return -1
+        number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
+        if number is None or number << BLOCK_BITS >= end:
+            group.seen = end
+            return -1
+        block = self.machine.blocks.get(number)
+        first = max(group.seen - block.base, 0)
+        last = min(end, (number + 1) << BLOCK_BITS)
+        members = (block.ready | block.held) & bits.span(first, last - block.base - first)
+        chosen = self.fields.select(block, group.condition, members)
+        if chosen:
+            group.hits[number] = group.hits.get(number, 0) | chosen
+        group.seen = last
+        return number
+
+    def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
+        """Moves the front past the next block; False if the budget forbids it."""
+        machine = self.machine
+        number = machine.blocks.next_from(group.front >> BLOCK_BITS)
+        if number is None or group.front >= machine.next_sequence:
+            group.front = TAIL
+            return True
+        if not budget.blocks or budget.evaluations <= 0:
+            return False
+        block = machine.blocks.get(number)
+        budget.blocks -= 1
+        passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
+        budget.evaluations -= ((block.ready | block.held) >> passed).bit_count()
+        end = (number + 1) << BLOCK_BITS
+        group.front = end if end < machine.next_sequence else TAIL
+        return True
+
+    def block_dropped(self, number: int) -> None:
+        """No message of the block is left."""
+        for group in self.by_selector.values():
+            group.hits.pop(number, None)
+
+    # ---- local parts
+
+    def forget_matches(self) -> None:
+        """Drops every matched bit."""
+        for group in self.by_selector.values():
+            group.forget()
+
+    def forget_columns(self) -> None:
+        """Drops the columns of every block."""
+        self.fields.forget_window()
+        for number in self.machine.blocks.numbers():
+            self.machine.blocks.get(number).columns = None
+
+
+def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
+    """Why a queue cannot answer this selector."""
+    if not selector:
+        return None
+    if not config.filter_enabled:
+        return Refused(
+            "bad_argument", f"queue {config.name!r} does not filter: it was declared without x-filter-enabled"
+        )
+    try:
+        keys = field_names(canonical.decode(selector))
+        missing = resolve_field_names(config.filter_field_names).first_not_kept(keys)
+    except (EncodingError, FieldNameError) as error:
+        return Refused("bad_argument", f"selector: {error}")
+    if missing is None:
+        return None
+    kept = ", ".join(config.filter_field_names)
+    return Refused("field_not_kept", f"queue {config.name!r} keeps no field {missing!r}; kept: {kept}")

@@ -1,0 +1,197 @@
+"""Records of the machines that are more than numbers: consumers, what they hold, budgets, what a reader sees."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fifo.commands import Address
+from fifo.effects import Effect, Run
+
+if TYPE_CHECKING:
+    from fifo.selector_groups import SelectorGroup
+
+MAX_HELD = 65_536
+"""Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
+
+BLOCK_BUDGET = 64
+"""Blocks one entry may pass in one queue: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
+
+MESSAGE_BUDGET = 65_536
+"""Messages one entry may hand out in one queue: 16 blocks' worth, or some hundred batches for the nodes to read."""
+
+EVALUATION_BUDGET = 32_768
+"""Messages that fronts may pass in one entry in one queue, counted as those that are there, evaluated or not: while
+rows are evaluated one by one, some 50 ms."""
+
+MANY_RANGES = 64
+"""From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
+
+
+class FieldSource(Protocol):
+    """Gives an Enqueue's columns again, from the log."""
+
+    def columns(self, index: int, operation: int) -> bytes | memoryview: ...
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one entry may still do in one queue. A function of the entry and the state, never of time."""
+
+    blocks: int
+    messages: int
+    evaluations: int
+    expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
+
+
+@dataclass(slots=True)
+class Entry:
+    """One Raft entry while it is applied: where and when, and what it brings about."""
+
+    index: int
+    now_ms: int
+    effects: list[Effect] = field(default_factory=list)
+    budgets: dict[int, Budget] = field(default_factory=dict)  # by queue
+
+    def budget(self, queue: int) -> Budget:
+        found = self.budgets.get(queue)
+        if found is None:
+            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, EVALUATION_BUDGET)
+        return found
+
+
+class Held:
+    """What a consumer holds: runs of (delivery tag, sequence, count), ascending by tag, in parallel arrays."""
+
+    __slots__ = ("counts", "sequences", "tags", "total")
+
+    def __init__(self) -> None:
+        self.tags = array("Q")
+        self.sequences = array("Q")
+        self.counts = array("I")
+        self.total = 0
+
+    def add(self, tag: int, sequence: int, count: int) -> None:
+        self.total += count
+        if self.tags:
+            before = self.counts[-1]
+            if self.tags[-1] + before == tag and self.sequences[-1] + before == sequence:
+                self.counts[-1] = before + count
+                return
+        self.tags.append(tag)
+        self.sequences.append(sequence)
+        self.counts.append(count)
+
+    def take_out(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Removes the tags first..last; what they stood for, as (sequence, count) in the order of the tags."""
+        tags, sequences, counts = self.tags, self.sequences, self.counts
+        i = max(bisect_right(tags, first) - 1, 0)
+        if i < len(tags) and tags[i] + counts[i] <= first:
+            i += 1
+        j = bisect_right(tags, last, i)
+        if i == j:
+            return []
+        out = list(zip(sequences[i:j], counts[i:j], strict=True))
+        kept: list[tuple[int, int, int]] = []
+        ahead = first - tags[i]
+        behind = tags[j - 1] + counts[j - 1] - 1 - last
+        if ahead > 0:
+            sequence, count = out[0]
+            kept.append((tags[i], sequence, ahead))
+            out[0] = (sequence + ahead, count - ahead)
+        if behind > 0:
+            sequence, count = out[-1]
+            kept.append((last + 1, sequence + count - behind, behind))
+            out[-1] = (sequence, count - behind)
+        tags[i:j] = array("Q", [tag for tag, _, _ in kept])
+        sequences[i:j] = array("Q", [sequence for _, sequence, _ in kept])
+        counts[i:j] = array("I", [count for _, _, count in kept])
+        self.total -= sum(count for _, count in out)
+        return out
+
+    def take_out_all_of(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Removes the tags of many ranges (first, last); like `take_out` of each."""
+        if len(ranges) < MANY_RANGES or len(ranges) * 128 < len(self.tags):
+            return [pair for first, last in ranges for pair in self.take_out(first, last)]
+        # One pass over everything: cheaper than moving the arrays' rest for every range.
+        wanted = deque(sorted(ranges))
+        before = Held()
+        before.tags, before.sequences, before.counts = self.tags, self.sequences, self.counts
+        self.tags, self.sequences, self.counts, self.total = array("Q"), array("Q"), array("I"), 0
+        out: list[tuple[int, int]] = []
+        for tag, sequence, count in zip(before.tags, before.sequences, before.counts, strict=True):
+            place, end = tag, tag + count
+            while place < end:
+                while wanted and wanted[0][1] < place:
+                    wanted.popleft()
+                first, last = wanted[0] if wanted else (end, end)
+                kept = min(max(first - place, 0), end - place)
+                if kept:
+                    self.add(place, sequence + place - tag, kept)
+                    place += kept
+                taken = min(last + 1, end) - place
+                if taken > 0:
+                    out.append((sequence + place - tag, taken))
+                    place += taken
+        return out
+
+    def take_all(self) -> list[tuple[int, int]]:
+        out = list(zip(self.sequences, self.counts, strict=True))
+        for column in (self.tags, self.sequences, self.counts):
+            del column[:]
+        self.total = 0
+        return out
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """One attachment of a session to a queue."""
+
+    producer: bytes
+    tag: str  # "" for the session's own consumer of Get
+    address: Address
+    attach: int  # unique in the queue
+    group: SelectorGroup | None  # None for Get, and once cancelled
+    credit_to: int = 0  # tags up to here may be handed out
+    next_tag: int = 1
+    held: Held = field(default_factory=Held)
+
+    @property
+    def key(self) -> tuple[bytes, str]:
+        return self.producer, self.tag
+
+    @property
+    def credit(self) -> int:
+        """How many messages may be handed out to it now."""
+        return max(0, min(self.credit_to + 1 - self.next_tag, MAX_HELD - self.held.total))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What a queue holds. total = ready + checked_out.
+
+    first_sequence: of the oldest message, next_sequence if there is none.
+    ready_bytes: estimated block by block from the mean size of the messages published into it.
+    dropped: how many ever left because they expired, were rejected, failed too often, were too many (in this order).
+    """
+
+    ready: int
+    checked_out: int
+    total: int
+    consumers: int
+    first_sequence: int
+    next_sequence: int
+    ready_bytes: int
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One page of a look at what is ready. next_sequence: where to go on, None at the end."""
+
+    runs: tuple[Run, ...]
+    next_sequence: int | None

@@ -1,0 +1,205 @@
+"""quorum.v1.Admin: queues and the cluster."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import grpc
+
+from fifo import commands as c
+from fifo.effects import Ok
+from quorum.api import status
+from quorum.api.hub import Hub
+from quorum.catalog.arguments import ArgumentError, effective_config
+from quorum.catalog.commands import DeclareQueue, RemoveQueue
+from quorum.catalog.machine import CatalogQueue
+from quorum.config import NodeConfig
+from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.v1 import admin_pb2 as pb
+from quorum.v1 import admin_pb2_grpc, queue_pb2
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    def __init__(self, hub: Hub, config: NodeConfig) -> None:
+        self._hub = hub
+        self._config = config
+
+    async def DeclareQueue(
+        self,
+        request: pb.DeclareQueueRequest,
+        context: grpc.aio.ServicerContext[pb.DeclareQueueRequest, pb.DeclareQueueResponse],
+    ) -> pb.DeclareQueueResponse:
+        try:
+            arguments = {name: _argument(name, value) for name, value in request.arguments.items()}
+            effective_config(request.queue, arguments)
+            reply = await self._hub.call(
+                SYSTEM_GROUP, DeclareQueue(request.queue, tuple(sorted(arguments.items())))
+            )
+            queue = await self._hub.queue(request.queue)
+            await self._hub.await_queue(queue.group, queue.id, present=True)
+        except ArgumentError as error:
+            await _abort(context, status.StatusError(status.of_error(error)))
+        except status.StatusError as error:
+            await _abort(context, error)
+        assert isinstance(reply, Ok)
+        return pb.DeclareQueueResponse(created=bool(reply.count))
+
+    async def DeleteQueue(
+        self,
+        request: pb.DeleteQueueRequest,
+        context: grpc.aio.ServicerContext[pb.DeleteQueueRequest, pb.DeleteQueueResponse],
+    ) -> pb.DeleteQueueResponse:
+        try:
+            queue = await self._hub.queue(request.queue)
+            total = await self._hub.ask(lambda member: _total(member, queue))
+            await self._hub.call(SYSTEM_GROUP, RemoveQueue(request.queue))
+            await self._hub.await_queue(queue.group, queue.id, present=False)
+        except status.StatusError as error:
+            await _abort(context, error)
+        return pb.DeleteQueueResponse(message_count=total)
+
+    async def PurgeQueue(
+        self,
+        request: pb.PurgeQueueRequest,
+        context: grpc.aio.ServicerContext[pb.PurgeQueueRequest, pb.PurgeQueueResponse],
+    ) -> pb.PurgeQueueResponse:
+        try:
+            queue = await self._hub.queue(request.queue)
+            reply = await self._hub.call(queue.group, c.Purge(queue.id))
+        except status.StatusError as error:
+            await _abort(context, error)
+        assert isinstance(reply, Ok)
+        return pb.PurgeQueueResponse(message_count=reply.count)
+
+    async def ListQueues(
+        self,
+        request: pb.ListQueuesRequest,
+        context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
+    ) -> pb.ListQueuesResponse:
+        try:
+            for group in self._hub.member.replicas:
+                await self._hub.barrier(group)
+            infos = await self._hub.ask(
+                lambda member: [_info(member, queue) for queue in member.catalog.queues(request.prefix)]
+            )
+        except status.StatusError as error:
+            await _abort(context, error)
+        return pb.ListQueuesResponse(queues=[info for info in infos if info is not None])
+
+    async def DescribeQueue(
+        self,
+        request: pb.DescribeQueueRequest,
+        context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
+    ) -> pb.DescribeQueueResponse:
+        try:
+            queue = await self._hub.queue(request.queue)
+            await self._hub.barrier(queue.group)
+            response = await self._hub.ask(lambda member: _description(member, queue))
+            if response is None:
+                raise status.no_queue(request.queue)
+        except status.StatusError as error:
+            await _abort(context, error)
+        assert response is not None
+        return response
+
+    async def ClusterStatus(
+        self,
+        request: pb.ClusterStatusRequest,
+        context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
+    ) -> pb.ClusterStatusResponse:
+        response = await self._hub.ask(_cluster_status)
+        for member in response.members:
+            addresses = self._config.members[member.name]
+            member.client_address, member.peer_address = addresses.client, addresses.peer
+        response.resident_bytes = _resident_bytes()
+        return response
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: status.StatusError) -> NoReturn:
+    await status.abort(context, error)
+    raise AssertionError("abort raises")
+
+
+def _argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "binary":
+        raise ArgumentError(
+            f"argument {name!r}: {'no value' if kind is None else 'bytes'}; give a boolean, number or text"
+        )
+    argument: bool | int | float | str = getattr(value, kind)
+    return argument
+
+
+def _total(member: Member, queue: CatalogQueue) -> int:
+    info = member.queue_machine(queue.group).info(queue.id)
+    return 0 if info is None else info.total
+
+
+def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
+    info = member.queue_machine(queue.group).info(queue.id)
+    if info is None:
+        return None
+    answer = pb.QueueInfo(
+        name=queue.name,
+        id=queue.id,
+        group=queue.group,
+        leader=member.replicas[queue.group].raft.leader or "",
+        ready=info.ready,
+        checked_out=info.checked_out,
+        total=info.total,
+        consumers=info.consumers,
+        first_sequence=info.first_sequence,
+        next_sequence=info.next_sequence,
+        ready_bytes=info.ready_bytes,
+    )
+    for name, value in queue.arguments:
+        if isinstance(value, bool):
+            answer.arguments[name].boolean = value
+        elif isinstance(value, int):
+            answer.arguments[name].integer = value
+        elif isinstance(value, float):
+            answer.arguments[name].floating = value
+        else:
+            answer.arguments[name].text = str(value)
+    return answer
+
+
+def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueResponse | None:
+    info = _info(member, queue)
+    if info is None:
+        return None
+    response = pb.DescribeQueueResponse(queue=info)
+    for consumer in member.queue_machine(queue.group).consumers(queue.id):
+        response.consumers.add(
+            consumer_tag=consumer.tag,
+            node=member.names.get(consumer.address.node, ""),
+            filtered=consumer.group is not None and bool(consumer.group.selector),
+            credit=consumer.credit,
+            held=consumer.held.total,
+        )
+    return response
+
+
+def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
+    response = pb.ClusterStatusResponse(answering_node=member.config.name)
+    for name, number in sorted(member.numbers.items()):
+        boot = member.leases.heard.get(number, (0, 0))[0]
+        response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
+    for number, replica in member.replicas.items():
+        response.groups.add(
+            group=number,
+            leader=replica.raft.leader or "",
+            term=replica.raft.term,
+            commit_index=replica.raft.commit_index,
+            applied_index=replica.raft.applied_index,
+            members=sorted(member.config.members),
+        )
+    return response
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * PAGE_BYTES

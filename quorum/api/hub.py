@@ -1,0 +1,361 @@
+"""Where the asyncio thread meets the Raft thread.
+
+The hub hands operations to the member's driver and takes its outputs back into the event loop, one wake-up for all
+outputs of a step. Streams register here; what is not a stream's (unary calls, administration) goes through the node's
+own session, whose answers are futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from fifo import commands as c
+from fifo.effects import Deliver, Notify, Ok, Refused, Reply
+from quorum.api import status
+from quorum.api.deliveries import BodyReader
+from quorum.catalog.commands import CatalogCommand
+from quorum.catalog.machine import CatalogQueue
+from quorum.log import Log
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+from quorum.node.driver import Driver, boottime_s
+from quorum.node.member import SYSTEM_GROUP, Member
+
+T = TypeVar("T")
+
+MAX_CALLS = 10_000
+"""Unary calls of a node that their groups have not answered yet."""
+NO_LEADER_POLL_S = 1.0
+NO_LEADER_POLLS = 3
+"""A call gives up after so many looks in a row at a group without a leader; with the default timeouts an election takes
+far less."""
+
+
+class StreamHandler(Protocol):
+    """A session's stream, as the hub sees it. Called on the event loop; must not block or raise."""
+
+    def answered(self, token: object, reply: Reply | None) -> None: ...
+
+    def delivered(self, group: int, deliver: Deliver) -> None: ...
+
+    def notified(self, notify: Notify) -> None: ...
+
+    def ended(self, reason: str) -> None: ...
+
+    def consumed_groups(self) -> set[int]:
+        """The groups in which this session holds messages or may come to hold some."""
+        ...
+
+
+class ByteBudget:
+    """Bytes of publishes under way on this node, over all sessions: past the limit streams are not read."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, size: int) -> None:
+        while self._used and self._used + size > self._limit:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._used += size
+
+    def give(self, size: int) -> None:
+        self._used -= size
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Hub:
+    """One per member. Everything but `on_outputs` is called on the event loop."""
+
+    def __init__(
+        self, member: Member, log: Log, limits: BatchLimits, session_window: int, node_window: int
+    ) -> None:
+        self.member = member
+        self.reader = BodyReader(log)
+        self.limits = limits
+        self.session_window = session_window
+        self.budget = ByteBudget(node_window)
+        self.loop = asyncio.get_running_loop()
+        self._driver: Driver | None = None
+        self._streams: dict[int, StreamHandler] = {}
+        self._numbers = itertools.count(1)
+        self._lease_until: dict[int, int] = {}
+        self._own = _OwnSession(self)
+
+    def attach(self, driver: Driver) -> None:
+        self._driver = driver
+        self._own.open()
+
+    def submit(self, *items: ev.Input) -> None:
+        assert self._driver is not None
+        self._driver.submit(items)
+
+    def on_outputs(self, outputs: list[ev.Output]) -> None:
+        """On the Raft thread."""
+        self.loop.call_soon_threadsafe(self._dispatch, outputs)
+
+    def _dispatch(self, outputs: Iterable[ev.Output]) -> None:
+        for output in outputs:
+            try:
+                self._dispatch_one(output)
+            except Exception as error:
+                # a defect; what the others are waiting for must not be lost with it
+                structlog.get_logger().critical(
+                    "an output was not taken", output=repr(output)[:500], exc_info=error
+                )
+                stream = (
+                    None if isinstance(output, ev.Told) else self._streams.get(getattr(output, "session", 0))
+                )
+                if stream is not None:
+                    stream.ended("failed")
+
+    def _dispatch_one(self, output: ev.Output) -> None:
+        if isinstance(output, ev.Told):
+            future = output.token
+            assert isinstance(future, asyncio.Future)
+            if not future.done():
+                future.set_result(output.value)
+            return
+        if isinstance(output, ev.LeaseGranted):
+            self._lease_until[output.group] = output.until_ms
+            return
+        if isinstance(output, ev.LeaseLapsed):
+            self._lease_until.pop(output.group, None)
+            self._end_consumers({output.group})
+            return
+        stream = self._streams.get(output.session)
+        if stream is None:
+            return
+        if isinstance(output, ev.Answered):
+            stream.answered(output.token, output.reply)
+        elif isinstance(output, ev.Delivered):
+            stream.delivered(output.group, output.deliver)
+        elif isinstance(output, ev.Notified):
+            stream.notified(output.notify)
+        else:
+            stream.ended(output.reason)
+
+    # ---- sessions
+
+    def open_session(self, handler: StreamHandler, producer: bytes, epoch: int) -> int:
+        number = next(self._numbers)
+        self._streams[number] = handler
+        self.submit(ev.OpenSession(number, producer, epoch))
+        return number
+
+    def end_session(self, number: int) -> None:
+        if self._streams.pop(number, None) is not None:
+            self.submit(ev.EndSession(number))
+
+    def may_deliver(self, group: int) -> bool:
+        """Whether this node's lease on the group still holds, now."""
+        return boottime_s() * 1000 < self._lease_until.get(group, 0)
+
+    def check_leases(self) -> None:
+        """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
+        member says the same in time; this is for a Raft thread that is stuck."""
+        lapsed = {group for group in self.member.replicas if not self.may_deliver(group)}
+        if lapsed:
+            self._end_consumers(lapsed)
+
+    def _end_consumers(self, groups: set[int]) -> None:
+        for stream in list(self._streams.values()):
+            if groups & stream.consumed_groups():
+                stream.ended("node_down")
+
+    async def stop(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.ended("stopping")
+
+    # ---- questions
+
+    async def ask(self, question: Callable[[Member], T]) -> T:
+        future: asyncio.Future[T] = self.loop.create_future()
+        self.submit(ev.Ask(question, future))
+        return await future
+
+    async def barrier(self, group: int) -> None:
+        """Returns when this node's replica has applied everything that was answered before the call."""
+        await self.call(group, c.Wake())
+
+    async def queue(self, name: str) -> CatalogQueue:
+        """The queue of this name, as of now in the whole cluster."""
+        known = self.member.catalog.queue(name)
+        if known is None:
+            await self.barrier(SYSTEM_GROUP)
+            known = self.member.catalog.queue(name)
+        if known is None:
+            raise status.no_queue(name)
+        return known
+
+    async def await_queue(self, group: int, queue: int, present: bool) -> None:
+        future: asyncio.Future[object] = self.loop.create_future()
+        self.submit(ev.AwaitQueue(group, queue, present, future))
+        await self.decided(group, future)
+
+    async def decided(self, group: int, future: asyncio.Future[T]) -> T:
+        """What the group answers. UNAVAILABLE where it has no leader, so that nobody waits without knowing why: what
+        was asked for may still be done, and its answer is still expected."""
+        missed = 0
+        while not future.done():
+            await asyncio.wait({future}, timeout=NO_LEADER_POLL_S)
+            if not future.done():
+                leader, me = await self.ask(
+                    lambda member: (member.replicas[group].raft.leader, member.config.name)
+                )
+                missed = missed + 1 if leader is None else 0
+                if missed >= NO_LEADER_POLLS and not future.done():
+                    name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
+                    text = f"{name} has no leader that {me} knows of: too few members can reach each other"
+                    raise status.unavailable("no_leader", text)
+        return future.result()
+
+    # ---- the node's own session
+
+    async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
+        """A numbered operation of the node's own; raises StatusError where it is refused."""
+        return await self._own.call(group, command, b"")
+
+    async def publish(
+        self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
+    ) -> None:
+        """make(first_client_sequence, lowest_unconfirmed) -> the command."""
+        await self._own.publish(group, make, batch, count)
+
+    async def get(self, group: int, queue: int, count: int) -> Deliver | None:
+        """Takes and settles messages that are ready."""
+        return await self._own.get(group, queue, count)
+
+
+class _OwnSession:
+    """The node as a client of its groups: numbered like any session, begun anew when it has been ended."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._number = 0
+        self._next_sequence = 1
+        self._unconfirmed: dict[int, None] = {}
+        self._calls: dict[asyncio.Future[Reply | None], None] = {}
+        """What the group has not answered yet, also where nobody waits for it any more."""
+        self._gets: dict[int, deque[asyncio.Future[Deliver | None]]] = {}
+
+    def open(self) -> None:
+        self._next_sequence = 1
+        self._unconfirmed = {}
+        self._number = self._hub.open_session(self, os.urandom(16), 1)
+
+    async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
+        future = self._expect()
+        self._hub.submit(ev.Submit(self._number, group, command, future, batch))
+        return _accepted(await self._hub.decided(group, future))
+
+    def _expect(self) -> asyncio.Future[Reply | None]:
+        """Where an answer will come. It is kept until it has come: a caller that gave up has not taken its operation
+        out of the conversation, so the number of those is bounded here."""
+        if len(self._calls) >= MAX_CALLS:
+            raise status.unavailable(
+                "overloaded",
+                f"{len(self._calls)} calls at this node wait for their group; at most {MAX_CALLS} may",
+            )
+        future: asyncio.Future[Reply | None] = self._hub.loop.create_future()
+        future.add_done_callback(_looked_at)
+        self._calls[future] = None
+        return future
+
+    async def publish(
+        self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
+    ) -> None:
+        """The batch counts against the node's window until it is answered, whether or not somebody still waits."""
+        budget, size = self._hub.budget, len(batch)
+        await budget.take(size)
+        try:
+            future = self._expect()
+        except status.StatusError:
+            budget.give(size)
+            raise
+        future.add_done_callback(lambda _: budget.give(size))
+        first, unconfirmed = self._next_sequence, self._unconfirmed
+        self._next_sequence += count
+        unconfirmed[first] = None
+        future.add_done_callback(lambda _: unconfirmed.pop(first, None))
+        enqueue = make(first, next(iter(unconfirmed)))
+        self._hub.submit(ev.Submit(self._number, group, enqueue, future, batch))
+        _accepted(await self._hub.decided(group, future))
+
+    async def get(self, group: int, queue: int, count: int) -> Deliver | None:
+        delivery: asyncio.Future[Deliver | None] = self._hub.loop.create_future()
+        delivery.add_done_callback(_looked_at)
+        future = self._expect()
+        self._hub.submit(
+            ev.Submit(self._number, group, c.Get(queue, count, settled=True), (future, delivery, queue))
+        )
+        _accepted(await self._hub.decided(group, future))
+        return await delivery
+
+    def answered(self, token: object, reply: Reply | None) -> None:
+        if isinstance(token, tuple):
+            future, delivery, queue = token
+            if isinstance(reply, Ok) and reply.count:
+                self._gets.setdefault(queue, deque()).append(delivery)
+            elif not delivery.done():
+                delivery.set_result(None)
+        else:
+            future = token
+        assert isinstance(future, asyncio.Future)
+        self._calls.pop(future, None)
+        if not future.done():
+            future.set_result(reply)
+
+    def delivered(self, group: int, deliver: Deliver) -> None:
+        waiting = self._gets.get(deliver.queue)
+        if waiting:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(deliver)
+
+    def notified(self, notify: Notify) -> None:
+        """The node's own session has no consumers but its gets, which nothing is said about."""
+
+    def consumed_groups(self) -> set[int]:
+        return set()
+
+    def ended(self, reason: str) -> None:
+        self._hub.end_session(self._number)
+        error = status.of_ended(reason)
+        deliveries = [future for waiting in self._gets.values() for future in waiting]
+        for call in list(self._calls):
+            if not call.done():
+                call.set_exception(error)
+        for delivery in deliveries:
+            if not delivery.done():
+                delivery.set_exception(error)
+        self._calls.clear()
+        self._gets.clear()
+        if reason != "stopping":
+            self.open()
+
+
+def _accepted(reply: Reply | None) -> Reply | None:
+    """The reply, if it is not a refusal."""
+    if isinstance(reply, Refused):
+        raise status.StatusError(status.of_refused(reply))
+    return reply
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for any more is no news."""
+    if not future.cancelled():
+        future.exception()

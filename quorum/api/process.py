@@ -1,0 +1,133 @@
+"""One member's process: everything put together, from a configuration to a serving node, and taken apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import random
+import signal
+import sys
+import time
+
+import structlog
+
+from quorum.api.hub import Hub
+from quorum.api.server import Server
+from quorum.config import NodeConfig
+from quorum.errors import ConfigError, OperatorError
+from quorum.log import Log
+from quorum.node.batches import BatchLimits
+from quorum.node.driver import Driver, boottime_s
+from quorum.node.identity import Founding, IdentityError, begin_boot
+from quorum.node.member import Member, MemberConfig
+from quorum.replication.connection import PeerNetwork
+
+STOP_GRACE_S = 2.0
+READY_POLL_S = 0.05
+MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
+"""M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
+RECENT_BYTES = 4 << 20
+"""Bodies in memory: what consumers at the tail of their queues read. Older ones come from the kernel's cache."""
+SWITCH_INTERVAL_S = 0.001
+"""The Raft thread must not wait 5 ms (Python's default) for the interpreter when a peer has answered."""
+
+
+def run(config: NodeConfig) -> int:
+    """Serves until SIGTERM or SIGINT. Returns the process's exit status; raises OperatorError, OSError, LogError."""
+    if not __debug__:
+        print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
+        return 2
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _bound_allocator()
+    try:
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
+    log = Log(config.data_dir / "log", recent_bytes=RECENT_BYTES)
+    log.open()
+    try:
+        try:
+            boot = begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000))
+        except IdentityError as error:
+            raise ConfigError(str(error)) from error
+        return asyncio.run(_serve(config, log, boot))
+    finally:
+        log.close()
+
+
+def _bound_allocator() -> None:
+    """glibc: few arenas, and what large batches took goes back to the system. Elsewhere there is no such setting."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in MALLOC_SETTINGS:
+            mallopt(parameter, value)
+
+
+async def _serve(config: NodeConfig, log: Log, boot: int) -> int:
+    logger = structlog.get_logger().bind(node=config.name)
+    network = PeerNetwork(
+        config.name,
+        boot,
+        {name: _host_port(each.peer) for name, each in config.members.items()},
+        config.read_secret(),
+        str(_founding(config)),  # members that differ in it do not speak to each other
+    )
+    member_config = MemberConfig(
+        config.name,
+        tuple(sorted(config.members)),
+        boot,
+        config.lease_ms,
+        config.queue_groups,
+        config.raft_config(),
+    )
+    member = Member(
+        member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()
+    )
+    limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
+    hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
+    driver = Driver(member, network, hub.on_outputs)
+    hub.attach(driver)
+    server = Server(hub, config)
+    await server.start(config.client_address)
+    gc.collect()
+    gc.freeze()
+    driver.start()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    logger.info("started", clients=config.client_address, peers=config.members[config.name].peer, boot=boot)
+    watching = asyncio.create_task(_watch(hub, server))
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
+    if watching.done():
+        watching.result()  # a defect: without the watch this process would serve without being looked after
+    logger.info("stopping")
+    watching.cancel()
+    await hub.stop()
+    await server.stop(STOP_GRACE_S)
+    await loop.run_in_executor(None, driver.stop)
+    network.close()
+    return 0
+
+
+async def _watch(hub: Hub, server: Server) -> None:
+    """Health: serving while every group has a leader that this node knows. And streams whose lease has lapsed."""
+    serving = False
+    while True:
+        ready = await hub.ask(Member.is_ready)
+        if ready != serving:
+            serving = ready
+            await server.set_serving(ready)
+        hub.check_leases()
+        await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
+
+
+def _founding(config: NodeConfig) -> Founding:
+    return Founding(config.cluster, config.queue_groups, tuple(sorted(config.members)))
+
+
+def _host_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,190 @@
+"""quorum.v1.Queue: Session, Publish, Get, Browse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import grpc
+
+from fifo import commands as c
+from fifo.effects import Refused, Run
+from fifo.state import Waiting
+from quorum.api import deliveries, status
+from quorum.api.filters import kept_fields, parse
+from quorum.api.hub import Hub
+from quorum.api.session_service import Stream
+from quorum.catalog.machine import CatalogQueue
+from quorum.node import batches
+from quorum.node.member import Member
+from quorum.v1 import queue_pb2 as pb
+from quorum.v1 import queue_pb2_grpc
+from quorum_selectors.compiled import compile_expression
+from quorum_selectors.errors import FilterError, SelectorError
+
+BROWSE_MESSAGES = 1_000
+"""Messages looked at in one turn of a browse."""
+MAX_GET = 1_000
+RESPONSE_BYTES = 1 << 20
+"""A part of a browse is about this much, or one message."""
+GET_BYTES = 3 << 20
+"""What a get takes, or one message: below the 4 MiB that gRPC clients accept unless they are told otherwise, and far
+below the largest response, for what other getters change between look and take."""
+MESSAGE_BYTES = 32
+"""What a stored message takes in a response beside body and properties."""
+
+
+class QueueService(queue_pb2_grpc.QueueServicer):
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def Session(
+        self,
+        request_iterator: AsyncIterator[pb.SessionRequest],
+        context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
+    ) -> None:
+        await Stream(self._hub).run(request_iterator, context)
+
+    async def Publish(
+        self,
+        request: pb.PublishRequest,
+        context: grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse],
+    ) -> pb.PublishResponse:
+        try:
+            queue = await self._hub.queue(request.queue)
+            kept, max_bytes = kept_fields(queue)
+            data = _as_batch(request).SerializeToString()
+            checked = batches.check(data, self._hub.limits, kept, max_bytes)
+
+            def make(first: int, lowest: int) -> c.Enqueue:
+                return c.Enqueue(
+                    queue.id,
+                    first,
+                    lowest,
+                    checked.count,
+                    checked.size_bytes,
+                    checked.ttl_ms,
+                    checked.ttls_ms,
+                    checked.columns,
+                )
+
+            await self._hub.publish(queue.group, make, data, checked.count)
+            return pb.PublishResponse(count=checked.count)
+        except batches.BatchError as error:
+            await status.abort(context, status.StatusError(status.of_error(error)))
+        except status.StatusError as error:
+            await status.abort(context, error)
+        raise AssertionError("abort raises")
+
+    async def Get(
+        self, request: pb.GetRequest, context: grpc.aio.ServicerContext[pb.GetRequest, pb.GetResponse]
+    ) -> pb.GetResponse:
+        try:
+            queue = await self._hub.queue(request.queue)
+            count = request.count or 1
+            if count > MAX_GET:
+                raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
+            if count > 1:
+                count = await self._fitting(queue, count)
+            deliver = await self._hub.get(queue.group, queue.id, count)
+        except status.StatusError as error:
+            await status.abort(context, error)
+            raise
+        response = pb.GetResponse()
+        if deliver is not None:
+            if not self._hub.may_deliver(queue.group):
+                await status.abort(context, status.of_ended("node_down"))
+            failed = dict(deliver.delivery_counts)
+            for number, (message, _) in enumerate(_stored(self._hub.reader, queue.group, deliver.runs)):
+                message.redelivered = bool(deliver.redelivered >> number & 1)
+                message.delivery_count = failed.get(number, 0)
+                response.messages.append(message)
+        return response
+
+    async def _fitting(self, queue: CatalogQueue, count: int) -> int:
+        """How many of the messages that a get would find now go into one response; at least 1. They are settled as
+        they are taken, so an answer that is too large to be sent would lose them."""
+        page = await self._hub.ask(_page(queue, 0, count))
+        if isinstance(page, Refused):
+            return count
+        size = 0
+        for found, (_, weight) in enumerate(_stored(self._hub.reader, queue.group, page.runs)):
+            size += weight
+            if found and size > GET_BYTES:
+                return found
+        return count
+
+    async def Browse(
+        self,
+        request: pb.BrowseRequest,
+        context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
+    ) -> AsyncIterator[pb.BrowseResponse]:
+        try:
+            queue = await self._hub.queue(request.queue)
+            expression = parse(request)
+            await self._hub.barrier(queue.group)
+        except (SelectorError, FilterError) as error:
+            await status.abort(context, status.StatusError(status.of_error(error)))
+            return
+        except status.StatusError as error:
+            await status.abort(context, error)
+            return
+        matches = None if expression is None else compile_expression(expression)
+        fields = batches.FieldReader(None)
+        left = request.limit or -1
+        start = request.start_sequence
+        while True:
+            page = await self._hub.ask(_page(queue, start))
+            if isinstance(page, Refused):
+                await status.abort(context, status.StatusError(status.of_refused(page)))
+                return
+            response, size = pb.BrowseResponse(), 0
+            for message, weight in _stored(self._hub.reader, queue.group, page.runs):
+                if matches is None or matches(fields.read(message.message.properties)) is True:
+                    if size and size + weight > RESPONSE_BYTES:
+                        yield response
+                        response, size = pb.BrowseResponse(), 0
+                    response.messages.append(message)
+                    size += weight
+                    left -= 1
+                    if left == 0:
+                        break
+            if response.messages:
+                yield response
+            if left == 0 or page.next_sequence is None:
+                return
+            start = page.next_sequence
+
+
+def _page(
+    queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES
+) -> Callable[[Member], Waiting | Refused]:
+    return lambda member: member.queue_machine(queue.group).waiting(queue.id, start, count)
+
+
+def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:
+    batch = pb.MessageBatch(
+        count=len(request.messages), bodies=b"".join(each.body for each in request.messages)
+    )
+    end = 0
+    for each in request.messages:
+        end += len(each.body)
+        batch.body_ends.append(end)
+    if any(each.HasField("properties") for each in request.messages):
+        batch.properties.extend(each.properties for each in request.messages)
+    return batch
+
+
+def _stored(
+    reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...]
+) -> Iterator[tuple[pb.StoredMessage, int]]:
+    """Each message with about the bytes it takes to send it; read as they are asked for."""
+    for run in runs:
+        sequence = run.first_sequence
+        for batch, first, count in reader.parts(group, run):
+            for ordinal in range(first, first + count):
+                body = batch.bodies[batch.start(ordinal) : batch.ends[ordinal]]
+                properties = batch.each[ordinal] if batch.each else batch.shared
+                message = pb.Message(body=body, properties=properties)
+                weight = batch.weight(ordinal + 1) - batch.weight(ordinal) + MESSAGE_BYTES
+                yield pb.StoredMessage(message=message, sequence=sequence), weight
+                sequence += 1

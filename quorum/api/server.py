@@ -1,0 +1,83 @@
+"""The gRPC server of one node: the queue and admin services, health and reflection."""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from quorum.api.admin_service import AdminService
+from quorum.api.hub import Hub
+from quorum.api.queue_service import QueueService
+from quorum.config import NodeConfig
+from quorum.errors import OperatorError
+from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
+
+FRAME_BYTES = 20 << 20
+"""The largest gRPC message: a batch of one message of the greatest size, with its properties."""
+MAX_CALLS = 10_000
+"""Sessions and calls at a time; more are refused with RESOURCE_EXHAUSTED."""
+SERVICES = (
+    queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
+)
+
+
+def _why_not(address: str) -> str:
+    """What the system says to somebody who wants to listen there: gRPC keeps it to itself."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, number, _, where = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, number) as probe:
+            probe.bind(where)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "gRPC could not, just now"
+
+
+class Server:
+    def __init__(self, hub: Hub, config: NodeConfig) -> None:
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=MAX_CALLS,
+            options=[
+                ("grpc.max_receive_message_length", FRAME_BYTES),
+                ("grpc.max_send_message_length", FRAME_BYTES),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), self._server)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+
+    async def start(self, address: str) -> int:
+        """Listens; returns the port. Raises OperatorError where the address cannot be had."""
+        try:
+            port: int = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
+        await self._server.start()
+        await self.set_serving(False)
+        return port
+
+    async def set_serving(self, serving: bool) -> None:
+        state = (
+            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for service in ("", *SERVICES):
+            await self._health.set(service, state)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)

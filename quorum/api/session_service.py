@@ -1,0 +1,533 @@
+"""A client's session stream: requests in, responses out.
+
+Requests are taken in order. What a request does is decided elsewhere: here it is checked against the protocol, turned
+into a numbered command, and its answer is turned into a response. Responses leave through one writer, which merges
+confirms and reads message bodies only when it is about to send them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2
+
+from fifo import commands as c
+from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Reply
+from fifo.group import MAX_CLIENT_SEQUENCE
+from quorum.api import deliveries, status
+from quorum.api.filters import expression_bytes, kept_fields
+from quorum.api.hub import Hub
+from quorum.catalog.arguments import ArgumentError
+from quorum.log import LogError
+from quorum.node import batches, events
+from quorum.v1 import queue_pb2 as pb
+from quorum_selectors.errors import FilterError, SelectorError
+
+MAX_CONSUMERS = 1_000
+MAX_RANGES = 10_000
+MAX_TAG_BYTES = 255
+MAX_UNSENT = 10_000
+"""Answers that wait to be sent: past it, a client that does not read is not read either."""
+MAX_UNDER_WAY = 10_000
+"""Requests that their group has not answered yet, publishing apart: past it, the stream is not read."""
+MAX_UINT64 = (1 << 64) - 1
+MAX_WINDOW_MESSAGES = 65_536
+"""Client sequences from the lowest unconfirmed one on: what the machine remembers of a producer."""
+
+_OUTCOMES: dict[int, type[c.Settle]] = {
+    pb.Disposition.SETTLE: c.Settle,
+    pb.Disposition.RETURN: c.Return,
+    pb.Disposition.DISCARD: c.Discard,
+    pb.Disposition.MODIFY: c.Modify,
+}
+
+
+@dataclass(slots=True)
+class _Consumer:
+    tag: str
+    group: int
+    queue: int
+    attach: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    first: int
+    last: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Attaching:
+    request_id: int
+    consumer: _Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """request_id 0: no answer is wanted."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Getting:
+    request_id: int
+    queue: int
+
+
+class Stream:
+    """One Session call."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._number = 0
+        self._consumers: dict[str, _Consumer] = {}
+        self._next_sequence = 1
+        self._unanswered = 0
+        self._under_way = 0
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._work = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._confirmed: list[tuple[int, int]] = []
+        self._rejected: list[pb.Rejection] = []
+        self._done: list[int] = []
+        self._outbox: deque[pb.SessionResponse | tuple[int, Deliver, int]] = deque()
+        self._gets: dict[int, deque[int]] = {}
+        self._getters: dict[int, _Consumer] = {}
+        self._ended: status.StatusError | None = None
+
+    # ---- what the hub says (StreamHandler)
+
+    def answered(self, token: object, reply: Reply | None) -> None:
+        if not isinstance(token, _Published):
+            self._under_way -= 1
+            self._room.set()
+        if isinstance(token, _Published):
+            self._unanswered -= 1
+            self._bytes -= token.size
+            self._hub.budget.give(token.size)
+            self._room.set()
+            if isinstance(reply, Refused):
+                rejection = pb.Rejection(range=pb.Range(first=token.first, last=token.last))
+                rejection.status.CopyFrom(status.of_refused(reply))
+                self._rejected.append(rejection)
+            else:
+                assert isinstance(reply, Confirmed)
+                self._confirmed.append((token.first, token.last))
+        elif isinstance(token, _Attaching):
+            if isinstance(reply, AttachedReply):
+                token.consumer.attach = reply.attach
+                attached = pb.Attached(
+                    request_id=token.request_id, consumer_tag=token.consumer.tag, attach=reply.attach
+                )
+                self._outbox.append(pb.SessionResponse(attached=attached))
+            else:
+                self._consumers.pop(token.consumer.tag, None)
+                self._fail(token.request_id, reply)
+        elif isinstance(token, _Getting):
+            if isinstance(reply, Ok) and reply.count:
+                self._gets.setdefault(token.queue, deque()).append(token.request_id)
+            else:
+                self._finish(token.request_id, reply)
+        else:
+            assert isinstance(token, _Asked)
+            self._finish(token.request_id, reply)
+        self._work.set()
+
+    def _finish(self, request_id: int, reply: Reply | None) -> None:
+        if not request_id:
+            return
+        if isinstance(reply, Refused):
+            self._fail(request_id, reply)
+        else:
+            self._done.append(request_id)
+
+    def _fail(self, request_id: int, reply: Reply | None) -> None:
+        assert isinstance(reply, Refused)
+        self._outbox.append(_failed(request_id, status.StatusError(status.of_refused(reply))))
+
+    def delivered(self, group: int, deliver: Deliver) -> None:
+        request_id = 0
+        if not deliver.consumer_tag and self._gets.get(deliver.queue):
+            request_id = self._gets[deliver.queue].popleft()
+        self._outbox.append((group, deliver, request_id))
+        self._work.set()
+
+    def notified(self, notify: Notify) -> None:
+        if notify.event == "drained":
+            drained = pb.Drained(consumer_tag=notify.consumer_tag, next_tag=notify.value)
+            self._outbox.append(pb.SessionResponse(drained=drained))
+        elif notify.event == "queue_deleted":
+            self._consumers.pop(notify.consumer_tag, None)
+            cancelled = pb.Cancelled(consumer_tag=notify.consumer_tag)
+            cancelled.status.CopyFrom(status.make(5, "queue_deleted", "the queue was deleted"))
+            self._outbox.append(pb.SessionResponse(cancelled=cancelled))
+        else:
+            self.ended("fenced")
+        self._work.set()
+
+    def ended(self, reason: str) -> None:
+        if self._ended is None:
+            self._ended = status.of_ended(reason)
+        self._work.set()
+        self._room.set()
+
+    def consumed_groups(self) -> set[int]:
+        return {each.group for holders in (self._consumers, self._getters) for each in holders.values()}
+
+    # ---- the call
+
+    async def run(
+        self,
+        requests: AsyncIterator[pb.SessionRequest],
+        context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
+    ) -> None:
+        reading: asyncio.Task[None] | None = None
+        try:
+            await self._open(requests, context)
+            reading = asyncio.create_task(self._read(requests))
+            await self._write(context, reading)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        finally:
+            if reading is not None:
+                reading.cancel()
+            if self._number:
+                self._hub.end_session(self._number)
+            self._hub.budget.give(self._bytes)
+            self._bytes = 0
+
+    async def _open(
+        self,
+        requests: AsyncIterator[pb.SessionRequest],
+        context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
+    ) -> None:
+        first = await anext(aiter(requests), None)
+        if first is None or first.WhichOneof("request") != "open":
+            raise status.invalid("bad_session", "the first request of a session must be open")
+        if len(first.open.producer_id) != 16:
+            length = len(first.open.producer_id)
+            raise status.invalid("bad_session", f"producer_id has {length} bytes; it must have 16")
+        if first.open.epoch < 1:
+            raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
+        self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch)
+        limits = self._hub.limits
+        opened = pb.Opened(
+            node=self._hub.member.config.name,
+            session=self._number,
+            window_bytes=self._hub.session_window,
+            max_message_bytes=limits.max_message_bytes,
+            max_batch_messages=limits.max_messages,
+            max_window_messages=MAX_WINDOW_MESSAGES,
+            max_batch_bytes=limits.max_batch_bytes,
+        )
+        await context.write(pb.SessionResponse(opened=opened))
+
+    # ---- reading
+
+    async def _read(self, requests: AsyncIterator[pb.SessionRequest]) -> None:
+        try:
+            async for request in requests:
+                while self._unsent() > MAX_UNSENT:
+                    self._sent.clear()
+                    await self._sent.wait()
+                while self._under_way > MAX_UNDER_WAY:
+                    self._room.clear()
+                    await self._room.wait()
+                kind = request.WhichOneof("request")
+                if kind == "publish":
+                    await self._publish(request.publish)
+                elif kind == "disposition":
+                    self._disposition(request.disposition)
+                elif kind == "credit":
+                    self._credit(request.credit)
+                elif kind == "attach":
+                    await self._attach(request.attach)
+                elif kind == "cancel":
+                    self._cancel(request.cancel)
+                elif kind == "get":
+                    await self._get(request.get)
+                else:
+                    raise status.invalid("bad_session", f"unexpected request {kind or 'without content'}")
+        finally:
+            self._work.set()
+
+    def _unsent(self) -> int:
+        return len(self._confirmed) + len(self._rejected) + len(self._done) + len(self._outbox)
+
+    def _submit(self, consumer: _Consumer, command: c.Command, token: object) -> None:
+        self._under_way += 1
+        self._hub.submit(events.Submit(self._number, consumer.group, command, token))
+
+    async def _publish(self, request: pb.PublishBatch) -> None:
+        batch, first = request.batch, request.first_sequence
+        count = 1
+        try:
+            queue = await self._hub.queue(request.queue)
+            kept, max_bytes = kept_fields(queue)
+            checked = batches.check(batch, self._hub.limits, kept, max_bytes)
+            count = checked.count
+            self._check_sequence(request, count)
+        except (batches.BatchError, status.StatusError) as error:
+            if isinstance(error, status.StatusError) and error.status.code == code_pb2.UNAVAILABLE:
+                raise  # the client sends it again, in order, on its next stream
+            refused = error.status if isinstance(error, status.StatusError) else status.of_error(error)
+            last = min(first + max(1, _count(batch)) - 1, MAX_UINT64)
+            rejection = pb.Rejection(range=pb.Range(first=first, last=last))
+            rejection.status.CopyFrom(refused)
+            if last < MAX_CLIENT_SEQUENCE:
+                self._next_sequence = max(self._next_sequence, last + 1)
+            self._rejected.append(rejection)
+            self._work.set()
+            return
+        self._next_sequence = first + count
+        size = len(batch)
+        while self._bytes and self._bytes + size > self._hub.session_window:
+            self._room.clear()
+            await self._room.wait()
+        await self._hub.budget.take(size)
+        self._bytes += size
+        self._unanswered += 1
+        enqueue = c.Enqueue(
+            queue.id,
+            first,
+            request.lowest_unconfirmed,
+            count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            checked.columns,
+        )
+        token = _Published(first, first + count - 1, size)
+        self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
+
+    def _check_sequence(self, request: pb.PublishBatch, count: int) -> None:
+        first, lowest = request.first_sequence, request.lowest_unconfirmed
+        if first < self._next_sequence:
+            raise status.invalid(
+                "wrong_sequence", f"first_sequence {first} was used before; the next is {self._next_sequence}"
+            )
+        if first + count > MAX_CLIENT_SEQUENCE:
+            raise status.invalid(
+                "wrong_sequence",
+                f"first_sequence {first}; a producer's numbers end at {MAX_CLIENT_SEQUENCE - 1}",
+            )
+        if not 1 <= lowest <= first:
+            raise status.invalid(
+                "wrong_sequence",
+                f"lowest_unconfirmed {lowest}; allowed: 1..{first} (this batch's first_sequence)",
+            )
+        if first + count - lowest > MAX_WINDOW_MESSAGES:
+            raise status.invalid(
+                "wrong_sequence",
+                f"{first + count - lowest} messages from lowest_unconfirmed {lowest} on; "
+                f"at most {MAX_WINDOW_MESSAGES} may be unconfirmed",
+            )
+
+    async def _attach(self, request: pb.Attach) -> None:
+        tag = request.consumer_tag
+        try:
+            if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
+                raise status.invalid("bad_argument", f"a consumer tag has 1..{MAX_TAG_BYTES} bytes")
+            if tag not in self._consumers and len(self._consumers) >= MAX_CONSUMERS:
+                raise status.invalid("limit", f"a session has at most {MAX_CONSUMERS} consumers")
+            queue = await self._hub.queue(request.queue)
+            known = self._consumers.get(tag)
+            if known is not None and known.queue != queue.id:
+                raise status.invalid(
+                    "in_use", f"consumer {tag!r} of this session is attached to another queue"
+                )
+            selector = expression_bytes(request, queue)
+        except status.StatusError as error:
+            self._refuse(request.request_id, error)
+            return
+        except (SelectorError, FilterError, ArgumentError) as error:
+            self._refuse(request.request_id, status.StatusError(status.of_error(error)))
+            return
+        consumer = known or _Consumer(tag, queue.group, queue.id)
+        self._consumers[tag] = consumer
+        command = c.Attach(queue.id, tag, selector, request.credit_to)
+        self._submit(consumer, command, _Attaching(request.request_id, consumer))
+
+    def _refuse(self, request_id: int, error: status.StatusError) -> None:
+        self._outbox.append(_failed(request_id, error))
+        self._work.set()
+
+    def _consumer(self, tag: str, request_id: int) -> _Consumer | None:
+        consumer = self._consumers.get(tag)
+        if consumer is None:
+            known = ", ".join(repr(each) for each in list(self._consumers)[:10]) or "none"
+            self._refuse(
+                request_id,
+                status.invalid("not_attached", f"this session has no consumer {tag!r}; attached: {known}"),
+            )
+        return consumer
+
+    def _credit(self, request: pb.Credit) -> None:
+        consumer = self._consumer(request.consumer_tag, request.request_id)
+        if consumer is not None:
+            command = c.Credit(consumer.queue, consumer.tag, request.credit_to, request.drain)
+            self._submit(consumer, command, _Asked(request.request_id))
+
+    def _disposition(self, request: pb.Disposition) -> None:
+        consumer: _Consumer | None
+        if request.consumer_tag:
+            consumer = self._consumer(request.consumer_tag, request.request_id)
+        else:
+            queue = self._hub.member.catalog.queue(request.queue)
+            consumer = None if queue is None else self._getters.get(queue.id)
+            if consumer is None:
+                self._refuse(
+                    request.request_id,
+                    status.invalid(
+                        "not_attached", f"nothing was got from queue {request.queue!r} in this session"
+                    ),
+                )
+        if consumer is None:
+            return
+        kind = _OUTCOMES.get(request.outcome)
+        tags = tuple((each.first, each.last) for each in request.tags)
+        bad = [pair for pair in tags if pair[0] > pair[1] or pair[0] < 1]
+        if kind is None or bad or len(tags) > MAX_RANGES:
+            what = (
+                "outcome is not set"
+                if kind is None
+                else f"ranges {bad[:3]}"
+                if bad
+                else f"{len(tags)} ranges"
+            )
+            text = f"disposition of {consumer.tag!r}: {what}; allowed: up to {MAX_RANGES} ranges, first <= last, from 1"
+            self._refuse(request.request_id, status.invalid("bad_argument", text))
+            return
+        if kind is c.Modify:
+            command: c.Settle = c.Modify(
+                consumer.queue,
+                consumer.tag,
+                request.attach,
+                tags,
+                request.credit_to,
+                request.delivery_failed,
+                request.undeliverable_here,
+            )
+        else:
+            command = kind(consumer.queue, consumer.tag, request.attach, tags, request.credit_to)
+        self._submit(consumer, command, _Asked(request.request_id))
+
+    def _cancel(self, request: pb.Cancel) -> None:
+        consumer = self._consumer(request.consumer_tag, request.request_id)
+        if consumer is not None:
+            command = c.Cancel(consumer.queue, consumer.tag, request.return_held)
+            self._submit(consumer, command, _Asked(request.request_id))
+            if request.return_held:
+                del self._consumers[consumer.tag]
+
+    async def _get(self, request: pb.SessionGet) -> None:
+        try:
+            queue = await self._hub.queue(request.queue)
+            if not 1 <= request.count <= self._hub.limits.max_messages:
+                raise status.invalid(
+                    "bad_argument",
+                    f"get {request.count} messages; allowed: 1..{self._hub.limits.max_messages}",
+                )
+        except status.StatusError as error:
+            self._refuse(request.request_id, error)
+            return
+        consumer = self._getters.setdefault(queue.id, _Consumer("", queue.group, queue.id))
+        command = c.Get(queue.id, request.count, request.settled)
+        self._submit(consumer, command, _Getting(request.request_id, queue.id))
+
+    # ---- writing
+
+    async def _write(
+        self,
+        context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
+        reading: asyncio.Task[None],
+    ) -> None:
+        while True:
+            self._work.clear()
+            for response in self._responses():
+                await context.write(response)
+                self._sent.set()
+            if self._ended is not None:
+                raise self._ended
+            if reading.done():
+                reading.result()
+                if self._unanswered == 0 and not self._outbox and not self._confirmed and not self._rejected:
+                    return
+            await self._work.wait()
+
+    def _responses(self) -> Iterator[pb.SessionResponse]:
+        """What there is to send now; confirms first, merged."""
+        while self._confirmed or self._rejected or self._done or self._outbox:
+            if self._confirmed or self._rejected:
+                confirms = pb.Confirms(rejected=self._rejected)
+                for first, last in _merged(self._confirmed):
+                    confirms.confirmed.add(first=first, last=last)
+                self._confirmed, self._rejected = [], []
+                yield pb.SessionResponse(confirms=confirms)
+            if self._done:
+                done, self._done = self._done, []
+                yield pb.SessionResponse(done=pb.Done(request_ids=done))
+            if self._outbox:
+                item = self._outbox.popleft()
+                if isinstance(item, pb.SessionResponse):
+                    yield item
+                elif self._is_current(item[1]):
+                    yield from self._deliver(*item)
+
+    def _is_current(self, deliver: Deliver) -> bool:
+        """Whether what waited here is still held by the attachment it was handed to: a consumer that was cancelled, or
+        attached anew, has given it back, and it may be with another one."""
+        consumer = self._consumers.get(deliver.consumer_tag)
+        return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
+
+    def _deliver(self, group: int, deliver: Deliver, request_id: int) -> Iterator[pb.SessionResponse]:
+        if not deliver.consumer_tag:
+            self._getters.setdefault(
+                deliver.queue, _Consumer("", group, deliver.queue)
+            ).attach = deliver.attach
+        try:
+            for delivery in deliveries.responses(self._hub.reader, group, deliver):
+                if not self._hub.may_deliver(group):
+                    raise status.of_ended("node_down")
+                if self._ended is not None:
+                    raise self._ended
+                yield pb.SessionResponse(delivery=delivery)
+        except LogError as error:
+            structlog.get_logger().error("a body cannot be read", group=group, error=str(error))
+            raise status.of_ended("unreadable") from error
+        if request_id:
+            self._done.append(request_id)
+
+
+def _failed(request_id: int, error: status.StatusError) -> pb.SessionResponse:
+    failed = pb.Failed(request_id=request_id)
+    failed.status.CopyFrom(error.status)
+    return pb.SessionResponse(failed=failed)
+
+
+def _count(batch: bytes) -> int:
+    """How many messages a refused batch claims to have; 1 if it does not decode."""
+    try:
+        count: int = pb.MessageBatch.FromString(batch).count
+        return min(count, MAX_WINDOW_MESSAGES)
+    except DecodeError:
+        return 1
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[list[int]]:
+    merged: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if merged and merged[-1][1] == first - 1:
+            merged[-1][1] = last
+        else:
+            merged.append([first, last])
+    return merged

@@ -1,0 +1,102 @@
+"""Errors to gRPC status: the one place.
+
+Every status carries a google.rpc.ErrorInfo: `reason` is a word for programs, the message is for people.
+"""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from fifo.effects import Refused
+from quorum.catalog.arguments import ArgumentError
+from quorum.node.batches import BatchError
+from quorum_selectors.errors import FilterError, SelectorError
+
+DOMAIN = "quorum"
+
+_REFUSED = {
+    "not_found": code_pb2.NOT_FOUND,
+    "fenced": code_pb2.ABORTED,
+    "expired": code_pb2.FAILED_PRECONDITION,
+    "not_attached": code_pb2.FAILED_PRECONDITION,
+    "wrong_attach": code_pb2.FAILED_PRECONDITION,
+    "in_use": code_pb2.FAILED_PRECONDITION,
+    "different_arguments": code_pb2.FAILED_PRECONDITION,
+    "bad_argument": code_pb2.INVALID_ARGUMENT,
+    "field_not_kept": code_pb2.INVALID_ARGUMENT,
+    "queue_full": code_pb2.RESOURCE_EXHAUSTED,
+    "limit": code_pb2.RESOURCE_EXHAUSTED,
+}
+_TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
+_ENDED = {
+    "fenced": (code_pb2.ABORTED, "a session with a higher epoch has taken over this producer"),
+    "expired": (
+        code_pb2.FAILED_PRECONDITION,
+        "the producer was idle for too long and has been forgotten; begin a new one",
+    ),
+    "node_down": (code_pb2.UNAVAILABLE, "this node has lost its lease; open the session again, at any node"),
+    "failed": (code_pb2.INTERNAL, "this node has failed to serve the session; its log says how"),
+    "limit": (code_pb2.RESOURCE_EXHAUSTED, "too many producers have sessions here; close some"),
+    "resync": (code_pb2.UNAVAILABLE, "this node has caught up by a snapshot; open the session again"),
+    "unreadable": (
+        code_pb2.UNAVAILABLE,
+        "a message cannot be read on this node; open the session at another one",
+    ),
+    "stopping": (code_pb2.UNAVAILABLE, "this node is stopping; open the session at another one"),
+}
+
+
+class StatusError(Exception):
+    """An outcome that a client is told as a gRPC status."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+def make(code: int, reason: str, message: str, **metadata: str) -> status_pb2.Status:
+    info = error_details_pb2.ErrorInfo(reason=reason.upper(), domain=DOMAIN, metadata=metadata)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    return status_pb2.Status(code=code, message=message, details=[detail])
+
+
+def invalid(reason: str, message: str, **metadata: str) -> StatusError:
+    return StatusError(make(code_pb2.INVALID_ARGUMENT, reason, message, **metadata))
+
+
+def unavailable(reason: str, message: str) -> StatusError:
+    return StatusError(make(code_pb2.UNAVAILABLE, reason, message))
+
+
+def no_queue(name: str) -> StatusError:
+    return StatusError(make(code_pb2.NOT_FOUND, "not_found", f"there is no queue {name!r}", queue=name))
+
+
+def of_refused(refused: Refused) -> status_pb2.Status:
+    return make(_REFUSED.get(refused.reason, code_pb2.FAILED_PRECONDITION), refused.reason, refused.detail)
+
+
+def of_ended(reason: str) -> StatusError:
+    code, text = _ENDED[reason]
+    return StatusError(make(code, "session_" + reason, text))
+
+
+def of_error(error: BatchError | SelectorError | FilterError | ArgumentError) -> status_pb2.Status:
+    """What the caller did wrong, as found before anything was written."""
+    if isinstance(error, BatchError):
+        code = code_pb2.RESOURCE_EXHAUSTED if error.reason in _TOO_LARGE else code_pb2.INVALID_ARGUMENT
+        return make(code, error.reason, str(error))
+    if isinstance(error, SelectorError):
+        place = {"line": str(error.line), "column": str(error.column)}
+        return make(code_pb2.INVALID_ARGUMENT, "bad_selector", str(error), **place)
+    if isinstance(error, FilterError):
+        return make(code_pb2.INVALID_ARGUMENT, "bad_filter", str(error))
+    return make(code_pb2.INVALID_ARGUMENT, "bad_argument", str(error))
+
+
+async def abort(context: grpc.aio.ServicerContext, error: StatusError) -> None:
+    await context.abort_with_status(rpc_status.to_status(error.status))

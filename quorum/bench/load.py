@@ -1,0 +1,169 @@
+"""One load process: `python -m quorum.bench.load PLAN`, where PLAN is a `plan.Load` as JSON.
+
+It connects, prints "ready", reads "go START END" (monotonic seconds, the same clock in all processes of a
+machine), works at once, counts what falls between START and END, and prints its `plan.Tally` as JSON. Batches
+are encoded before it is ready; nothing here touches a single message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import time
+from dataclasses import asdict
+from functools import partial
+
+from quorum.bench.plan import Load, Tally
+from quorum.client import Client, Message, PreparedBatch, connect, encode_batch
+from quorum.client.values import FieldValue
+
+REGIONS = ("north", "east", "south", "west")
+DIFFERENT_BATCHES = 4
+"""Encoded batches a producer sends in turn: field values differ between messages, not only within a batch."""
+STOP_PATIENCE_S = 30.0
+"""How long a producer waits at the end for what is under way."""
+CONNECT_TIMEOUT_MS = 30_000
+
+
+def make_batches(load: Load) -> list[PreparedBatch]:
+    """Encoded once. With fields: five application properties a message, of five kinds of use."""
+    generator = random.Random(load.number)
+    body = bytes(generator.randrange(256) for _ in range(load.body_bytes))
+    if not load.with_fields:
+        return [encode_batch([body] * load.batch)]
+    return [
+        encode_batch(Message(body, None, _fields(generator)) for _ in range(load.batch))
+        for _ in range(DIFFERENT_BATCHES)
+    ]
+
+
+def _fields(generator: random.Random) -> dict[str, FieldValue]:
+    return {
+        "region": generator.choice(REGIONS),
+        "amount": generator.randrange(100_000),
+        "price": round(generator.random() * 1000, 2),
+        "urgent": generator.random() < 0.1,
+        "customer": f"customer-{generator.randrange(1000):04}",
+    }
+
+
+class Clockwork:
+    """The measured span, known once the parent says go."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0.0
+        self.cpu_at_start = 0.0
+        self.tally = Tally()
+
+    async def go(self) -> None:
+        """Tells the parent, waits for its word, and begins to note CPU time at the start."""
+        print("ready", flush=True)
+        loop = asyncio.get_running_loop()
+        words = (await loop.run_in_executor(None, sys.stdin.readline)).split()
+        if len(words) != 3 or words[0] != "go":
+            raise SystemExit(f"expected: go START END; got {words}")
+        self.start, self.end = float(words[1]), float(words[2])
+        gc.collect()
+        gc.freeze()
+        loop.call_later(max(0.0, self.start - time.monotonic()), self._started)
+
+    def _started(self) -> None:
+        self.cpu_at_start = time.process_time()
+
+    def count(self, messages: int, now: float) -> bool:
+        """Counts if `now` is in the measured span."""
+        if not self.start <= now < self.end:
+            return False
+        self.tally.messages += messages
+        self.tally.batches += 1
+        self.tally.last_at = now
+        return True
+
+    def finish(self) -> None:
+        self.tally.cpu_s = time.process_time() - self.cpu_at_start
+
+
+async def produce(client: Client, load: Load, clock: Clockwork) -> None:
+    """Keeps `window` batches under way until the end, or sends at a fixed rate, measured from when a batch
+    was due."""
+    batches = make_batches(load)
+    await clock.go()
+    room = asyncio.Semaphore(load.window)
+    failures: list[BaseException] = []
+    sent = 0
+    due = time.monotonic()
+
+    def confirmed(begun: float, confirmation: asyncio.Future[int]) -> None:
+        room.release()
+        error = confirmation.exception()
+        if error is not None:
+            failures.append(error)
+            return
+        now = time.monotonic()
+        if clock.count(load.batch, now):
+            clock.tally.latencies_us.append(round((now - begun) * 1_000_000))
+
+    while (
+        not failures
+        and time.monotonic() < clock.end
+        and (not load.total_batches or sent < load.total_batches)
+    ):
+        if load.batches_per_s:
+            due += 1 / load.batches_per_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await room.acquire()
+        begun = due if load.batches_per_s else time.monotonic()
+        confirmation = await client.send_batch(load.queue, batches[sent % len(batches)])
+        confirmation.add_done_callback(partial(confirmed, begun))
+        sent += 1
+    clock.finish()
+    async with asyncio.timeout(STOP_PATIENCE_S):
+        for _ in range(load.window):
+            await room.acquire()
+    if failures:
+        raise failures[0]
+
+
+async def consume(client: Client, load: Load, clock: Clockwork) -> None:
+    """Settles whole deliveries as they come, until the end."""
+    consumer = client.consume(load.queue, load.selector, prefetch=load.prefetch)
+    if load.attach_at_start:
+        await clock.go()
+        await asyncio.sleep(clock.start - time.monotonic())
+    async with consumer:
+        if not load.attach_at_start:
+            await clock.go()
+
+        async def settle_all() -> None:
+            while (delivery := await consumer.next_delivery()) is not None:
+                if await consumer.settle_batch(delivery):
+                    clock.count(delivery.count, time.monotonic())
+
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + clock.end - time.monotonic()):
+                await settle_all()
+        except TimeoutError:
+            pass  # the measured time is over
+        clock.finish()
+
+
+async def work(load: Load) -> Tally:
+    clock = Clockwork()
+    client = connect(f"quorum://{load.endpoint}", connect_timeout_ms=CONNECT_TIMEOUT_MS)
+    async with client:
+        await (produce if load.role == "producer" else consume)(client, load, clock)
+        if client.reconnect_count:
+            raise SystemExit(f"the session was lost {client.reconnect_count} times: nothing to measure")
+    return clock.tally
+
+
+def main() -> None:
+    tally = asyncio.run(work(Load.from_json(sys.argv[1])))
+    print(json.dumps(asdict(tally)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

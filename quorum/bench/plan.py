@@ -1,0 +1,132 @@
+"""What a bench is to do, and what comes out. Plain records that travel as JSON between its processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Mode = Literal["publish", "consume", "both"]
+
+FIELD_SELECTORS = (
+    "region = 'north'",
+    "region = 'east' AND price >= 0",
+    "region = 'south' AND (urgent = TRUE OR urgent <> TRUE)",
+    "region LIKE 'w%' AND amount BETWEEN 0 AND 100000",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Defaults are the standard bench: 256 bytes, batches of 500, 8 batches under way for each producer.
+
+    rate: messages a second, all producers together; 0: as fast as the window allows.
+    backlog: messages published before `consume` measures.
+    """
+
+    mode: Mode = "both"
+    members: int = 3
+    body_bytes: int = 256
+    batch: int = 500
+    window: int = 8
+    producers: int = 3
+    consumers: int = 2
+    warmup_s: float = 5.0
+    seconds: float = 20.0
+    filter_enabled: bool = False
+    rate: int = 0
+    backlog: int = 500_000
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        return FIELD_SELECTORS if self.filter_enabled else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load process: a producer or a consumer at one endpoint."""
+
+    role: Literal["producer", "consumer"]
+    number: int
+    endpoint: str
+    queue: str
+    body_bytes: int
+    batch: int
+    window: int
+    prefetch: int
+    with_fields: bool = False
+    selector: str | None = None
+    batches_per_s: float = 0.0
+    total_batches: int = 0  # 0: until told to stop
+    attach_at_start: bool = False  # a consumer that must not take anything before the measured time
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Load:
+        return cls(**json.loads(text))
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one load process did in the measured time. latencies_us: publish to confirm, one a batch.
+
+    last_at: monotonic time of the last message counted.
+    """
+
+    messages: int = 0
+    batches: int = 0
+    cpu_s: float = 0.0
+    last_at: float = 0.0
+    latencies_us: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    plan: Plan
+    published: int
+    settled: int
+    measured_s: float
+    latencies_us: tuple[int, ...]
+    server_cpu_s: float
+    client_cpu_s: float
+    resident_mb: tuple[float, ...]
+
+    @property
+    def messages(self) -> int:
+        """What the bench is about: settled messages, or confirmed ones when nothing consumes."""
+        return self.published if self.plan.mode == "publish" else self.settled
+
+    def to_dict(self) -> dict[str, Any]:
+        per_100k = 100_000 / self.messages if self.messages else math.nan
+        return {
+            "mode": self.plan.mode,
+            "messages_per_s": round(self.messages / self.measured_s),
+            "p50_ms": percentile_ms(self.latencies_us, 0.50),
+            "p99_ms": percentile_ms(self.latencies_us, 0.99),
+            "server_cpu_s_per_100k": round(self.server_cpu_s * per_100k, 3) if self.messages else None,
+            "members": self.plan.members,
+            "body_bytes": self.plan.body_bytes,
+            "published_per_s": round(self.published / self.measured_s),
+            "client_cpu_s_per_100k": round(self.client_cpu_s * per_100k, 3) if self.messages else None,
+            "resident_mb": [round(size, 1) for size in self.resident_mb],
+            "batch": self.plan.batch,
+            "window": self.plan.window,
+            "producers": self.plan.producers if self.plan.mode != "consume" else 0,
+            "consumers": self.plan.consumers if self.plan.mode != "publish" else 0,
+            "filter_enabled": self.plan.filter_enabled,
+            "rate": self.plan.rate,
+            "seconds": round(self.measured_s, 2),
+        }
+
+
+def percentile_ms(latencies_us: Sequence[int], share: float) -> float | None:
+    """Nearest rank; None where nothing was measured."""
+    if not latencies_us:
+        return None
+    ordered = sorted(latencies_us)
+    rank = max(1, math.ceil(share * len(ordered)))
+    return round(ordered[rank - 1] / 1000, 2)

@@ -1,0 +1,256 @@
+"""Starts members and load processes, measures, and adds up.
+
+Placement: two producers on followers of the queue's group for each one on its leader; consumers on followers
+in turn (a delivery is read from its own node's log and costs the leader nothing). CPU is that of the member
+processes, user and system, over the measured time only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quorum.bench.plan import Load, Plan, Result, Tally
+from quorum.cli.local_cluster import LocalCluster
+from quorum.client import connect
+
+QUEUE = "bench"
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+START_DELAY_S = 0.2
+EXIT_LIMIT_S = 3.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+BACKLOG_LIMIT_S = 600.0
+
+Note = Callable[[str], None]
+
+
+class BenchFailed(Exception):
+    """A load process ended badly, or nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Client addresses: the leader of the queue's group, and the others in order of name."""
+
+    leader: str
+    followers: tuple[str, ...]
+
+    def producer(self, number: int) -> str:
+        """Follower, follower, leader, and so on."""
+        if not self.followers or number % 3 == 2:
+            return self.leader
+        return self.followers[(number - number // 3) % len(self.followers)]
+
+    def consumer(self, number: int) -> str:
+        return self.followers[number % len(self.followers)] if self.followers else self.leader
+
+
+class Worker:
+    """One load process."""
+
+    def __init__(self, load: Load, process: asyncio.subprocess.Process) -> None:
+        self.load = load
+        self._process = process
+
+    @classmethod
+    async def start(cls, load: Load) -> Worker:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "quorum.bench.load",
+            load.to_json(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=64 * 1024 * 1024,
+        )
+        return cls(load, process)
+
+    async def ready(self) -> None:
+        if await self._line(READY_TIMEOUT_S) != "ready":
+            raise BenchFailed(f"{self.load.role} {self.load.number} did not get ready")
+
+    def go(self, start: float, end: float) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(f"go {start!r} {end!r}\n".encode())
+
+    async def tally(self, timeout_s: float) -> Tally:
+        line = await self._line(timeout_s)
+        if not line.startswith("{"):
+            raise BenchFailed(f"{self.load.role} {self.load.number} ended without a result")
+        return Tally(**json.loads(line))
+
+    async def stop(self) -> None:
+        """Lets it end by itself; one that does not is killed."""
+        try:
+            async with asyncio.timeout(EXIT_LIMIT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _line(self, timeout_s: float) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return (await stdout.readline()).decode().strip()
+        except TimeoutError:
+            return ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+
+
+def loads_for(plan: Plan, places: Places) -> list[Load]:
+    """The load processes of the measured part."""
+    common = Load("producer", 0, "", QUEUE, plan.body_bytes, plan.batch, plan.window, 0, plan.filter_enabled)
+    prefetch = max(1000, 2 * plan.window * plan.batch)
+    loads: list[Load] = []
+    if plan.mode != "consume":
+        per_producer = plan.rate / plan.batch / plan.producers
+        loads += [
+            replace(common, number=n, endpoint=places.producer(n), batches_per_s=per_producer)
+            for n in range(plan.producers)
+        ]
+    if plan.mode != "publish":
+        for number in range(plan.consumers):
+            selector = plan.selectors[number % len(plan.selectors)] if plan.selectors else None
+            loads.append(
+                replace(
+                    common,
+                    role="consumer",
+                    number=number,
+                    endpoint=places.consumer(number),
+                    prefetch=prefetch,
+                    selector=selector,
+                    attach_at_start=plan.mode == "consume",
+                )
+            )
+    return loads
+
+
+async def measure(plan: Plan, places: Places, pids: Sequence[int], note: Note) -> Result:
+    """Runs the load of a plan against members that are up and a queue that exists."""
+    if plan.mode == "consume":
+        note(f"publishing {plan.backlog:,} messages to consume")
+        await publish_backlog(plan, places)
+    workers: list[Worker] = []
+    try:
+        for load in loads_for(plan, places):
+            workers.append(await Worker.start(load))
+        await asyncio.gather(*(worker.ready() for worker in workers))
+        warmup_s = 0.0 if plan.mode == "consume" else plan.warmup_s
+        start = time.monotonic() + START_DELAY_S + warmup_s
+        end = start + plan.seconds
+        for worker in workers:
+            worker.go(start, end)
+        note(f"{warmup_s:g} s of warm-up, {plan.seconds:g} s measured")
+        await asyncio.sleep(start - time.monotonic())
+        began = [cpu_seconds(pid) for pid in pids]
+        await asyncio.sleep(end - time.monotonic())
+        used = sum(cpu_seconds(pid) for pid in pids) - sum(began)
+        sizes = tuple(resident_mb(pid) for pid in pids)
+        tallies = await asyncio.gather(*(worker.tally(STOP_TIMEOUT_S) for worker in workers))
+    finally:
+        await asyncio.gather(*(worker.stop() for worker in workers))
+    return add_up(
+        plan, [worker.load for worker in workers], tallies, start=start, server_cpu_s=used, sizes=sizes
+    )
+
+
+def add_up(
+    plan: Plan,
+    loads: Sequence[Load],
+    tallies: Sequence[Tally],
+    *,
+    start: float,
+    server_cpu_s: float,
+    sizes: tuple[float, ...],
+) -> Result:
+    pairs = list(zip(loads, tallies, strict=True))
+    published = sum(tally.messages for load, tally in pairs if load.role == "producer")
+    settled = sum(tally.messages for load, tally in pairs if load.role == "consumer")
+    measured_s = plan.seconds
+    if plan.mode == "consume" and settled >= plan.backlog:  # all was taken before the time was over
+        measured_s = max(tally.last_at for tally in tallies) - start
+    result = Result(
+        plan=plan,
+        published=published,
+        settled=settled,
+        measured_s=measured_s,
+        latencies_us=tuple(latency for tally in tallies for latency in tally.latencies_us),
+        server_cpu_s=server_cpu_s,
+        client_cpu_s=sum(tally.cpu_s for tally in tallies),
+        resident_mb=sizes,
+    )
+    if not result.messages:
+        raise BenchFailed("no message was measured")
+    return result
+
+
+async def publish_backlog(plan: Plan, places: Places) -> None:
+    """Fills the queue with plan.backlog messages, rounded up to whole batches."""
+    batches = -(-plan.backlog // plan.batch)
+    shares = [batches // plan.producers + (n < batches % plan.producers) for n in range(plan.producers)]
+    workers: list[Worker] = []
+    try:
+        for load in loads_for(replace(plan, mode="publish", rate=0), places):
+            if shares[load.number]:
+                workers.append(await Worker.start(replace(load, total_batches=shares[load.number])))
+        await asyncio.gather(*(worker.ready() for worker in workers))
+        now = time.monotonic()
+        for worker in workers:
+            worker.go(now, now + BACKLOG_LIMIT_S)
+        tallies = await asyncio.gather(
+            *(worker.tally(BACKLOG_LIMIT_S + STOP_TIMEOUT_S) for worker in workers)
+        )
+        published = sum(tally.messages for tally in tallies)
+        if published < plan.backlog:
+            raise BenchFailed(f"only {published:,} of {plan.backlog:,} messages were confirmed")
+    finally:
+        await asyncio.gather(*(worker.stop() for worker in workers))
+
+
+async def prepare(plan: Plan, url: str) -> Places:
+    """Declares the queue and finds out who leads its group."""
+    arguments: dict[str, object] = {"x-filter-enabled": True} if plan.filter_enabled else {}
+    async with connect(url, connect_timeout_ms=int(READY_TIMEOUT_S * 1000)) as client:
+        await client.declare(QUEUE, arguments)
+        leader = ""
+        while not leader:
+            leader = (await client.describe(QUEUE)).queue.leader
+        status = await client.cluster_status()
+    return places_of({member.name: member.client_address for member in status.members}, leader)
+
+
+def places_of(addresses: Mapping[str, str], leader: str) -> Places:
+    others = tuple(address for name, address in sorted(addresses.items()) if name != leader)
+    return Places(addresses[leader], others)
+
+
+def run(plan: Plan, note: Note) -> Result:
+    """The whole bench on a cluster of its own, which is taken away afterwards."""
+    if plan.selectors and plan.consumers < len(plan.selectors):
+        plan = replace(plan, consumers=len(plan.selectors))
+    with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
+        note(f"starting {plan.members} members")
+        with LocalCluster(Path(directory), members=plan.members) as cluster:
+            places = asyncio.run(prepare(plan, cluster.url))
+            return asyncio.run(measure(plan, places, cluster.pids, note))

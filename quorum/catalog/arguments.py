@@ -1,0 +1,192 @@
+"""What a queue's `x-` arguments mean: from what a client wrote to a checked, effective configuration.
+
+Here, and only here, arguments are judged. `effective_config` is pure, and the catalog's machine calls it while it
+applies a declaration: what an argument means is therefore part of the machine's version.
+
+An argument is unknown (refused, with the nearest known one), known but not supported by this version (refused, saying
+so, rather than accepted and ignored), or supported: then its value is checked for kind and range. A boolean is not an
+integer here, and an integer is not a double.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from fifo.commands import QueueConfig
+from quorum_selectors.errors import FieldNameError
+from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
+
+ArgumentValue = bool | int | float | str | bytes
+
+MAX_QUEUE_NAME_BYTES = 255
+MAX_COUNT = 1 << 48
+MAX_TTL_MS = 1 << 53
+MAX_FILTER_BYTES = 1 << 24
+
+OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
+"""Outward name -> name in code."""
+
+NOT_YET = (
+    "x-consumer-timeout",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-initial-group-size",
+    "x-max-consumers",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-queue-mode",
+    "x-single-active-consumer",
+)
+"""Names that are fixed, and that this version does not carry out."""
+
+
+class ArgumentError(ValueError):
+    """A queue's name or argument that cannot be taken: the caller's fault. The text says what would be allowed."""
+
+
+def check_queue_name(name: str) -> None:
+    """1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"queue name {name!r} is not valid UTF-8") from error
+    if not 1 <= size <= MAX_QUEUE_NAME_BYTES:
+        raise ArgumentError(f"a queue name of {size} bytes; allowed: 1..{MAX_QUEUE_NAME_BYTES}")
+    for character in name:
+        if character < " " or "\x7f" <= character <= "\x9f":
+            raise ArgumentError(
+                f"queue name {name!r} has the control character {character!r}; none is allowed"
+            )
+
+
+def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> QueueConfig:
+    """The queue's configuration with every default filled in. Raises ArgumentError; its first finding by name wins."""
+    check_queue_name(name)
+    for argument in sorted(arguments):
+        if argument in NOT_YET:
+            raise ArgumentError(f"argument {argument!r} is not supported by this version")
+        if argument not in SUPPORTED:
+            raise ArgumentError(f"unknown argument {argument!r}{_nearest(argument)}")
+    checked = {
+        argument: check(argument, arguments[argument])
+        for argument, check in SUPPORTED.items()
+        if argument in arguments
+    }
+    enabled = bool(checked.get("x-filter-enabled", False))
+    if not enabled:
+        for argument in ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg"):
+            if argument in checked:
+                raise ArgumentError(f"argument {argument!r} needs 'x-filter-enabled' to be true as well")
+    names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES if enabled else ())
+    assert isinstance(names, tuple)
+    return QueueConfig(
+        name=name,
+        filter_enabled=enabled,
+        filter_field_names=tuple(sorted(names)),
+        filter_max_in_memory_bytes_per_msg=_number(checked, "x-filter-max-in-memory-bytes-per-msg"),
+        max_length=_number(checked, "x-max-length"),
+        overflow=str(checked.get("x-overflow", "drop_head")),
+        message_ttl_ms=_number(checked, "x-message-ttl"),
+        delivery_limit=_number(checked, "x-delivery-limit"),
+    )
+
+
+def differences(wanted: QueueConfig, present: QueueConfig) -> str:
+    """What a second declaration would change, in the words of arguments; empty where nothing."""
+    found = []
+    for argument, attribute in _ATTRIBUTES.items():
+        new, old = getattr(wanted, attribute), getattr(present, attribute)
+        if new != old:
+            found.append(f"{argument} is {_outward(old)}, not {_outward(new)}")
+    return "; ".join(found)
+
+
+_Checked = bool | int | str | tuple[str, ...]
+
+
+def _nearest(argument: str) -> str:
+    close = difflib.get_close_matches(argument, sorted((*SUPPORTED, *NOT_YET)), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(SUPPORTED))}"
+
+
+def _number(checked: Mapping[str, _Checked], argument: str) -> int:
+    value = checked.get(argument, -1)
+    assert isinstance(value, int)
+    return value
+
+
+def _kind(value: ArgumentValue) -> str:
+    words: dict[type, str] = {bool: "boolean", int: "integer", float: "double", str: "text", bytes: "bytes"}
+    return f"{value!r} ({words.get(type(value), type(value).__name__)})"
+
+
+def _boolean(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: true, false")
+    return value
+
+
+def _integer(lowest: int, highest: int) -> Callable[[str, ArgumentValue], _Checked]:
+    def check(argument: str, value: ArgumentValue) -> _Checked:
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ArgumentError(
+                f"argument {argument!r} is {_kind(value)}; allowed: an integer, {lowest}..{highest}"
+            )
+        return value
+
+    return check
+
+
+def _overflow(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, str) or value not in OVERFLOW_MODES:
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: {', '.join(OVERFLOW_MODES)}")
+    return OVERFLOW_MODES[value]
+
+
+def _field_names(argument: str, value: ArgumentValue) -> _Checked:
+    """A text with commas, because an argument's value is no list. Spaces around a name and repeats are dropped."""
+    if not isinstance(value, str):
+        raise ArgumentError(
+            f"argument {argument!r} is {_kind(value)}; allowed: field names in one text, with commas"
+        )
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    try:
+        resolve_field_names(names)
+    except FieldNameError as error:
+        raise ArgumentError(f"argument {argument!r}: {error}") from error
+    return names
+
+
+SUPPORTED: dict[str, Callable[[str, ArgumentValue], _Checked]] = {
+    "x-delivery-limit": _integer(-1, MAX_COUNT),
+    "x-filter-enabled": _boolean,
+    "x-filter-field-names": _field_names,
+    "x-filter-max-in-memory-bytes-per-msg": _integer(0, MAX_FILTER_BYTES),
+    "x-max-length": _integer(1, MAX_COUNT),
+    "x-message-ttl": _integer(0, MAX_TTL_MS),
+    "x-overflow": _overflow,
+}
+"""Argument -> what checks its value."""
+
+_ATTRIBUTES = {
+    "x-delivery-limit": "delivery_limit",
+    "x-filter-enabled": "filter_enabled",
+    "x-filter-field-names": "filter_field_names",
+    "x-filter-max-in-memory-bytes-per-msg": "filter_max_in_memory_bytes_per_msg",
+    "x-max-length": "max_length",
+    "x-message-ttl": "message_ttl_ms",
+    "x-overflow": "overflow",
+}
+
+
+def _outward(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return repr(",".join(value))
+    if isinstance(value, str):
+        return repr(value.replace("_", "-"))
+    return "not set" if value == -1 else str(value)

@@ -1,0 +1,176 @@
+"""The system group's machine: which queues there are, what they are configured as, and in which group each one lives.
+
+It holds the wish; the leader of a queue's group carries it out in that group's own log (`CreateQueue`, `DeleteQueue`).
+A queue's id is given out once and never again, so a queue of the same name declared later is another queue. Pure, like
+the machines of `fifo`: time is group time, order is defined everywhere, same entries give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fifo import commands as c
+from fifo.effects import Applied, Ok, Refused, Reply
+from quorum.catalog.arguments import ArgumentError, ArgumentValue, differences, effective_config
+from quorum.catalog.commands import CatalogCommand, DeclareQueue, QueueDeclared, QueueRemoved, RemoveQueue
+from quorum.catalog.numbering import Numbering, Speaker
+
+SNAPSHOT_FORMAT = 1
+MAX_QUEUES = 100_000
+"""Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogQueue:
+    """A queue as it is wished for. arguments: as they were given, by name; config: what they mean."""
+
+    id: int
+    name: str
+    group: int
+    arguments: tuple[tuple[str, ArgumentValue], ...]
+    config: c.QueueConfig
+
+
+class CatalogMachine:
+    """queue_groups: numbers of the groups that queues may live in."""
+
+    def __init__(self, queue_groups: Sequence[int]) -> None:
+        if not queue_groups:
+            raise ValueError("a catalog needs at least one queue group")
+        self.next_queue_id = 1
+        self._numbering = Numbering()
+        self._by_name: dict[str, CatalogQueue] = {}
+        self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
+
+    # ---- commands
+
+    def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
+        """One Raft entry. Unnumbered operations (Wake, NodeDown, SetVersion) change nothing here."""
+        return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
+
+    def _operation(self, meta: c.Meta, operation: c.Operation) -> Reply | None:
+        command: c.Command | CatalogCommand = operation.command
+        handler = self._HANDLERS[type(command)]
+        origin = operation.origin
+        if origin is None:
+            if not isinstance(command, c.Wake | c.NodeDown | c.SetVersion):
+                raise TypeError(f"{type(command).__name__} came without a number")
+            return None
+        if isinstance(command, c.RegisterProducer):
+            return self._numbering.register(origin, meta.now_ms)
+        refused = self._numbering.refuse(origin, meta.now_ms)
+        return refused if refused is not None else handler(self, command)
+
+    def _declare(self, command: DeclareQueue) -> Reply:
+        arguments = dict(command.arguments)
+        try:
+            config = effective_config(command.name, arguments)
+        except ArgumentError as error:
+            return Refused("bad_argument", str(error))
+        known = self._by_name.get(command.name)
+        if known is not None:
+            found = differences(config, known.config)
+            if found:
+                return Refused(
+                    "different_arguments", f"queue {command.name!r} exists with other arguments: {found}"
+                )
+            return QueueDeclared(0, known.id, known.group)
+        if len(self._by_name) >= MAX_QUEUES:
+            return Refused(
+                "limit", f"there are {len(self._by_name)} queues; at most {MAX_QUEUES} are allowed"
+            )
+        group = min(self._by_group, key=lambda number: (len(self._by_group[number]), number))
+        queue = CatalogQueue(
+            self.next_queue_id,
+            command.name,
+            group,
+            tuple((key, arguments[key]) for key in sorted(arguments)),
+            config,
+        )
+        self.next_queue_id += 1
+        self._add(queue)
+        return QueueDeclared(1, queue.id, queue.group)
+
+    def _remove(self, command: RemoveQueue) -> Reply:
+        queue = self._by_name.pop(command.name, None)
+        if queue is None:
+            return Refused("not_found", f"there is no queue {command.name!r}")
+        del self._by_group[queue.group][queue.id]
+        return QueueRemoved(1, queue.id, queue.group)
+
+    def _nothing(self, command: object) -> Reply:
+        return Ok()
+
+    def _add(self, queue: CatalogQueue) -> None:
+        self._by_name[queue.name] = queue
+        self._by_group[queue.group][queue.id] = queue
+
+    _HANDLERS: ClassVar[dict[type, Callable[..., Reply]]] = {
+        DeclareQueue: _declare,
+        RemoveQueue: _remove,
+        c.RegisterProducer: _nothing,
+        c.CloseSession: _nothing,
+        c.NodeDown: _nothing,
+        c.SetVersion: _nothing,
+        c.Wake: _nothing,
+    }
+
+    # ---- questions
+
+    def queue(self, name: str) -> CatalogQueue | None:
+        """The queue of this name. Safe from any thread: one look into a dict."""
+        return self._by_name.get(name)
+
+    def queues(self, prefix: str = "") -> list[CatalogQueue]:
+        """By name."""
+        return [self._by_name[name] for name in sorted(self._by_name) if name.startswith(prefix)]
+
+    def queues_of_group(self, group: int) -> list[CatalogQueue]:
+        """By id, which is the order they were declared in."""
+        return list(self._by_group.get(group, {}).values())
+
+    @property
+    def queue_groups(self) -> tuple[int, ...]:
+        """Numbers of the groups that queues may live in, ascending."""
+        return tuple(self._by_group)
+
+    # ---- snapshot
+
+    def snapshot(self) -> bytes:
+        """The whole state, canonical: equal states give equal bytes, on every member."""
+        state = {
+            "format": SNAPSHOT_FORMAT,
+            "groups": list(self._by_group),
+            "next_queue_id": self.next_queue_id,
+            "queues": [
+                [queue.id, queue.name, queue.group, queue.arguments]
+                for queue in sorted(self._by_name.values(), key=lambda queue: queue.id)
+            ],
+            "speakers": [
+                [producer.hex(), speaker.epoch, speaker.last, speaker.heard_ms]
+                for producer, speaker in self._numbering.speakers.items()
+            ],
+        }
+        return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def restore(cls, data: bytes) -> CatalogMachine:
+        """Raises ValueError where the bytes are no snapshot of this format."""
+        try:
+            state = json.loads(data)
+            if state["format"] != SNAPSHOT_FORMAT:
+                raise ValueError(f"catalog snapshot format {state['format']}; known: {SNAPSHOT_FORMAT}")
+            machine = cls(state["groups"])
+            machine.next_queue_id = state["next_queue_id"]
+            for number, name, group, given in state["queues"]:
+                arguments = tuple((argument, value) for argument, value in given)
+                config = effective_config(name, dict(arguments))
+                machine._add(CatalogQueue(number, name, group, arguments, config))
+            for producer, epoch, last, heard_ms in state["speakers"]:
+                machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(epoch, last, heard_ms)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
+        return machine

@@ -1,0 +1,207 @@
+"""`quorum cluster up|down|status`: a local cluster of processes for development."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorum.cli.console import DEFAULT_DIRECTORY, Complaint, JsonOption, UrlOption, connect, print_json
+from quorum.errors import ClusterError
+
+if TYPE_CHECKING:
+    from quorum.cli.local_cluster import LocalCluster
+    from quorum.client.records import ClusterStatus
+
+app = typer.Typer(help="A local cluster of processes, for development.", no_args_is_help=True)
+
+DirectoryOption = Annotated[Path, typer.Option("--dir", help="where the cluster's files are")]
+
+COLOURS = (36, 33, 35, 32, 34, 31)
+"""ANSI foreground colours of the members' prefixes, in order of name."""
+WATCH_S = 0.2
+DEFAULT_MEMBERS = 3
+
+
+class Prefixer:
+    """Writes members' lines to stdout, each with its member's name in a colour of its own."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        is_coloured = ("NO_COLOR" not in os.environ) and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ)
+        width = max(len(name) for name in names)
+        self._prefixes = {}
+        for number, name in enumerate(names):
+            plain = f"{name:<{width}} |"
+            colour = COLOURS[number % len(COLOURS)]
+            self._prefixes[name] = f"\x1b[{colour}m{plain}\x1b[0m" if is_coloured else plain
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, line: str) -> None:
+        with self._lock:
+            print(f"{self._prefixes[name]} {line}", flush=True)
+
+
+@app.command()
+def up(
+    members: Annotated[
+        int | None, typer.Option(min=1, max=15, help="how many; 3, or as many as the directory holds already")
+    ] = None,
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65520, help="clients' port of the first member, the next ones follow"),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="end when all members serve; they go on")
+    ] = False,
+) -> None:
+    """Starts members and shows their output, until Ctrl-C; or leaves them running with --detach."""
+    from quorum.cli.local_cluster import STATE_FILE, LocalCluster
+
+    prefixer: Prefixer | None = None
+
+    def sink(name: str, line: str) -> None:
+        assert prefixer is not None
+        prefixer(name, line)
+
+    if members is None:
+        has_one = (directory / STATE_FILE).exists()
+        members = len(LocalCluster.open(directory).members) if has_one else DEFAULT_MEMBERS
+    ports = None if port is None else [port + number for number in range(members)]
+    cluster = LocalCluster(directory, members, client_ports=ports, sink=None if detach else sink)
+    if cluster.running():
+        raise ClusterError(
+            f"{directory} has members that run already ({', '.join(cluster.running())}); "
+            f"`quorum cluster down --dir {directory}` stops them"
+        )
+    if ports is not None and [member.client.rpartition(":")[2] for member in cluster.members] != list(
+        map(str, ports)
+    ):
+        raise ClusterError(f"{directory} holds a cluster on other ports ({cluster.url}); leave --port out")
+    prefixer = Prefixer(cluster.names)
+    _run(cluster, detach)
+
+
+def _run(cluster: LocalCluster, detach: bool) -> None:
+    asked: list[int] = []
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # also where a shell has them ignored
+        signal.signal(number, on_signal)
+    try:
+        cluster.start()
+        cluster.wait_ready()
+    except BaseException:
+        cluster.stop()
+        raise
+    count = len(cluster.members)
+    serving = f"{_members(count)} {'serves' if count == 1 else 'serve'}: {cluster.url}"
+    if detach:
+        print(serving, flush=True)
+        print(f"stop them with: quorum cluster down --dir {cluster.directory}", flush=True)
+        return
+    try:
+        print(serving, flush=True)  # from here on, whoever reads it may ask us to stop
+        status = _watch(cluster)
+    except KeyboardInterrupt:
+        status = 0
+        print("stopping", flush=True)
+    finally:
+        killed = cluster.stop()
+    if killed:
+        raise ClusterError(f"{', '.join(killed)} did not stop and had to be killed")
+    raise typer.Exit(status)
+
+
+def _watch(cluster: LocalCluster) -> int:
+    """Until every member has ended by itself (or by `cluster down`). 0 if all ended well."""
+    told: dict[str, int] = {}
+    while len(told) < len(cluster.members):
+        for name, status in cluster.ended().items():
+            if name not in told:
+                told[name] = status
+                print(f"{name} has ended with status {status}", flush=True)
+        time.sleep(WATCH_S)
+    return 0 if not any(told.values()) else 1
+
+
+@app.command()
+def down(
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+    purge: Annotated[bool, typer.Option("--purge", help="remove the members' data too")] = False,
+) -> None:
+    """Stops the members and leaves nothing behind but their data."""
+    from quorum.cli.local_cluster import LocalCluster
+
+    cluster = LocalCluster.open(directory)
+    count = len(cluster.running())
+    killed = cluster.stop()
+    if purge:
+        cluster.remove()
+    print(f"stopped {_members(count)}" + ("; removed " + str(directory) if purge else ""))
+    if killed:
+        raise Complaint(f"{', '.join(killed)} did not stop and had to be killed", 1)
+
+
+@app.command()
+def status(
+    url: UrlOption = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="a local cluster's directory")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Members and Raft groups, as the node that answers sees them. Status 1 if a group has no leader."""
+    if directory is not None:
+        from quorum.cli.local_cluster import LocalCluster
+
+        if url is not None:
+            raise Complaint("--url and --dir name two places; give one")
+        url = LocalCluster.open(directory).url
+    with connect(url) as client:
+        seen = client.cluster_status()
+    if as_json:
+        print_json(_plain(seen))
+    else:
+        _tables(seen)
+    raise typer.Exit(0 if seen.groups and all(group.leader for group in seen.groups) else 1)
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count} members"
+
+
+def _plain(seen: ClusterStatus) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(seen)
+
+
+def _tables(seen: ClusterStatus) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    members = Table(
+        "member", "clients", "peers", "reachable", "boot", title=f"as {seen.answering_node} sees it"
+    )
+    for each in seen.members:
+        reachable = "yes" if each.reachable else "[red]no[/red]"
+        members.add_row(each.name, each.client_address, each.peer_address, reachable, str(each.boot))
+    console.print(members)
+    groups = Table("group", "leader", "term", "committed", "applied", "members")
+    for group in seen.groups:
+        leader = group.leader or "[red]none[/red]"
+        name = "system" if group.group == 0 else str(group.group)
+        row = (str(group.term), str(group.commit_index), str(group.applied_index), " ".join(group.members))
+        groups.add_row(name, leader, *row)
+    console.print(groups)
+    console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

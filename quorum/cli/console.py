@@ -1,0 +1,163 @@
+"""What the commands share: where the service is, how values are written on a command line, how errors are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from quorum.client.values import FieldValue
+    from quorum.sync import Client
+
+DEFAULT_DIRECTORY = Path("quorum-data")
+DEFAULT_URL = "quorum://127.0.0.1:7400"
+
+OWN_PACKAGES = ("quorum", "fifo", "quorum_selectors")
+PATIENCE_S = 3.0
+"""A command that has nothing to show for so long says what it waits for."""
+EXPLAIN_LIMIT_MS = 2_000
+DEFECT = 70
+"""Exit status where something went wrong that no user can put right."""
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="QUORUM_URL",
+        help="quorum://host:port,host:port; without it the local cluster in ./quorum-data, else "
+        + DEFAULT_URL,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
+SelectorOption = Annotated[
+    str | None, typer.Option("--selector", "-s", help="JMS selector; others are not shown")
+]
+FilterPropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", "-p", metavar="NAME=VALUE", help="AMQP filter on a property; all given have to match"
+    ),
+]
+FilterApplicationOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--application-property", "-a", metavar="NAME=VALUE", help="AMQP filter on an application property"
+    ),
+]
+
+
+class Complaint(Exception):
+    """What the user wrote cannot be done. Told in one line; the exit status is `status`."""
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def connect(url: str | None) -> Client:
+    """A connection to the service that `--url` names. Says so if it takes long."""
+    from quorum import sync
+    from quorum.client.errors import UnavailableError
+
+    chosen = url or default_url()
+    notice = threading.Timer(PATIENCE_S, note, [f"no member of {chosen} has answered yet; still trying"])
+    notice.daemon = True
+    notice.start()
+    try:
+        return sync.connect(chosen)
+    except UnavailableError as error:
+        hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
+        raise Complaint(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
+    finally:
+        notice.cancel()
+
+
+def explain(client: Client) -> str:
+    """Why nothing may be happening: the groups without a leader, or that nobody answers. Empty where all is well."""
+    from quorum.client.errors import QuorumError
+
+    try:
+        seen = client.cluster_status(timeout_ms=EXPLAIN_LIMIT_MS)
+    except QuorumError as error:
+        return str(error)
+    missing = [
+        "the system group" if not each.group else str(each.group) for each in seen.groups if not each.leader
+    ]
+    if not missing:
+        return ""
+    down = ", ".join(each.name for each in seen.members if not each.reachable) or "none"
+    return (
+        f"groups without a leader: {', '.join(missing)}; members {seen.answering_node} cannot reach: {down}"
+    )
+
+
+def default_url() -> str:
+    """The local cluster's URL if there is one in the current directory."""
+    from quorum.cli.local_cluster import STATE_FILE, LocalCluster
+
+    if (DEFAULT_DIRECTORY / STATE_FILE).exists():
+        return LocalCluster.open(DEFAULT_DIRECTORY).url
+    return DEFAULT_URL
+
+
+def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:
+    """NAME=VALUE texts as a dict. A value that is a JSON boolean, number or text is that, any other is itself."""
+    found: dict[str, FieldValue] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Complaint(f"{what} {text!r} is not of the form NAME=VALUE")
+        if name in found:
+            raise Complaint(f"{what} {name!r} is given twice")
+        found[name] = scalar(value)
+    return found
+
+
+def scalar(text: str) -> FieldValue:
+    """true, 12, 1.5 and "quoted" are what JSON says; everything else is text as it stands."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def filter_argument(
+    properties: list[str] | None, application_properties: list[str] | None
+) -> dict[str, dict[str, FieldValue]] | None:
+    """The property filter of --property and --application-property; None without any."""
+    if not properties and not application_properties:
+        return None
+    return {
+        "properties": pairs(properties, "property"),
+        "application_properties": pairs(application_properties, "application property"),
+    }
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def is_told(error: Exception) -> bool:
+    """Whether an error is meant for users: the system's, or one that our packages raise on purpose."""
+    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
+
+
+def note(message: str) -> None:
+    """To stderr: what a person may want to know while a command goes on."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """To stderr, each line marked as an error."""
+    is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    mark = "\x1b[31merror:\x1b[0m" if is_coloured else "error:"
+    for line in message.splitlines() or [""]:
+        print(f"{mark} {line}", file=sys.stderr, flush=True)

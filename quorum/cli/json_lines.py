@@ -1,0 +1,118 @@
+"""Messages as JSON, one a line: {"body" or "body_base64", "properties", "application_properties"}.
+
+A body that is UTF-8 text stands in "body", any other in "body_base64". Properties have AMQP's names; of the values, an
+integer is exact, a number with a point or exponent is a double, and {"base64": ...} is bytes. What `consume` writes,
+`publish` reads. With positions, "sequence", "redelivered" and "delivery_count" are added; reading ignores those.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from quorum.client.batch import Message
+from quorum.client.values import FieldValue, Properties
+
+KEYS = ("body", "body_base64", "properties", "application_properties")
+POSITION = ("sequence", "redelivered", "delivery_count")
+
+
+class LineError(ValueError):
+    """A line that holds no message."""
+
+
+class Received(Protocol):
+    """What a delivered and a browsed message have in common."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> Properties: ...
+    @property
+    def application_properties(self) -> dict[str, FieldValue | None]: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def redelivered(self) -> bool: ...
+    @property
+    def delivery_count(self) -> int: ...
+
+
+def to_line(message: Received, positions: bool = False) -> str:
+    """One message as a line, without its end."""
+    value: dict[str, Any] = {}
+    body = message.body
+    try:
+        value["body"] = body.decode("utf-8")
+    except UnicodeDecodeError:
+        value["body_base64"] = base64.b64encode(body).decode("ascii")
+    value["properties"] = message.properties.to_dict()
+    value["application_properties"] = {
+        name: {"base64": base64.b64encode(each).decode("ascii")} if isinstance(each, bytes) else each
+        for name, each in message.application_properties.items()
+    }
+    if positions:
+        value |= {name: getattr(message, name) for name in POSITION}
+    return json.dumps(value, ensure_ascii=False)
+
+
+def from_line(line: str | bytes) -> Message:
+    """The message of a line. Raises LineError."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LineError("not a JSON object")
+    unknown = [key for key in value if key not in KEYS and key not in POSITION]
+    if unknown:
+        raise LineError(f"unknown key {unknown[0]!r}; known: {', '.join(KEYS)}")
+    properties = _section(value, "properties")
+    application = {
+        name: _value(name, each)
+        for name, each in _section(value, "application_properties").items()
+        if each is not None
+    }
+    return Message(_body(value), properties or None, application or None)
+
+
+def _body(value: Mapping[str, Any]) -> bytes:
+    if ("body" in value) == ("body_base64" in value):
+        raise LineError("give body or body_base64, one of them")
+    if "body" in value:
+        if not isinstance(value["body"], str):
+            raise LineError("body is no text; give body_base64 for bytes")
+        try:
+            return value["body"].encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise LineError("body holds half a surrogate pair, which is no text") from error
+    return _base64("body_base64", value["body_base64"])
+
+
+def _section(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    section = value.get(key)
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise LineError(f"{key} is no object")
+    return section
+
+
+def _value(name: str, value: Any) -> FieldValue:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict) and list(value) == ["base64"]:
+        return _base64(name, value["base64"])
+    raise LineError(f'{name!r} is no boolean, number, text or {{"base64": ...}}')
+
+
+def _base64(name: str, text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise LineError(f"{name} is no base64 text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise LineError(f"{name} is no base64 text: {error}") from error

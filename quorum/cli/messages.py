@@ -1,0 +1,265 @@
+"""`quorum publish|consume|browse`: messages between a terminal, files and queues."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorum.cli.console import (
+    PATIENCE_S,
+    Complaint,
+    FilterApplicationOption,
+    FilterPropertyOption,
+    SelectorOption,
+    UrlOption,
+    connect,
+    explain,
+    filter_argument,
+    note,
+    pairs,
+)
+
+if TYPE_CHECKING:
+    from quorum.cli.json_lines import Received
+    from quorum.client import Message
+    from quorum.client.values import FieldValue
+    from quorum.sync import Client, Consumer
+
+QueueArgument = Annotated[str, typer.Argument(help="the queue's name")]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json-lines", "-j", help="a message a line, as JSON with properties")
+]
+PositionsOption = Annotated[
+    bool, typer.Option("--positions", help="JSON lines with sequence, redelivered and delivery_count too")
+]
+
+UNDER_WAY = 16
+"""Batches sent and not yet confirmed."""
+PART_BYTES = 1 << 20
+"""Bodies of one batch, but for a message that is larger alone."""
+MAX_KEPT = 65_536
+LAST_SEQUENCE = (1 << 64) - 1
+LONG_S = 1e9
+
+
+def publish(
+    queue: QueueArgument,
+    bodies: Annotated[list[str] | None, typer.Argument(metavar="[BODY]...", help="a message each")] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", "-p", metavar="NAME=VALUE", help="AMQP property of every message: subject=order"
+        ),
+    ] = None,
+    application_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--application-property", "-a", metavar="NAME=VALUE", help="application property of every message"
+        ),
+    ] = None,
+    json_lines: JsonLinesOption = False,
+    whole: Annotated[bool, typer.Option("--whole", help="stdin is one message, not one a line")] = False,
+    batch: Annotated[int, typer.Option(min=1, max=16_384, help="messages in a batch, at most")] = 500,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="give up when nothing was confirmed for so many seconds")
+    ] = 60.0,
+    url: UrlOption = None,
+) -> None:
+    """Publishes arguments, or stdin: a message a line, or JSON lines. Ends when all is confirmed."""
+    from quorum.client import Message
+
+    if bodies and (json_lines or whole):
+        raise Complaint("messages come from arguments or from stdin, not both")
+    if json_lines and whole:
+        raise Complaint("--json-lines and --whole exclude each other")
+    properties = pairs(property_, "property")
+    application = pairs(application_property, "application property")
+    messages: Iterable[Message]
+    if json_lines:
+        messages = _read_json_lines(properties, application)
+    else:
+        if bodies:
+            texts: Iterable[bytes] = (body.encode("utf-8", "surrogateescape") for body in bodies)
+        elif whole:
+            texts = (sys.stdin.buffer.read(),)
+        else:
+            texts = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        messages = (Message(text, properties or None, application or None) for text in texts)
+    count = _publish_all(url, queue, messages, batch, timeout)
+    print(f"published {count:,} message{'' if count == 1 else 's'} to {queue}")
+
+
+def _read_json_lines(
+    properties: Mapping[str, FieldValue], application: Mapping[str, FieldValue]
+) -> Iterator[Message]:
+    """Messages of stdin's lines; what the options say is added where a line does not say otherwise."""
+    from quorum.cli.json_lines import LineError, from_line
+    from quorum.client import Message, Properties
+    from quorum.client.errors import UsageError
+    from quorum.client.values import encode_properties
+
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if not line.strip():
+            continue
+        try:
+            message = from_line(line)
+        except LineError as error:
+            raise Complaint(f"line {number}: {error}", 1) from error
+        own = message.properties
+        assert not isinstance(own, Properties)
+        described = (
+            {**properties, **(own or {})} or None,
+            {**application, **(message.application_properties or {})} or None,
+        )
+        try:
+            encode_properties(*described)
+        except UsageError as error:
+            raise Complaint(f"line {number}: {error}", 1) from error
+        yield Message(message.body, *described)
+
+
+def _publish_all(
+    url: str | None, queue: str, messages: Iterable[Message], size: int, timeout_s: float
+) -> int:
+    confirmed = 0
+    with connect(url) as client:
+        waiting: deque[concurrent.futures.Future[int]] = deque()
+
+        def confirm_one() -> int:
+            return confirmed + _confirm(client, waiting.popleft(), confirmed, timeout_s)
+
+        for part in _parts(messages, size):
+            waiting.append(client.send_batch(queue, part, timeout_ms=_ms(timeout_s)))
+            if len(waiting) >= UNDER_WAY:
+                confirmed = confirm_one()
+        while waiting:
+            confirmed = confirm_one()
+    return confirmed
+
+
+def _confirm(
+    client: Client, confirmation: concurrent.futures.Future[int], confirmed: int, timeout_s: float
+) -> int:
+    """How many messages of the oldest batch were confirmed. Says why it waits; gives up after timeout_s."""
+    first = min(PATIENCE_S, timeout_s)
+    for limit_s in (first, timeout_s - first):
+        done, _ = concurrent.futures.wait([confirmation], limit_s)
+        if done:
+            return confirmation.result()
+        if limit_s == first:
+            note(f"nothing was confirmed for {first:g} s; still trying. {explain(client)}".rstrip())
+    raise Complaint(
+        f"nothing was confirmed for {timeout_s:g} s, {confirmed:,} messages were before; what was sent since may "
+        f"still be taken, or not. {explain(client)}".rstrip(),
+        1,
+    )
+
+
+def _ms(seconds: float) -> int:
+    """As milliseconds, at most some years."""
+    return int(min(seconds, LONG_S) * 1000)
+
+
+def _parts(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
+    """At most `size` messages, and not many bytes, together."""
+    part: list[Message] = []
+    size_bytes = 0
+    for message in messages:
+        if part and (len(part) == size or size_bytes + len(message.body) > PART_BYTES):
+            yield part
+            part, size_bytes = [], 0
+        part.append(message)
+        size_bytes += len(message.body)
+    if part:
+        yield part
+
+
+def consume(
+    queue: QueueArgument,
+    selector: SelectorOption = None,
+    property_: FilterPropertyOption = None,
+    application_property: FilterApplicationOption = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="end after so many messages")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.0, help="end when nothing has come for so many seconds")
+    ] = None,
+    json_lines: JsonLinesOption = False,
+    positions: PositionsOption = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="give messages back to the queue instead of settling")
+    ] = False,
+    prefetch: Annotated[int, typer.Option(min=1, max=65_536, help="messages held at once")] = 1000,
+    url: UrlOption = None,
+) -> None:
+    """Writes messages to stdout and settles each when it is written. Runs until Ctrl-C, --count or --timeout."""
+    filters = filter_argument(property_, application_property)
+    if selector is not None and filters is not None:
+        raise Complaint("a consumer has a selector or a property filter, not both")
+    if keep and (count is None or count > MAX_KEPT):
+        raise Complaint(f"--keep needs --count of at most {MAX_KEPT}: what is given back would come again")
+    if keep:
+        prefetch = count or prefetch
+    with connect(url) as client:
+        held = prefetch if count is None else min(prefetch, count)
+        with client.consume(queue, selector, filters, prefetch=held) as consumer:
+            _write_all(consumer, count, timeout, json_lines or positions, positions, keep)
+
+
+def _write_all(
+    consumer: Consumer, count: int | None, timeout_s: float | None, as_json: bool, positions: bool, keep: bool
+) -> None:
+    left = count
+    while left is None or left > 0:
+        delivery = consumer.next_delivery(None if timeout_s is None else _ms(timeout_s))
+        if delivery is None:
+            return
+        messages = [
+            delivery[ordinal]
+            for ordinal in range(min(delivery.count, delivery.count if left is None else left))
+        ]
+        for message in messages:
+            _write(message, as_json, positions)
+        sys.stdout.flush()
+        if left is not None:
+            left -= len(messages)
+        if not keep:
+            consumer.settle_ranges([(messages[0].tag, messages[-1].tag)], wait=left == 0)
+
+
+def browse(
+    queue: QueueArgument,
+    selector: SelectorOption = None,
+    property_: FilterPropertyOption = None,
+    application_property: FilterApplicationOption = None,
+    start: Annotated[int, typer.Option(min=0, max=LAST_SEQUENCE, help="sequence to begin with")] = 0,
+    count: Annotated[
+        int,
+        typer.Option("--count", "-n", min=0, max=LAST_SEQUENCE, help="at most so many messages; 0: all"),
+    ] = 0,
+    json_lines: JsonLinesOption = False,
+    positions: PositionsOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Writes waiting messages to stdout, in order, and removes nothing."""
+    filters = filter_argument(property_, application_property)
+    if selector is not None and filters is not None:
+        raise Complaint("give a selector or a property filter, not both")
+    with connect(url) as client:
+        for message in client.browse(queue, selector, start, count, property_filter=filters):
+            _write(message, json_lines or positions, positions)
+
+
+def _write(message: Received, as_json: bool, positions: bool) -> None:
+    if as_json:
+        from quorum.cli.json_lines import to_line
+
+        sys.stdout.write(to_line(message, positions) + "\n")
+    else:
+        sys.stdout.buffer.write(message.body + b"\n")

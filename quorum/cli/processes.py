@@ -1,0 +1,160 @@
+"""Member processes as this machine sees them: starting, signalling, finding again, and what /proc says of them.
+
+A process is known by its pid and the time it was started at: a pid file that outlived its process never leads to a
+signal for somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from quorum.errors import ClusterError
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+POLL_S = 0.02
+
+LineSink = Callable[[str, str], None]
+"""Told (member's name, a line of its output). Called on a thread of that member's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """started: clock ticks after boot, from /proc/PID/stat; the pair is unique while the machine runs."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """None if there is no such process (a zombie is none)."""
+        fields = _stat(pid)
+        return None if fields is None or fields[0] == "Z" else cls(pid, int(fields[19]))
+
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def signal(self, number: signal.Signals) -> bool:
+        """False if the process is gone."""
+        if not self.is_alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far; 0.0 if the process is gone."""
+        fields = _stat(self.pid)
+        return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def resident_bytes(self) -> int:
+        """0 if the process is gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
+        except (OSError, IndexError):
+            return 0
+
+    def write(self, file: Path) -> None:
+        file.write_text(f"{self.pid} {self.started}\n", encoding="ascii")
+
+    @classmethod
+    def read(cls, file: Path) -> ProcessId | None:
+        """What a pid file says; None if there is none or it says nothing."""
+        try:
+            pid, started = file.read_text(encoding="ascii").split()
+            return cls(int(pid), int(started))
+        except (OSError, ValueError):
+            return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state (field 3) on."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+class MemberProcess:
+    """One `python -m quorum node` of this process's own. Output goes to a file, and to a sink if one is given."""
+
+    def __init__(self, name: str, config: Path, output: Path, sink: LineSink | None) -> None:
+        self.name = name
+        command = [sys.executable, "-m", "quorum", "node", "--config", str(config)]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
+        environment["PYTHONUNBUFFERED"] = "1"
+        with output.open("ab") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file if sink is None else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in the terminal is for us: we stop members in order
+            )
+        started = ProcessId.of(self._process.pid)
+        if started is None:
+            raise ClusterError(f"member {name} ended at once; its output is in {output}")
+        self.id = started
+        self._pump: threading.Thread | None = None
+        if sink is not None:
+            assert self._process.stdout is not None
+            arguments = (self._process.stdout, output, name, sink)
+            self._pump = threading.Thread(target=_pump, args=arguments, name=f"output of {name}", daemon=True)
+            self._pump.start()
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status, None if it still runs after timeout_s."""
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        if self._pump is not None:
+            self._pump.join(timeout_s)
+        return status
+
+
+def _pump(source: IO[bytes], output: Path, name: str, sink: LineSink) -> None:
+    with source, output.open("ab") as file:
+        for line in source:
+            file.write(line)
+            file.flush()
+            sink(name, line.decode("utf-8", "replace").rstrip("\n"))
+
+
+def stop(ids: list[ProcessId], grace_s: float) -> list[ProcessId]:
+    """SIGTERM to all, SIGKILL to those that are still there after grace_s. Answers who had to be killed."""
+    for each in ids:
+        each.signal(signal.SIGCONT)  # a paused process cannot stop by itself
+        each.signal(signal.SIGTERM)
+    if _gone(ids, grace_s):
+        return []
+    killed = [each for each in ids if each.signal(signal.SIGKILL)]
+    if not _gone(ids, grace_s):
+        raise ClusterError(f"process {killed[0].pid} does not end, not even by SIGKILL")
+    return killed
+
+
+def _gone(ids: list[ProcessId], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while any(each.is_alive() for each in ids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

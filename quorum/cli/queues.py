@@ -1,0 +1,137 @@
+"""`quorum queues list|show|declare|delete|purge`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
+
+if TYPE_CHECKING:
+    from quorum.client.records import QueueInfo
+
+app = typer.Typer(help="Queues.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
+
+
+@app.command("list")
+def list_(
+    prefix: Annotated[str, typer.Argument(help="only names that begin with this")] = "",
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All queues, by name."""
+    with connect(url) as client:
+        found = client.queues(prefix)
+    if as_json:
+        print_json([_plain(queue) for queue in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("queue", "group", "leader"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("ready", "held", "total", "consumers"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for queue in found:
+        counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
+        table.add_row(_shown(queue.name), str(queue.group), queue.leader or "none", *counts)
+    Console().print(table)
+
+
+@app.command()
+def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """One queue and its consumers."""
+    with connect(url) as client:
+        found = client.describe(queue)
+    if as_json:
+        print_json({"queue": _plain(found.queue), "consumers": [asdict(each) for each in found.consumers]})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(show_header=False)
+    info = found.queue
+    for name, value in [
+        ("queue", _shown(info.name)),
+        ("id", str(info.id)),
+        ("group", str(info.group)),
+        ("leader", info.leader or "none"),
+        ("arguments", _arguments(info)),
+        ("ready", f"{info.ready:,} ({info.ready_bytes:,} bytes)"),
+        ("held", f"{info.checked_out:,}"),
+        ("total", f"{info.total:,}"),
+        ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
+    ]:
+        table.add_row(name, value)
+    console.print(table)
+    if found.consumers:
+        consumers = Table("consumer", "node", "filtered", "credit", "held")
+        for each in found.consumers:
+            row = (
+                _shown(each.consumer_tag),
+                each.node,
+                "yes" if each.filtered else "no",
+                str(each.credit),
+                f"{each.held:,}",
+            )
+            consumers.add_row(*row)
+        console.print(consumers)
+
+
+@app.command()
+def declare(
+    queue: NameArgument,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like (docs/queues.md)"
+        ),
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Makes a queue; no error if it exists with the same arguments."""
+    arguments = pairs(argument, "argument")
+    with connect(url) as client:
+        created = client.declare(queue, arguments)
+    print(f"{'created' if created else 'exists with these arguments:'} {queue}")
+
+
+@app.command()
+def delete(queue: NameArgument, url: UrlOption = None) -> None:
+    """Removes a queue and its messages, without asking."""
+    with connect(url) as client:
+        count = client.delete(queue)
+    print(f"deleted {queue} and {count:,} message{'' if count == 1 else 's'}")
+
+
+@app.command()
+def purge(queue: NameArgument, url: UrlOption = None) -> None:
+    """Removes the messages that are ready; what consumers hold stays."""
+    with connect(url) as client:
+        count = client.purge(queue)
+    print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+
+
+def _plain(queue: QueueInfo) -> dict[str, Any]:
+    return asdict(queue)
+
+
+def _arguments(queue: QueueInfo) -> str:
+    return _shown(" ".join(f"{name}={_value(value)}" for name, value in queue.arguments.items()))
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(text: str) -> str:
+    """Text of users, without a meaning as markup."""
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,19 @@
+"""The client: `connect` (asyncio), messages, errors. The blocking facade is `quorum.sync`."""
+
+from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.client import Client, connect
+from quorum.client.consumer import Consumer
+from quorum.client.delivery import DeliveredMessage, Delivery
+from quorum.client.values import Properties
+
+__all__ = [
+    "Client",
+    "Consumer",
+    "DeliveredMessage",
+    "Delivery",
+    "Message",
+    "PreparedBatch",
+    "Properties",
+    "connect",
+    "encode_batch",
+]

@@ -1,0 +1,128 @@
+"""Messages and batches of them.
+
+A batch is encoded once and travels as those bytes. `PreparedBatch` is such bytes with their count; publishing
+one runs no Python per message. `BatchReader` is the other direction: nothing is parsed before the first
+message is looked at, bodies are slices, properties are decoded only when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from quorum.client.errors import ServiceError, UsageError
+from quorum.client.values import (
+    FieldValue,
+    Properties,
+    decode_properties,
+    encode_properties,
+    values_to_dict,
+)
+from quorum.v1 import queue_pb2
+
+NO_PROPERTIES = Properties()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to publish."""
+
+    body: bytes
+    properties: Properties | Mapping[str, object] | None = None
+    application_properties: Mapping[str, FieldValue] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A serialized MessageBatch and how many messages it holds."""
+
+    data: bytes
+    count: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> PreparedBatch:
+        """Checks that `data` is a batch; costs a parse, which a batch from `encode_batch` does not need."""
+        batch = _parse(data)
+        if batch is None or batch.count == 0 or len(batch.body_ends) != batch.count:
+            raise UsageError(f"{len(data)} bytes are not a serialized MessageBatch with messages in it")
+        return cls(data, batch.count)
+
+
+def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
+    """The messages as one batch. Properties are stored once if all messages have equal ones."""
+    bodies: list[bytes] = []
+    ends: list[int] = []
+    described: list[Any] = []
+    end = 0
+    for message in messages:
+        whole = message if isinstance(message, Message) else Message(message)
+        if not isinstance(whole.body, bytes | bytearray | memoryview):
+            raise UsageError(f"a body is bytes, not {type(whole.body).__name__}")
+        body = bytes(whole.body)
+        bodies.append(body)
+        end += len(body)
+        ends.append(end)
+        described.append(encode_properties(whole.properties, whole.application_properties))
+    if not bodies:
+        raise UsageError("a batch holds at least one message")
+    batch = queue_pb2.MessageBatch(count=len(bodies), bodies=b"".join(bodies), body_ends=ends)
+    if any(properties is not None for properties in described):
+        if all(properties == described[0] for properties in described):
+            batch.shared_properties.CopyFrom(described[0])
+        else:
+            empty = queue_pb2.Properties()
+            batch.properties.extend(empty if properties is None else properties for properties in described)
+    return PreparedBatch(batch.SerializeToString(), len(bodies))
+
+
+class BatchReader:
+    """A received batch, parsed at the first look."""
+
+    __slots__ = ("_batch", "_bodies", "_ends", "count", "data")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self.data = data
+        self.count = count
+        self._batch: Any = None
+        self._bodies = b""
+        self._ends: list[int] = []
+
+    def _parsed(self) -> Any:
+        if self._batch is None:
+            batch = _parse(self.data)
+            if batch is None or batch.count != self.count or len(batch.body_ends) != self.count:
+                raise ServiceError(f"a delivery of {self.count} messages carries something else")
+            self._batch, self._bodies, self._ends = batch, batch.bodies, list(batch.body_ends)
+        return self._batch
+
+    def body(self, ordinal: int) -> bytes:
+        self._parsed()
+        return self._bodies[self._ends[ordinal - 1] if ordinal else 0 : self._ends[ordinal]]
+
+    def raw_properties(self, ordinal: int) -> Any:
+        """The queue_pb2.Properties of one message; None where it has none."""
+        batch = self._parsed()
+        if batch.properties:
+            return batch.properties[ordinal]
+        return batch.shared_properties if batch.HasField("shared_properties") else None
+
+    def properties(self, ordinal: int) -> Properties:
+        raw = self.raw_properties(ordinal)
+        return NO_PROPERTIES if raw is None else decode_properties(raw)
+
+    def application_properties(self, ordinal: int) -> dict[str, FieldValue | None]:
+        raw = self.raw_properties(ordinal)
+        return {} if raw is None else values_to_dict(raw.application_properties)
+
+
+def _parse(data: bytes) -> Any:
+    """The queue_pb2.MessageBatch, or None if the bytes are none."""
+    batch = queue_pb2.MessageBatch()
+    try:
+        batch.ParseFromString(data)
+    except DecodeError:
+        return None
+    return batch

@@ -1,0 +1,424 @@
+"""The asyncio client: one session for publishing and consuming, unary calls for the rest.
+
+Every call that waits takes timeout_ms; None means the client's default. A publish whose deadline passes while
+it waits for the window was not sent (TimedOut); one that was sent raises PublishUnknown, whose `confirmation`
+can be awaited again. Unary calls are tried at the next endpoint until their deadline when a node is
+unavailable; all of them may be repeated safely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
+
+import grpc
+
+from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.consumer import Consumer, ConsumerOptions
+from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Target
+from quorum.client.endpoints import open_channel, parse_url
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    PublishUnknown,
+    QuorumError,
+    TimedOut,
+    UnavailableError,
+    UsageError,
+    from_rpc_error,
+)
+from quorum.client.records import BrowsedMessage, ClusterStatus, ConsumerInfo, QueueDescription, QueueInfo
+from quorum.client.session import Session
+from quorum.client.values import FieldValue, Properties, arguments, property_filter
+from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
+
+DEFAULT_TIMEOUT_MS = 30_000
+CONNECT_TIMEOUT_MS = 10_000
+CLOSE_TIMEOUT_MS = 5_000
+SILENCE_MS = 3_000
+UNARY_PAUSE_S = 0.05
+
+DOING = {
+    "DeclareQueue": "declaring queue",
+    "DeleteQueue": "deleting queue",
+    "PurgeQueue": "purging queue",
+    "DescribeQueue": "asking for queue",
+    "ListQueues": "listing queues",
+    "ClusterStatus": "asking for the cluster's status",
+}
+"""Methods of the Admin service in the words of an error."""
+
+PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
+Batch = PreparedBatch | bytes | Iterable[Message | bytes]
+
+
+class Client:
+    """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
+    `close()`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        silence_ms: int = SILENCE_MS,
+    ) -> None:
+        self._endpoints = parse_url(url)
+        self._timeout_ms = timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._silence_ms = silence_ms
+        self._session: Session | None = None
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._is_closed = False
+
+    # ---- life
+
+    async def open(self) -> Self:
+        if self._session is None:
+            self._require_not_closed()
+            session = Session(self._endpoints, self._silence_ms, self._timeout_ms)
+            try:
+                await session.open(self._connect_timeout_ms)
+            except BaseException:
+                await session.close(0)
+                raise
+            self._session = session
+        return self
+
+    async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Waits for what is under way, up to timeout_ms, and ends the session; consumers' messages go
+        back."""
+        self._is_closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close(timeout_ms)
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    def __await__(self) -> Any:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def node(self) -> str:
+        """The node that serves the session, as it names itself."""
+        return self._live().node
+
+    @property
+    def endpoint(self) -> str:
+        return self._live().endpoint
+
+    @property
+    def reconnect_count(self) -> int:
+        """How often the session has moved to another stream."""
+        return self._live().reconnect_count
+
+    # ---- publishing
+
+    async def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Publishes one message and waits until it is confirmed."""
+        batch = encode_batch([Message(body, properties, application_properties)])
+        await self.publish_batch(queue, batch, timeout_ms=timeout_ms)
+
+    async def publish_batch(self, queue: str, batch: Batch, *, timeout_ms: int | None = None) -> int:
+        """Publishes and waits until all is confirmed; answers how many messages that were.
+
+        `batch` is messages, a PreparedBatch from `encode_batch`, or a serialized MessageBatch.
+        """
+        limit_ms = self._limit(timeout_ms)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        confirmation = await self.send_batch(queue, batch, timeout_ms=limit_ms)
+        left_s = max(0.0, limit_ms / 1000 - (loop.time() - started))
+        try:
+            async with asyncio.timeout(left_s):
+                return await asyncio.shield(confirmation)
+        except TimeoutError:
+            raise PublishUnknown(
+                f"publishing to {queue!r} took over {limit_ms} ms; it may still be confirmed", confirmation
+            ) from None
+
+    async def send_batch(
+        self, queue: str, batch: Batch, *, timeout_ms: int | None = None
+    ) -> asyncio.Future[int]:
+        """Publishes without waiting for the confirm: answers, as soon as the window has room, a future of
+        it."""
+        prepared = _prepare(batch)
+        return await self._live().publisher.admit(queue, prepared, self._limit(timeout_ms))
+
+    # ---- consuming
+
+    def consume(
+        self,
+        queue: str,
+        selector: str | None = None,
+        property_filter: PropertyFilterArgument | None = None,
+        prefetch: int = 1000,
+        auto_settle: bool = False,
+        *,
+        consumer_tag: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Consumer:
+        """A consumer, attached by awaiting it, entering it, or its first iteration."""
+        options = ConsumerOptions(
+            selector=selector,
+            property_filter=None if property_filter is None else _property_filter(property_filter),
+            prefetch=prefetch,
+            auto_settle=auto_settle,
+            timeout_ms=self._limit(timeout_ms),
+        )
+        tag = f"consumer-{secrets.token_hex(4)}" if consumer_tag is None else consumer_tag
+        if not tag:
+            raise UsageError("a consumer tag has at least one character")
+        return Consumer(self._live(), queue, tag, options)
+
+    async def get(
+        self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
+    ) -> list[DeliveredMessage]:
+        """Takes up to `count` ready messages now; `settled`: at most once, nothing is left to settle."""
+        if count < 1:
+            raise UsageError(f"get of {count} messages")
+        task = asyncio.create_task(self._live().get(queue, count, settled))
+        try:
+            await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
+        finally:
+            is_done = task.done()
+            if not is_done:  # it goes on alone: what it takes must not be held by nobody
+                task.add_done_callback(_give_back)
+        if not is_done:
+            raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
+        return [message for delivery in task.result() for message in messages_of(delivery)]
+
+    async def settle(self, target: Target, *, wait: bool = False) -> None:
+        """Done with a message, a delivery, or several messages. wait=True: answers when that is committed."""
+        for holder, part in _by_holder(target):
+            await holder.settle(part, wait=wait)
+
+    async def return_(self, target: Target, *, wait: bool = False) -> None:
+        """Back to the queue; not a failure."""
+        for holder, part in _by_holder(target):
+            await holder.return_(part, wait=wait)
+
+    async def discard(self, target: Target, *, wait: bool = False) -> None:
+        """Refused: dead-lettered, or dropped where no target is set."""
+        for holder, part in _by_holder(target):
+            await holder.discard(part, wait=wait)
+
+    async def modify(
+        self,
+        target: Target,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        wait: bool = False,
+    ) -> None:
+        """Back to the queue with changes."""
+        for holder, part in _by_holder(target):
+            await holder.modify(
+                part, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
+            )
+
+    async def browse(
+        self,
+        queue: str,
+        selector: str | None = None,
+        start_sequence: int = 0,
+        limit: int = 0,
+        *,
+        property_filter: PropertyFilterArgument | None = None,
+        timeout_ms: int | None = None,
+    ) -> AsyncIterator[BrowsedMessage]:
+        """Reads waiting messages in order and removes nothing; goes on at another node if one fails.
+
+        limit 0: all. timeout_ms bounds the wait for each next part, not the whole.
+        """
+        request = queue_pb2.BrowseRequest(queue=queue, start_sequence=start_sequence, limit=limit)
+        if selector is not None:
+            request.selector = selector
+        if property_filter is not None:
+            request.property_filter.CopyFrom(_property_filter(property_filter))
+        left = limit
+        limit_ms = self._limit(timeout_ms)
+        for attempt in range(2 * len(self._endpoints) + 1):
+            call = queue_pb2_grpc.QueueStub(self._channel(attempt)).Browse(request, wait_for_ready=False)
+            try:
+                while True:
+                    async with asyncio.timeout(limit_ms / 1000):
+                        response = await call.read()
+                    if response is grpc.aio.EOF:
+                        return
+                    for wire in response.messages:
+                        request.start_sequence = wire.sequence + 1
+                        left -= 1
+                        yield BrowsedMessage(wire)
+                        if limit and left <= 0:
+                            return
+            except TimeoutError:
+                raise TimedOut(f"browsing {queue!r}: nothing came for {limit_ms} ms") from None
+            except grpc.aio.AioRpcError as problem:
+                error = from_rpc_error(problem, f"browsing {queue!r}")
+                if not isinstance(error, UnavailableError) or attempt == 2 * len(self._endpoints):
+                    raise error from problem
+            finally:
+                call.cancel()
+            if limit:
+                request.limit = left
+            await asyncio.sleep(UNARY_PAUSE_S)
+
+    # ---- administration
+
+    async def declare(
+        self, name: str, arguments: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
+    ) -> bool:
+        """Makes sure the queue exists with these arguments; True if it was created now."""
+        request = admin_pb2.DeclareQueueRequest(queue=name, arguments=_arguments(arguments))
+        return bool((await self._admin("DeclareQueue", request, timeout_ms)).created)
+
+    async def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
+        """Deletes the queue; answers how many messages went with it (0 if an earlier try had done it)."""
+        request = admin_pb2.DeleteQueueRequest(queue=name)
+        return int((await self._admin("DeleteQueue", request, timeout_ms)).message_count)
+
+    async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
+        """Removes what is ready, leaves what is held; answers how many."""
+        request = admin_pb2.PurgeQueueRequest(queue=name)
+        return int((await self._admin("PurgeQueue", request, timeout_ms)).message_count)
+
+    async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
+        """Queues whose names begin with prefix, in the service's order (by name)."""
+        request = admin_pb2.ListQueuesRequest(prefix=prefix)
+        response = await self._admin("ListQueues", request, timeout_ms)
+        return [QueueInfo.of(queue) for queue in response.queues]
+
+    async def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
+        request = admin_pb2.DescribeQueueRequest(queue=name)
+        response = await self._admin("DescribeQueue", request, timeout_ms)
+        return QueueDescription(
+            QueueInfo.of(response.queue), tuple(ConsumerInfo.of(consumer) for consumer in response.consumers)
+        )
+
+    async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
+        return ClusterStatus.of(
+            await self._admin("ClusterStatus", admin_pb2.ClusterStatusRequest(), timeout_ms)
+        )
+
+    # ---- inside
+
+    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
+        """One unary call, at the next endpoint while a node is unavailable and the deadline allows."""
+        limit_s = self._limit(timeout_ms) / 1000
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        doing = f"{DOING[method]} {request.queue!r}" if hasattr(request, "queue") else DOING[method]
+        attempt = 0
+        told: QuorumError | None = None
+        while True:
+            stub = admin_pb2_grpc.AdminStub(self._channel(attempt))
+            left_s = max(0.001, deadline - loop.time())
+            # not all of what is left goes to one node while there are others
+            share_s = left_s if len(self._endpoints) == 1 else max(left_s / 3, 0.001)
+            try:
+                return await getattr(stub, method)(request, timeout=share_s)
+            except grpc.aio.AioRpcError as problem:
+                error = from_rpc_error(problem, doing)
+                if method == "DeleteQueue" and attempt and isinstance(error, NotFound):
+                    return admin_pb2.DeleteQueueResponse()  # an earlier try had done it
+                if not isinstance(error, UnavailableError):
+                    raise error from problem
+                if error.reason or told is None:
+                    told = error  # a node that says why says more than one that cannot be reached
+                if deadline - loop.time() <= 2 * UNARY_PAUSE_S:
+                    raise told from problem
+            attempt += 1
+            await asyncio.sleep(UNARY_PAUSE_S)
+
+    def _channel(self, attempt: int) -> grpc.aio.Channel:
+        """A channel to the session's endpoint at first, to the others in turn later."""
+        first = self._endpoints.index(self._live().endpoint)
+        endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
+        if endpoint not in self._channels:
+            self._channels[endpoint] = open_channel(endpoint)
+        return self._channels[endpoint]
+
+    def _limit(self, timeout_ms: int | None) -> int:
+        return self._timeout_ms if timeout_ms is None else timeout_ms
+
+    def _require_not_closed(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client has been closed")
+
+    def _live(self) -> Session:
+        self._require_not_closed()
+        if self._session is None:
+            raise UsageError("the client is not open: use `async with`, or await it")
+        return self._session
+
+
+_arguments = arguments
+_property_filter = property_filter
+
+
+def connect(
+    url: str,
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    silence_ms: int = SILENCE_MS,
+) -> Client:
+    """A client for quorum://host:port,host:port; open it with `async with` or `await`.
+
+    timeout_ms: default deadline of every call. silence_ms: after so long without any answer while one is due,
+    the session moves to the next endpoint.
+    """
+    return Client(url, timeout_ms=timeout_ms, connect_timeout_ms=connect_timeout_ms, silence_ms=silence_ms)
+
+
+def messages_of(delivery: Delivery) -> list[DeliveredMessage]:
+    return [delivery[ordinal] for ordinal in range(delivery.count)]
+
+
+def _prepare(batch: Batch) -> PreparedBatch:
+    if isinstance(batch, PreparedBatch):
+        return batch
+    if isinstance(batch, bytes | bytearray | memoryview):
+        return PreparedBatch.parse(bytes(batch))
+    return encode_batch(batch)
+
+
+def _by_holder(target: Target) -> list[tuple[Holder, Target]]:
+    """The target by who holds it, so that one call may name messages of several consumers."""
+    if isinstance(target, DeliveredMessage):
+        return [(target.delivery.holder, target)]
+    if isinstance(target, Delivery):
+        return [(target.holder, target)]
+    parts: dict[int, tuple[Holder, list[DeliveredMessage]]] = {}
+    for message in target:
+        holder = message.delivery.holder
+        parts.setdefault(id(holder), (holder, []))[1].append(message)
+    return [(holder, messages) for holder, messages in parts.values()]
+
+
+def _give_back(task: asyncio.Task[list[Delivery]]) -> None:
+    """A get that nobody waits for any more: what it took goes back."""
+    if task.cancelled() or task.exception() is not None:
+        return
+    for delivery in task.result():
+        if delivery.holder.held and not delivery.is_void:
+            delivery.holder.give_back(delivery)

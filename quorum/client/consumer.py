@@ -1,0 +1,230 @@
+"""A consumer: deliveries as they come, its credit, its life over several attachments (see delivery.py for
+what it holds and how it settles)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Link
+from quorum.client.errors import QuorumError, UsageError
+from quorum.v1 import queue_pb2
+
+
+class ConsumerLink(Link, Protocol):
+    """What a consumer needs beside it."""
+
+    async def attach(self, consumer: Consumer) -> None: ...
+
+    async def cancel(self, consumer: Consumer, return_held: bool, timeout_ms: int | None) -> None: ...
+
+    async def drain(self, consumer: Consumer) -> None: ...
+
+
+@dataclass(slots=True)
+class ConsumerOptions:
+    selector: str | None = None
+    property_filter: Any = None
+    prefetch: int = 1000
+    auto_settle: bool = False
+    timeout_ms: int | None = None
+
+
+@dataclass(slots=True)
+class _State:
+    """is_drained: no more will come, what is held may be settled. is_ended: the same, and the service has
+    forgotten the consumer or soon will; `error` says why, None if it was asked for."""
+
+    was_started: bool = False
+    is_draining: bool = False
+    is_drained: bool = False
+    is_ended: bool = False
+    error: QuorumError | None = None
+
+
+class Consumer(Holder):
+    """Messages of one queue as they come: `async for message in consumer`, or `async for delivery in
+    consumer.deliveries()` for whole batches. Attach by `await consumer`, `async with`, or the first
+    iteration.
+
+    With auto_settle, a message or batch is settled when the next one is asked for.
+    """
+
+    def __init__(self, link: ConsumerLink, queue: str, consumer_tag: str, options: ConsumerOptions) -> None:
+        super().__init__(link, queue, consumer_tag)
+        self._life = link
+        if options.prefetch < 1:
+            raise UsageError(f"prefetch {options.prefetch}; allowed: 1 and more")
+        if options.selector is not None and options.property_filter is not None:
+            raise UsageError("a consumer has a selector or a property filter, not both")
+        self.options = options
+        self._arrived: deque[Delivery] = deque()
+        self._signal = asyncio.Event()
+        self._waiting = 0
+        self._state = _State()
+        self._disposed_count = 0
+        self._credit_sent = options.prefetch
+        self._last_tag = 0
+
+    # ---- life
+
+    async def start(self) -> Consumer:
+        """Attaches; raises what the service refuses. Harmless when attached already."""
+        if not self._state.was_started:
+            self._state.was_started = True
+            await self._life.attach(self)
+        if self._state.error is not None:
+            raise self._state.error
+        return self
+
+    def __await__(self) -> Any:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Consumer:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._state.is_ended:
+            await self.cancel()
+
+    async def cancel(self, *, return_held: bool = True, timeout_ms: int | None = None) -> None:
+        """No more deliveries. What is held goes back to the queue, or may still be settled if not
+        return_held."""
+        if self._state.is_ended or not self._state.was_started:
+            self.end(None)
+            return
+        await self._life.cancel(self, return_held, timeout_ms)
+
+    async def drain(self) -> None:
+        """Takes what is there now, within the credit; iteration ends after it. Refills stop."""
+        await self.start()
+        self._state.is_draining = True
+        await self._life.drain(self)
+
+    # ---- deliveries
+
+    async def next_delivery(self) -> Delivery | None:
+        """The next batch; None when the consumer has ended. Raises why, if the service ended it."""
+        await self.start()
+        while True:
+            while self._arrived:
+                delivery = self._arrived.popleft()
+                if not delivery.is_void:
+                    return delivery
+            if self._state.error is not None:
+                raise self._state.error
+            if self._state.is_ended or self._state.is_drained:
+                return None
+            self._signal.clear()
+            self._waiting += 1
+            if self._is_starved():
+                self._link.dirty(self)
+            try:
+                await self._signal.wait()
+            finally:
+                self._waiting -= 1
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """Whole batches, in order."""
+        while (delivery := await self.next_delivery()) is not None:
+            yield delivery
+            if self.options.auto_settle:
+                await self.settle_batch(delivery)
+
+    async def __aiter__(self) -> AsyncIterator[DeliveredMessage]:
+        while (delivery := await self.next_delivery()) is not None:
+            for ordinal in range(delivery.count):
+                if delivery.is_void:
+                    break
+                message = DeliveredMessage(delivery, ordinal)
+                yield message
+                if self.options.auto_settle and not delivery.is_void:
+                    await self.settle_ranges([(message.tag, message.tag)])
+
+    # ---- for the connection
+
+    @property
+    def is_ended(self) -> bool:
+        return self._state.is_ended
+
+    @property
+    def wants_drain(self) -> bool:
+        """Asked for, and not yet answered."""
+        return self._state.is_draining and not self._state.is_drained
+
+    @property
+    def is_drained(self) -> bool:
+        return self._state.is_drained
+
+    def next_request(self) -> Any:
+        request = super().next_request()
+        if request is None and self.attach and (credit_to := self._credit_due()):
+            credit = queue_pb2.Credit(consumer_tag=self.consumer_tag, credit_to=credit_to)
+            request = queue_pb2.SessionRequest(credit=credit)
+        return request
+
+    def drain_request(self, request_id: int) -> Any:
+        return queue_pb2.Credit(
+            request_id=request_id, consumer_tag=self.consumer_tag, credit_to=self._credit_sent, drain=True
+        )
+
+    def attach_request(self, request_id: int) -> Any:
+        """Begins a new attachment: tags and credit start again."""
+        self._disposed_count = self._last_tag = 0
+        self._credit_sent = self.options.prefetch
+        request = queue_pb2.Attach(
+            request_id=request_id,
+            consumer_tag=self.consumer_tag,
+            queue=self.queue,
+            credit_to=self._credit_sent,
+        )
+        if self.options.selector is not None:
+            request.selector = self.options.selector
+        elif self.options.property_filter is not None:
+            request.property_filter.CopyFrom(self.options.property_filter)
+        return request
+
+    def receive(self, wire: Any) -> Delivery:
+        delivery = super().receive(wire)
+        self._last_tag = delivery.last_tag
+        self._arrived.append(delivery)
+        self._signal.set()
+        return delivery
+
+    def void(self) -> None:
+        super().void()
+        self._arrived.clear()
+
+    def end(self, error: QuorumError | None) -> None:
+        """No more deliveries will come. The first reason stays."""
+        if not self._state.is_ended:
+            self._state.is_ended = True
+            self._state.error = error
+        self._signal.set()
+
+    def drained(self) -> None:
+        """The service has given the rest of the credit back."""
+        self._state.is_drained = True
+        self._signal.set()
+
+    # ---- inside
+
+    def _disposed(self, count: int) -> None:
+        self._disposed_count += count
+
+    def _is_starved(self) -> bool:
+        """The caller waits, and the service may not send anything."""
+        return self._waiting > 0 and self._last_tag >= self._credit_sent
+
+    def _credit_due(self) -> int:
+        due = self._disposed_count + self.options.prefetch
+        if self._state.is_draining or self._state.is_ended:
+            return 0  # unchanged
+        step = 1 if self._is_starved() else max(1, self.options.prefetch // 2)
+        if due - self._credit_sent < step:
+            return 0
+        self._credit_sent = due
+        return due

@@ -1,0 +1,49 @@
+"""Where the service is: quorum://host:port,host:port, and the channels to it."""
+
+from __future__ import annotations
+
+import grpc
+
+from quorum.client.errors import UsageError
+
+SCHEME = "quorum://"
+DEFAULT_PORT = 7400
+MAX_FRAME_BYTES = 64 * 1024 * 1024  # a message is at most 16 MiB, a delivery a few of them
+
+# A dead or paused node is noticed after KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS. Servers have to permit such
+# pings.
+KEEPALIVE_MS = 2000
+KEEPALIVE_TIMEOUT_MS = 2000
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    # a pool of its own: a node that was down must not be avoided because of an earlier channel's back-off
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+def parse_url(url: str) -> tuple[str, ...]:
+    """The endpoints of a URL as host:port, in order."""
+    if not url.startswith(SCHEME):
+        raise UsageError(f"address {url!r} does not begin with {SCHEME}")
+    endpoints = []
+    for part in url[len(SCHEME) :].rstrip("/").split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part.strip(), str(DEFAULT_PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UsageError(f"endpoint {part!r} in {url!r}; wanted: host:port,host:port")
+        endpoints.append(f"{host}:{port}")
+    return tuple(endpoints)
+
+
+def open_channel(endpoint: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)

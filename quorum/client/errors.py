@@ -1,0 +1,153 @@
+"""What can go wrong for a user of the client, and whose fault it is.
+
+    QuorumError
+    ├── UsageError          the caller's: an argument or order of calls that can never work; nothing sent
+    │   ├── ClosedError         the client or the consumer has been closed
+    │   └── VoidDelivery        the delivery belongs to an attachment that is gone; the queue has it back
+    ├── RefusedError        the caller's, as the service sees it: the same request will be refused again
+    │   ├── NotFound            no such queue or consumer
+    │   ├── PublishRejected     some messages of a batch (queue full, too large, unknown queue)
+    │   └── PermissionRefused   not allowed
+    ├── UnavailableError    nobody's: the service cannot be reached or cannot decide now; try again
+    │   ├── ConnectionLost      the stream ended while the request was under way
+    │   └── TimedOut            the deadline passed; the outcome is unknown
+    │       └── PublishUnknown      ... of a publish; `confirmation` can be awaited again
+    └── ServiceError        ours: the service failed, or answered something it must not
+
+Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason), "" where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+DETAILS_KEY = "grpc-status-details-bin"
+
+
+class QuorumError(Exception):
+    """Base of everything the client raises on purpose."""
+
+    def __init__(self, message: str, *, reason: str = "", metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.metadata: dict[str, str] = dict(metadata or {})
+
+
+class UsageError(QuorumError):
+    """An argument or an order of calls that can never work. Nothing was sent."""
+
+
+class ClosedError(UsageError):
+    """The client or the consumer has been closed."""
+
+
+class VoidDelivery(UsageError):
+    """The delivery belongs to an attachment that is gone: the queue has the message back."""
+
+
+class RefusedError(QuorumError):
+    """The service refuses this request, now and when it is repeated."""
+
+
+class NotFound(RefusedError):
+    """No such queue or consumer."""
+
+
+class PermissionRefused(RefusedError):
+    """Not authenticated, or not allowed."""
+
+
+class PublishRejected(RefusedError):
+    """Messages of a batch were refused. rejected: (first, last) places in the batch, from 0, both ends
+    included."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        rejected: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        super().__init__(message, reason=reason, metadata=metadata)
+        self.rejected = rejected
+
+
+class UnavailableError(QuorumError):
+    """The service cannot be reached or cannot decide now; trying again is right."""
+
+
+class ConnectionLost(UnavailableError):
+    """The stream ended while the request was under way."""
+
+
+class TimedOut(UnavailableError):
+    """The deadline passed. What was asked for may still happen."""
+
+
+class PublishUnknown(TimedOut):
+    """A publish was sent and not yet decided. The client goes on resending it: await `confirmation` again,
+    rather than publish again, and nothing is published twice."""
+
+    def __init__(self, message: str, confirmation: asyncio.Future[int]) -> None:
+        super().__init__(message, reason="DEADLINE_EXCEEDED")
+        self.confirmation = confirmation
+
+
+class ServiceError(QuorumError):
+    """The service failed, or answered something it must not."""
+
+
+_BY_CODE: dict[grpc.StatusCode, type[QuorumError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: RefusedError,
+    grpc.StatusCode.FAILED_PRECONDITION: RefusedError,
+    grpc.StatusCode.OUT_OF_RANGE: RefusedError,
+    grpc.StatusCode.ALREADY_EXISTS: RefusedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: RefusedError,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionRefused,
+    grpc.StatusCode.UNAUTHENTICATED: PermissionRefused,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.ABORTED: UnavailableError,
+    grpc.StatusCode.CANCELLED: ConnectionLost,
+    grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
+}
+_CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def reason_of(status: Any) -> tuple[str, dict[str, str]]:
+    """Reason and metadata of a google.rpc.Status; empty where it carries no ErrorInfo."""
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details:
+        if detail.Is(info.DESCRIPTOR):
+            detail.Unpack(info)
+            return info.reason, dict(sorted(info.metadata.items()))
+    return "", {}
+
+
+def from_status(status: Any, doing: str = "") -> QuorumError:
+    """The error for a google.rpc.Status received inside a stream."""
+    reason, metadata = reason_of(status)
+    code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
+    kind = _BY_CODE.get(code, ServiceError)
+    text = status.message or code.name.lower()
+    return kind(f"{doing}: {text}" if doing else text, reason=reason, metadata=metadata)
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, doing: str) -> QuorumError:
+    """The error for a call that ended badly; its details come from the trailing metadata."""
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            status = status_pb2.Status()
+            try:
+                status.ParseFromString(value)
+            except Exception as problem:
+                return ServiceError(f"{doing}: unreadable status details ({problem})")
+            return from_status(status, doing)
+    kind = _BY_CODE.get(error.code(), ServiceError)
+    return kind(f"{doing}: {error.details() or error.code().name.lower()}")

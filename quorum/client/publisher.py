@@ -1,0 +1,279 @@
+"""What this client has published and not yet heard about.
+
+Messages are numbered densely from 1 over all queues; a batch is kept, encoded, until every one of its numbers
+is confirmed or rejected. After a reconnect everything kept is sent again in order with the same numbers: the
+service drops what it has taken already, so nothing is published twice and nothing is left out. Numbers are
+given when a batch is admitted to the window, never to a batch that may still be given up, so there are no
+gaps.
+
+The window: at most `window_bytes` of encoded batches, and at most `max_window_messages` between the lowest
+undecided number and the highest given one (decided numbers between count too: the service remembers that
+span). A batch larger than the whole window is admitted alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorum.client.batch import PreparedBatch
+from quorum.client.errors import (
+    ClosedError,
+    PublishRejected,
+    QuorumError,
+    ServiceError,
+    TimedOut,
+    UnavailableError,
+    UsageError,
+    from_status,
+)
+from quorum.client.tags import TagRanges, count_of
+from quorum.v1 import queue_pb2
+
+
+@dataclass(slots=True)
+class Limits:
+    """What Opened says a session may do."""
+
+    window_bytes: int = 8 * 1024 * 1024
+    max_message_bytes: int = 16 * 1024 * 1024
+    max_batch_messages: int = 65_536
+    max_window_messages: int = 65_536
+    max_batch_bytes: int = 18 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Pending:
+    """One batch under way. `open` is None while all its numbers are undecided (the rule), else those left."""
+
+    queue: str
+    first: int
+    last: int
+    data: bytes
+    confirmation: asyncio.Future[int]
+    open: TagRanges | None = None
+    rejected: list[tuple[int, int]] = field(default_factory=list)
+    refusal: QuorumError | None = None
+
+
+@dataclass(slots=True)
+class _Waiter:
+    queue: str
+    batch: PreparedBatch
+    admitted: asyncio.Future[asyncio.Future[int]]
+
+
+class Publisher:
+    """Numbers, keeps and hands out batches. `wake` is called when there is something to send."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._pending: dict[int, Pending] = {}  # by first number, ascending
+        self._unsent: deque[Pending] = deque()
+        self._waiters: deque[_Waiter] = deque()
+        self._next_number = 1
+        self._bytes = 0
+        self._failure: QuorumError | None = None
+        self.limits = Limits()
+        self.decided_batches = 0
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way."""
+        return not self._pending
+
+    @property
+    def lowest_unconfirmed(self) -> int:
+        """Everything below is decided."""
+        for pending in self._pending.values():
+            return pending.first if pending.open is None else pending.open.ranges()[0][0]
+        return self._next_number
+
+    async def admit(self, queue: str, batch: PreparedBatch, timeout_ms: int | None) -> asyncio.Future[int]:
+        """Waits for room in the window; the future answers the number of messages confirmed, or raises.
+
+        Giving up the wait, by cancelling or by TimedOut, gives up the batch; cancelling the future does not:
+        by then the batch is numbered and will be sent.
+        """
+        if self._failure is not None:
+            raise self._failure
+        allowed = min(self.limits.max_batch_messages, self.limits.max_window_messages)
+        if batch.count > allowed:
+            raise UsageError(f"a batch of {batch.count} messages; allowed: {allowed}")
+        size = len(batch.data)
+        if size > self.limits.max_batch_bytes:  # the transport would refuse it on every stream, for ever
+            raise UsageError(
+                f"a batch of {size} bytes, properties included; allowed: {self.limits.max_batch_bytes}, and "
+                f"{self.limits.max_message_bytes} for the body of one message"
+            )
+        if not self._waiters and self._has_room(batch):
+            return self._take(queue, batch)
+        admitted: asyncio.Future[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(queue, batch, admitted)
+        self._waiters.append(waiter)
+        try:
+            await asyncio.wait({admitted}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        finally:
+            if not admitted.done():
+                self._waiters.remove(waiter)
+                self._admit_waiters()  # it may have been in the way of a smaller one
+        if not admitted.done():
+            raise TimedOut(f"no room in the window for {timeout_ms} ms; nothing was sent to {queue!r}")
+        return admitted.result()
+
+    def next_request(self) -> Any:
+        """The next batch to send, as a SessionRequest; None if all are sent."""
+        while self._unsent:
+            pending = self._unsent.popleft()
+            if pending.first not in self._pending:  # decided while it waited to be sent again
+                continue
+            return queue_pb2.SessionRequest(
+                publish=queue_pb2.PublishBatch(
+                    queue=pending.queue,
+                    first_sequence=pending.first,
+                    lowest_unconfirmed=self.lowest_unconfirmed,
+                    batch=pending.data,
+                )
+            )
+        return None
+
+    def resend_all(self) -> None:
+        """A new stream: everything undecided goes again, in order."""
+        self._unsent = deque(self._pending.values())
+
+    def decide(self, confirms: Any) -> None:
+        """Takes a Confirms answer. Numbers decided before are ignored: answers may repeat.
+
+        A rejection that says "unavailable" decides nothing: it is raised, and ends the stream, so that the
+        same numbers go out again on the next one.
+        """
+        unavailable: QuorumError | None = None
+        for given in confirms.confirmed:
+            self._decide(given.first, given.last, None)
+        for rejection in confirms.rejected:
+            refusal = from_status(rejection.status)
+            if isinstance(refusal, UnavailableError):
+                unavailable = refusal
+                continue
+            self._decide(rejection.range.first, rejection.range.last, refusal)
+        if self._waiters:
+            self._admit_waiters()
+        if unavailable is not None:
+            raise unavailable
+
+    def fail_all(self, error: QuorumError, *, for_good: bool) -> None:
+        """Gives everything up; with for_good, also what is published later."""
+        if for_good:
+            self._failure = error
+        given_up = list(self._pending.values())
+        self._pending.clear()
+        self._unsent.clear()
+        self._bytes = 0
+        for pending in given_up:
+            _fail(pending.confirmation, error)
+        if for_good:
+            waiters, self._waiters = self._waiters, deque()
+            for waiter in waiters:
+                waiter.admitted.set_exception(error)
+        else:
+            self._admit_waiters()
+
+    def restart_numbers(self) -> None:
+        """A new producer identity begins at 1 again. Nothing may be under way."""
+        assert not self._pending
+        self._next_number = 1
+
+    # ---- inside
+
+    def _has_room(self, batch: PreparedBatch) -> bool:
+        if not self._pending:
+            return True
+        span = self._next_number + batch.count - self.lowest_unconfirmed
+        return (
+            self._bytes + len(batch.data) <= self.limits.window_bytes
+            and span <= self.limits.max_window_messages
+        )
+
+    def _take(self, queue: str, batch: PreparedBatch) -> asyncio.Future[int]:
+        confirmation: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        first = self._next_number
+        self._next_number = first + batch.count
+        pending = Pending(queue, first, self._next_number - 1, batch.data, confirmation)
+        self._pending[first] = pending
+        self._unsent.append(pending)
+        self._bytes += len(batch.data)
+        self._wake()
+        return confirmation
+
+    def _admit_waiters(self) -> None:
+        while self._waiters:
+            waiter = self._waiters[0]
+            if not self._has_room(waiter.batch):
+                return
+            self._waiters.popleft()
+            waiter.admitted.set_result(self._take(waiter.queue, waiter.batch))
+
+    def _decide(self, first: int, last: int, refusal: QuorumError | None) -> None:
+        if last >= self._next_number or first < 1:
+            raise ServiceError(
+                f"numbers {first}..{last} were answered; given so far: 1..{self._next_number - 1}"
+            )
+        place = first
+        while place <= last and (pending := self._pending.get(place)) is not None:
+            self._decide_part(pending, pending.first, min(last, pending.last), refusal)
+            place = pending.last + 1
+        if place > last:
+            return
+        firsts = list(self._pending)  # rare: the range begins inside a batch, or covers decided ones
+        for number in firsts[max(0, bisect_right(firsts, place) - 1) :]:
+            pending = self._pending[number]
+            if pending.first > last:
+                return
+            if pending.last >= place:
+                self._decide_part(pending, max(place, pending.first), min(last, pending.last), refusal)
+
+    def _decide_part(self, pending: Pending, first: int, last: int, refusal: QuorumError | None) -> None:
+        taken = [(first, last)]
+        is_whole = first == pending.first and last == pending.last and pending.open is None
+        if not is_whole:
+            if pending.open is None:
+                pending.open = TagRanges()
+                pending.open.add(pending.first, pending.last)
+            taken = pending.open.remove(first, last)
+        if refusal is not None and taken:
+            pending.refusal = pending.refusal or refusal
+            pending.rejected.extend((a - pending.first, b - pending.first) for a, b in taken)
+        if is_whole or not pending.open:
+            self._finish(pending)
+
+    def _finish(self, pending: Pending) -> None:
+        del self._pending[pending.first]
+        self._bytes -= len(pending.data)
+        self.decided_batches += 1
+        if pending.refusal is None:
+            if not pending.confirmation.done():
+                pending.confirmation.set_result(pending.last - pending.first + 1)
+            return
+        rejected = tuple(sorted(pending.rejected))
+        refused, whole = count_of(list(rejected)), pending.last - pending.first + 1
+        message = f"{refused} of {whole} messages to {pending.queue!r} were refused: {pending.refusal}"
+        error = PublishRejected(
+            message, reason=pending.refusal.reason, metadata=pending.refusal.metadata, rejected=rejected
+        )
+        error.__cause__ = pending.refusal
+        _fail(pending.confirmation, error)
+
+
+def _fail(confirmation: asyncio.Future[int], error: QuorumError) -> None:
+    if not confirmation.done():
+        confirmation.set_exception(error)
+        if isinstance(error, ClosedError):
+            confirmation.exception()  # the caller closed the client itself: no "never retrieved" in the log

@@ -1,0 +1,138 @@
+"""What the administrative calls and browsing answer, as plain records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quorum.client.values import FieldValue, Properties, decode_properties, values_to_dict
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One queue. ready + checked_out + what waits elsewhere = total. arguments are sorted by name."""
+
+    name: str
+    id: int
+    group: int
+    leader: str
+    arguments: dict[str, FieldValue | None]
+    ready: int
+    checked_out: int
+    total: int
+    consumers: int
+    first_sequence: int
+    next_sequence: int
+    ready_bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> QueueInfo:
+        return cls(
+            name=wire.name,
+            id=wire.id,
+            group=wire.group,
+            leader=wire.leader,
+            arguments=values_to_dict(wire.arguments),
+            ready=wire.ready,
+            checked_out=wire.checked_out,
+            total=wire.total,
+            consumers=wire.consumers,
+            first_sequence=wire.first_sequence,
+            next_sequence=wire.next_sequence,
+            ready_bytes=wire.ready_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    consumer_tag: str
+    node: str
+    filtered: bool
+    credit: int
+    held: int
+
+    @classmethod
+    def of(cls, wire: Any) -> ConsumerInfo:
+        return cls(wire.consumer_tag, wire.node, wire.filtered, wire.credit, wire.held)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    queue: QueueInfo
+    consumers: tuple[ConsumerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    name: str
+    client_address: str
+    peer_address: str
+    reachable: bool
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """leader is empty where none is known."""
+
+    group: int
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    answering_node: str
+    members: tuple[MemberInfo, ...]
+    groups: tuple[GroupInfo, ...]
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> ClusterStatus:
+        return cls(
+            answering_node=wire.answering_node,
+            members=tuple(
+                MemberInfo(m.name, m.client_address, m.peer_address, m.reachable, m.boot)
+                for m in wire.members
+            ),
+            groups=tuple(
+                GroupInfo(g.group, g.leader, g.term, g.commit_index, g.applied_index, tuple(g.members))
+                for g in wire.groups
+            ),
+            resident_bytes=wire.resident_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrowsedMessage:
+    """A message that was read and not taken. Its properties are decoded when looked at."""
+
+    wire: Any
+
+    @property
+    def sequence(self) -> int:
+        return int(self.wire.sequence)
+
+    @property
+    def redelivered(self) -> bool:
+        return bool(self.wire.redelivered)
+
+    @property
+    def delivery_count(self) -> int:
+        return int(self.wire.delivery_count)
+
+    @property
+    def body(self) -> bytes:
+        body: bytes = self.wire.message.body
+        return body
+
+    @property
+    def properties(self) -> Properties:
+        return decode_properties(self.wire.message.properties)
+
+    @property
+    def application_properties(self) -> dict[str, FieldValue | None]:
+        return values_to_dict(self.wire.message.properties.application_properties)

@@ -1,0 +1,62 @@
+"""Requests under way on a stream, by request_id, and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from quorum.client.errors import ConnectionLost, QuorumError, TimedOut, from_status
+
+
+@dataclass(slots=True)
+class _Request:
+    doing: str
+    answer: asyncio.Future[Any]
+
+
+class Requests:
+    """Each is answered once, by Done, Attached or Failed, or lost with the stream."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, _Request] = {}
+        self._last_id = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def expect(self, request_id: int, doing: str) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._under_way[request_id] = _Request(doing, answer)
+        return answer
+
+    def answered(self, request_id: int, answer: Any) -> None:
+        """Answers to requests that nobody asks about (request_id 0, or given up) are passed over."""
+        request = self._under_way.pop(request_id, None)
+        if request is not None and not request.answer.done():
+            request.answer.set_result(answer)
+
+    def failed(self, wire: Any) -> None:
+        request = self._under_way.pop(wire.request_id, None)
+        if request is not None and not request.answer.done():
+            request.answer.set_exception(from_status(wire.status, request.doing))
+
+    def lost(self, error: QuorumError) -> None:
+        """The stream is gone: what is under way may have been done or not."""
+        under_way, self._under_way = self._under_way, {}
+        for request in under_way.values():
+            if not request.answer.done():
+                request.answer.set_exception(ConnectionLost(f"{request.doing}: {error}"))
+
+
+async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> Any:
+    """Awaits an answer that may come later still; TimedOut says that it has not come yet."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):  # not wait_for: that may swallow a cancellation
+            return await asyncio.shield(answer)
+    except TimeoutError:
+        raise TimedOut(f"{doing} took over {timeout_ms} ms", reason="DEADLINE_EXCEEDED") from None

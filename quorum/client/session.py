@@ -1,0 +1,523 @@
+"""The client's one stream to the service, and its replacement when it breaks.
+
+One task owns the stream. It opens it at an endpoint, sends Open with the producer id and an epoch higher than
+any before, and then reads, writes and watches until one of the three ends. Whatever ended it, the same
+follows: requests under way fail with ConnectionLost, everything consumers held becomes void, and the next
+endpoint is tried after a jittered pause. On the new stream consumers are attached again and undecided
+publishes go out again in order.
+
+What is written next: requests, then dispositions (merged until that moment), then publishes. A consumer that
+settles is thus never behind megabytes of publishes.
+
+Losing the stream is noticed in three ways: the transport says so, its keepalive pings stay unanswered, or
+nothing at all has come for `silence_ms` while an answer was due (a node that is cut off from its leader still
+answers pings). Silence doubles its patience each time it strikes without progress, so that a cluster without
+a majority is not flooded with resends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from quorum.client.consumer import Consumer
+from quorum.client.delivery import Delivery, GetHolder, Holder
+from quorum.client.endpoints import open_channel
+from quorum.client.errors import (
+    ClosedError,
+    ConnectionLost,
+    QuorumError,
+    RefusedError,
+    ServiceError,
+    TimedOut,
+    UnavailableError,
+    UsageError,
+    from_rpc_error,
+    from_status,
+)
+from quorum.client.publisher import Limits, Publisher
+from quorum.client.requests import Requests, within
+from quorum.v1 import queue_pb2, queue_pb2_grpc
+
+OPEN_TIMEOUT_S = 3.0
+PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 1.0
+ATTACH_PAUSE_S = 0.1
+WATCH_S = 0.25
+CLOSE_FLUSH_S = 1.0
+REFUSALS_BEFORE_GIVING_UP = 3
+
+# The service has forgotten this producer: what was under way stays unknown, and a new identity begins.
+PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
+# Refusals of a stream that a new epoch cures.
+CURED_BY_EPOCH = ("FENCED", "SESSION_FENCED", "GAP", "NOT_REGISTERED")
+
+
+class Session:
+    """Implements consumer.ConsumerLink over reconnecting streams."""
+
+    def __init__(self, endpoints: tuple[str, ...], silence_ms: int, timeout_ms: int) -> None:
+        self.endpoint = endpoints[0]
+        self.timeout_ms = timeout_ms
+        self.node = ""
+        self.publisher = Publisher(self._wake_writer)
+        self.reconnect_count = -1  # the first connection is none
+        self._endpoints = endpoints
+        self._place = 0
+        self._silence_s = silence_ms / 1000
+        self._producer_id = secrets.token_bytes(16)
+        self._epoch = 0
+        self._control: deque[Any] = deque()
+        self._dirty: dict[int, Holder] = {}
+        self._wake = asyncio.Event()
+        self._flushed = asyncio.Event()
+        self._is_up = asyncio.Event()
+        self._requests = Requests()
+        self._consumers: dict[str, Consumer] = {}
+        self._attaching: dict[str, asyncio.Task[None]] = {}
+        self._get_holders: dict[tuple[str, int], GetHolder] = {}  # by queue and attach
+        self._get_lock = asyncio.Lock()
+        self._got: tuple[str, list[Delivery]] | None = None
+        self._received = 0
+        self._silent_losses = 0
+        self._refusals = 0
+        self._last_error: QuorumError | None = None
+        self._failure: QuorumError | None = None
+        self._failed = asyncio.Event()
+        self._is_closing = False
+        self._call: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- life
+
+    async def open(self, timeout_ms: int) -> None:
+        """Starts, and waits for the first stream. Raises what the service answers if it refuses."""
+        self._task = asyncio.create_task(self._run(), name="quorum-session")
+        up = asyncio.create_task(self._is_up.wait())
+        failed = asyncio.create_task(self._failed.wait())
+        await asyncio.wait({up, failed}, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        failed.cancel()
+        if self._failure is not None:
+            raise self._failure
+        if not self._is_up.is_set():
+            why = self._last_error or f"nothing from {', '.join(self._endpoints)}"
+            raise TimedOut(f"no session within {timeout_ms} ms; lately: {why}")
+
+    async def close(self, timeout_ms: int) -> None:
+        """Waits for what is under way, then ends the stream so that everything written is still read."""
+        if self._task is None:
+            return
+        if self._failure is None and timeout_ms and self._is_up.is_set():
+            deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+            while self._is_up.is_set() and not (self.publisher.is_idle and self._is_flushed()):
+                if asyncio.get_running_loop().time() >= deadline:
+                    break
+                await asyncio.sleep(0.005)
+        self._is_closing = True
+        closed = ClosedError("the client has been closed")
+        if self._call is not None and self._is_up.is_set():
+            await self._half_close()
+        tasks = [self._task, *self._attaching.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = None
+        self._give_up(closed)
+
+    async def stream(self) -> None:
+        """Waits until a stream is up. Raises if there never will be one."""
+        while not self._is_up.is_set():
+            if self._failure is not None:
+                raise self._failure
+            up = asyncio.ensure_future(self._is_up.wait())
+            failed = asyncio.ensure_future(self._failed.wait())
+            try:
+                await asyncio.wait({up, failed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                up.cancel()
+                failed.cancel()
+
+    # ---- requests (consumer.ConsumerLink)
+
+    def dirty(self, holder: Holder) -> None:
+        self._dirty[id(holder)] = holder
+        self._wake_writer()
+
+    def next_request_id(self) -> int:
+        return self._requests.next_id()
+
+    def expect(self, request_id: int, doing: str) -> asyncio.Future[Any]:
+        return self._requests.expect(request_id, doing)
+
+    async def attach(self, consumer: Consumer) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if consumer.consumer_tag in self._consumers:
+            raise UsageError(f"consumer tag {consumer.consumer_tag!r} is in use in this client")
+        self._consumers[consumer.consumer_tag] = consumer
+        task = self._start_attaching(consumer)
+        timeout_ms = consumer.options.timeout_ms
+        done, _ = await asyncio.wait({task}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        if done and task.cancelled():
+            raise self._failure or ClosedError(f"{consumer} was cancelled while it was being attached")
+        if not done:
+            task.cancel()
+            self._consumers.pop(consumer.consumer_tag, None)
+            if self._is_up.is_set():  # the service may attach it still
+                self._send_cancel(consumer, self.next_request_id(), return_held=True)
+            why = f"; lately: {self._last_error}" if self._last_error is not None else ""
+            consumer.end(TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
+
+    async def cancel(self, consumer: Consumer, return_held: bool, timeout_ms: int | None) -> None:
+        consumer.end(None)  # from here on it is not attached again
+        task = self._attaching.get(consumer.consumer_tag)
+        if task is not None:
+            task.cancel()
+        if self._is_up.is_set():
+            request_id = self.next_request_id()
+            answer = self.expect(request_id, f"cancelling {consumer}")
+            self._flush_dispositions(consumer)
+            self._send_cancel(consumer, request_id, return_held=return_held)
+            limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+            try:
+                await within(limit_ms, answer, f"cancelling {consumer}")
+            except ConnectionLost:
+                pass  # the stream took the consumer with it
+        if return_held:
+            consumer.void()
+            self._consumers.pop(consumer.consumer_tag, None)
+
+    async def drain(self, consumer: Consumer) -> None:
+        if not self._is_up.is_set():
+            return  # asked for after the next attach
+        request_id = self.next_request_id()
+        answer = self.expect(request_id, f"draining {consumer}")
+        self._send(credit=consumer.drain_request(request_id))
+        try:
+            await within(self.timeout_ms, answer, f"draining {consumer}")
+        except ConnectionLost:
+            pass  # asked again after the next attach
+
+    async def get(self, queue: str, count: int, settled: bool) -> list[Delivery]:
+        """Takes up to `count` messages. One get at a time: its deliveries are those before its answer.
+
+        Repeated after a lost connection unless settled: those messages may have gone with it.
+        """
+        async with self._get_lock:
+            while True:
+                await self.stream()
+                request_id = self.next_request_id()
+                answer = self.expect(request_id, f"get from {queue!r}")
+                got: list[Delivery] = []
+                self._got = (queue, got)
+                self._send(
+                    get=queue_pb2.SessionGet(request_id=request_id, queue=queue, count=count, settled=settled)
+                )
+                try:
+                    await answer
+                except ConnectionLost:
+                    if settled:
+                        raise
+                    continue
+                finally:
+                    self._got = None
+                if settled:
+                    for delivery in got:
+                        delivery.holder.held.remove(delivery.first_tag, delivery.last_tag)
+                return got
+
+    # ---- the stream
+
+    async def _run(self) -> None:
+        try:
+            await self._keep_a_stream()
+        except Exception as error:
+            # a defect, here or below: nobody may wait for ever because of it
+            self._give_up(ServiceError(f"the client has failed: {error!r}"))
+            raise
+
+    async def _keep_a_stream(self) -> None:
+        pause = PAUSE_FIRST_S
+        while not self._is_closing:
+            decided = self.publisher.decided_batches
+            error = await self._one_stream(self._endpoints[self._place])
+            if self._is_closing:
+                return
+            was_up = self._is_up.is_set()
+            self._lost(error)
+            if self.publisher.decided_batches > decided:
+                self._refusals = self._silent_losses = 0
+            if not self._may_go_on(error, was_up):
+                self._give_up(error)
+                return
+            pause = PAUSE_FIRST_S if was_up and self._refusals == 0 else min(pause * 2, PAUSE_LIMIT_S)
+            self._place = (self._place + 1) % len(self._endpoints)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+
+    async def _one_stream(self, endpoint: str) -> QuorumError:
+        """Opens a stream, serves it to its end, and says why it ended."""
+        self._epoch += 1
+        channel = open_channel(endpoint)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            call = queue_pb2_grpc.QueueStub(channel).Session()
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                opened = await self._open_stream(call)
+            self._opened(endpoint, call, opened)
+            tasks = [asyncio.create_task(job) for job in (self._read(call), self._write(call), self._watch())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+            return ConnectionLost(f"{endpoint} ended the stream")
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, f"session with {endpoint}")
+        except TimeoutError:
+            return TimedOut(f"{endpoint} did not open a session within {OPEN_TIMEOUT_S} s")
+        except asyncio.InvalidStateError as error:  # a write after the call has ended
+            return ConnectionLost(f"{endpoint}: {error}")
+        except QuorumError as error:
+            return error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._call = None
+            await channel.close()
+
+    async def _open_stream(self, call: Any) -> Any:
+        await call.write(
+            queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=self._producer_id, epoch=self._epoch))
+        )
+        response = await call.read()
+        if response is grpc.aio.EOF:
+            raise ConnectionLost("the stream ended before it was opened")
+        if response.WhichOneof("response") != "opened":
+            raise ServiceError(f"the first answer is {response.WhichOneof('response')}, not opened")
+        return response.opened
+
+    def _opened(self, endpoint: str, call: Any, opened: Any) -> None:
+        self.endpoint, self.node, self._call = endpoint, opened.node, call
+        self.reconnect_count += 1
+        self.publisher.limits = Limits(
+            opened.window_bytes,
+            opened.max_message_bytes,
+            opened.max_batch_messages,
+            opened.max_window_messages,
+            opened.max_batch_bytes or Limits().max_batch_bytes,
+        )
+        self.publisher.resend_all()
+        self._control.clear()
+        self._is_up.set()
+        for consumer in list(self._consumers.values()):
+            self._start_attaching(consumer)
+        self._wake_writer()
+
+    async def _read(self, call: Any) -> None:
+        handlers: dict[str, Callable[[Any], None]] = {
+            "confirms": self.publisher.decide,
+            "delivery": self._on_delivery,
+            "done": self._on_done,
+            "failed": self._requests.failed,
+            "attached": self._on_attached,
+            "cancelled": self._on_cancelled,
+            "drained": self._on_drained,
+        }
+        while (response := await call.read()) is not grpc.aio.EOF:
+            self._received += 1
+            kind = response.WhichOneof("response")
+            if kind in handlers:
+                handlers[kind](getattr(response, kind))
+            elif kind == "opened":
+                raise ServiceError("the session was opened twice")
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            request = self._next_request()
+            if request is None:
+                self._flushed.set()
+                self._wake.clear()
+                await self._wake.wait()
+                self._flushed.clear()
+                continue
+            await call.write(request)
+
+    async def _watch(self) -> None:
+        """Ends when the service owes an answer and has been silent too long. Counts its own ticks, not the
+        clock: a process that was stopped itself must not blame the other side."""
+        seen, silent_s = self._received, 0.0
+        patience_s = self._silence_s * 2 ** min(self._silent_losses, 4)
+        while True:
+            await asyncio.sleep(WATCH_S)
+            is_owed = not self.publisher.is_idle or bool(self._requests)
+            if self._received != seen or not is_owed:
+                seen, silent_s = self._received, 0.0
+                continue
+            silent_s += WATCH_S
+            if silent_s >= patience_s:
+                self._silent_losses += 1
+                raise ConnectionLost(f"{self.endpoint} was silent for {silent_s:.1f} s")
+
+    def _next_request(self) -> Any:
+        if self._control:
+            return self._control.popleft()
+        while self._dirty:
+            key = next(iter(self._dirty))
+            request = self._dirty[key].next_request()
+            if request is not None:
+                return request
+            del self._dirty[key]
+        return self.publisher.next_request()
+
+    # ---- answers
+
+    def _on_delivery(self, wire: Any) -> None:
+        if not wire.consumer_tag:
+            self._on_got(wire)
+            return
+        consumer = self._consumers.get(wire.consumer_tag)
+        if consumer is None or (consumer.attach and wire.attach != consumer.attach):
+            return  # cancelled, or of an attachment before this one: the queue has them back
+        consumer.receive(wire)
+
+    def _on_got(self, wire: Any) -> None:
+        if self._got is None:
+            raise ServiceError(f"{wire.count} messages came that no get had asked for")
+        queue, deliveries = self._got
+        holder = self._get_holders.get((queue, wire.attach))
+        if holder is None:
+            holder = self._get_holders[queue, wire.attach] = GetHolder(self, queue, "")
+        deliveries.append(holder.receive(wire))
+
+    def _on_done(self, done: Any) -> None:
+        for request_id in done.request_ids:
+            self._requests.answered(request_id, done)
+
+    def _on_attached(self, attached: Any) -> None:
+        consumer = self._consumers.get(attached.consumer_tag)
+        if consumer is not None:
+            consumer.attach = attached.attach
+        self._requests.answered(attached.request_id, attached)
+
+    def _on_cancelled(self, cancelled: Any) -> None:
+        consumer = self._consumers.get(cancelled.consumer_tag)
+        if consumer is None:
+            return
+        error = from_status(cancelled.status, f"{consumer} was ended by the service")
+        consumer.void()
+        if isinstance(error, UnavailableError):
+            self._start_attaching(consumer)
+            return
+        del self._consumers[consumer.consumer_tag]
+        consumer.end(error)
+
+    def _on_drained(self, drained: Any) -> None:
+        consumer = self._consumers.get(drained.consumer_tag)
+        if consumer is not None:
+            consumer.drained()
+
+    # ---- inside
+
+    def _send(self, **request: Any) -> None:
+        self._control.append(queue_pb2.SessionRequest(**request))
+        self._wake_writer()
+
+    def _send_cancel(self, consumer: Consumer, request_id: int, *, return_held: bool) -> None:
+        tag = consumer.consumer_tag
+        self._send(cancel=queue_pb2.Cancel(request_id=request_id, consumer_tag=tag, return_held=return_held))
+
+    def _wake_writer(self) -> None:
+        self._wake.set()
+
+    def _is_flushed(self) -> bool:
+        return self._flushed.is_set() and not self._wake.is_set()
+
+    def _flush_dispositions(self, holder: Holder) -> None:
+        """What this holder has disposed of goes before the next request."""
+        while (request := holder.next_request()) is not None:
+            self._control.append(request)
+
+    def _start_attaching(self, consumer: Consumer) -> asyncio.Task[None]:
+        running = self._attaching.get(consumer.consumer_tag)
+        if running is not None:
+            return running
+        task = asyncio.create_task(self._attach(consumer))
+        self._attaching[consumer.consumer_tag] = task
+        task.add_done_callback(lambda _: self._attaching.pop(consumer.consumer_tag, None))
+        return task
+
+    async def _attach(self, consumer: Consumer) -> None:
+        """Attaches until it holds or is refused for good; the consumer hears about it, not this task's
+        caller."""
+        while not consumer.is_ended:
+            try:
+                await self.stream()
+                request_id = self.next_request_id()
+                answer = self.expect(request_id, f"attaching {consumer}")
+                self._send(attach=consumer.attach_request(request_id))
+                await answer
+                if consumer.wants_drain:
+                    await self.drain(consumer)
+                return
+            except UnavailableError:
+                await asyncio.sleep(ATTACH_PAUSE_S)
+            except QuorumError as error:
+                self._consumers.pop(consumer.consumer_tag, None)
+                consumer.end(error)
+
+    def _lost(self, error: QuorumError) -> None:
+        """The stream has ended: nothing of it is left."""
+        self._is_up.clear()
+        self._last_error = error
+        self._control.clear()
+        self._dirty.clear()
+        self._requests.lost(error)
+        for holder in self._get_holders.values():
+            holder.void()
+        self._get_holders.clear()
+        for consumer in list(self._consumers.values()):
+            consumer.void()
+            if consumer.is_ended or consumer.is_drained:
+                consumer.end(None)
+                del self._consumers[consumer.consumer_tag]
+
+    def _may_go_on(self, error: QuorumError, was_up: bool) -> bool:
+        """Whether another stream may do better."""
+        if error.reason in PRODUCER_FORGOTTEN:
+            self.publisher.fail_all(error, for_good=False)
+            self.publisher.restart_numbers()
+            self._producer_id = secrets.token_bytes(16)
+            self._epoch = 0
+            return True
+        if not isinstance(error, RefusedError) or error.reason in CURED_BY_EPOCH:
+            return True
+        self._refusals += 1
+        return (was_up or self.reconnect_count >= 0) and self._refusals < REFUSALS_BEFORE_GIVING_UP
+
+    def _give_up(self, error: QuorumError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._lost(error)
+        self.publisher.fail_all(error, for_good=True)
+        ended = None if isinstance(error, ClosedError) else error
+        for consumer in list(self._consumers.values()):
+            consumer.end(ended)
+        self._consumers.clear()
+        self._failed.set()
+
+    async def _half_close(self) -> None:
+        """Says that nothing more will be written, and gives the service a moment to read it all."""
+        task = self._task
+        assert task is not None
+        try:
+            async with asyncio.timeout(CLOSE_FLUSH_S):
+                await self._call.done_writing()
+            await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the stream is gone already

@@ -1,0 +1,177 @@
+"""Python values to the API's and back: properties, application properties, queue arguments.
+
+Properties may be given as a `Properties` record or as a mapping with AMQP names ("correlation-id");
+underscores are taken for hyphens. The header's fields (durable, priority, ttl) are among them. A bool is a
+bool before it is an int: True and 1 are different values to a selector. Integers have 64 bits.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quorum.client.errors import UsageError
+from quorum.v1 import queue_pb2
+
+FieldValue = bool | int | float | str | bytes
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """AMQP 1.0 §3.2.1 and §3.2.4: a message's header and properties. None is absent. Times are ms since the
+    epoch."""
+
+    durable: bool | None = None
+    priority: int | None = None
+    ttl_ms: int | None = None
+    message_id: str | None = None
+    user_id: str | None = None
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+    def to_dict(self) -> dict[str, bool | int | str]:
+        """What is present, by AMQP name, in the order of the fields."""
+        present = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {
+            ("ttl" if name == "ttl_ms" else name.replace("_", "-")): value
+            for name, value in present
+            if value is not None
+        }
+
+
+FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Properties))
+_UNSIGNED = "a whole number from 0"
+_ALLOWED: dict[str, str] = {
+    "durable": "true or false",
+    "priority": _UNSIGNED,
+    "ttl_ms": _UNSIGNED,
+    "group_sequence": _UNSIGNED,
+    "absolute_expiry_time": "a whole number, ms since 1970",
+    "creation_time": "a whole number, ms since 1970",
+}
+"""What fields hold that do not hold text, for errors."""
+_FIELD_BY_NAME: dict[str, str] = {name.replace("_", "-"): name for name in FIELD_NAMES} | {"ttl": "ttl_ms"}
+
+
+def field_name(name: str) -> str:
+    """The record's field for an AMQP name; refuses an unknown one, naming the nearest."""
+    known = _FIELD_BY_NAME.get(name.replace("_", "-"))
+    if known is None:
+        nearest = difflib.get_close_matches(name, list(_FIELD_BY_NAME), n=1)
+        known_names = ", ".join(each for each in _FIELD_BY_NAME if each != "ttl-ms")
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {known_names}"
+        raise UsageError(f"unknown property {name!r}; {hint}")
+    return known
+
+
+def set_value(target: Any, value: FieldValue, name: str) -> None:
+    """Fills a queue_pb2.Value."""
+    if isinstance(value, bool):
+        target.boolean = value
+    elif isinstance(value, int):
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise UsageError(f"value of {name!r} does not fit 64 bits: {value}")
+        target.integer = value
+    elif isinstance(value, float):
+        target.floating = value
+    elif isinstance(value, str):
+        target.text = value
+    elif isinstance(value, bytes | bytearray | memoryview):
+        target.binary = bytes(value)
+    else:
+        raise UsageError(
+            f"value of {name!r} is a {type(value).__name__}; allowed: bool, int, float, str, bytes"
+        )
+
+
+def get_value(value: Any) -> FieldValue | None:
+    """The Python value of a queue_pb2.Value; None if it has no kind."""
+    kind = value.WhichOneof("kind")
+    if kind is None:
+        return None
+    result: FieldValue = getattr(value, kind)
+    return result
+
+
+def arguments(given: Mapping[str, object] | None) -> dict[str, Any]:
+    """Queue arguments as Values. A list of names becomes one text with commas."""
+    result: dict[str, Any] = {}
+    for name, value in (given or {}).items():
+        plain = value
+        if isinstance(value, list | tuple):
+            if not all(isinstance(item, str) for item in value):
+                raise UsageError(f"argument {name!r}: a list may hold text only")
+            plain = ",".join(value)
+        target = queue_pb2.Value()
+        set_value(target, plain, name)  # type: ignore[arg-type]  # set_value refuses other types
+        result[name] = target
+    return result
+
+
+def values_to_dict(values: Mapping[str, Any]) -> dict[str, FieldValue | None]:
+    """A map of Values as a dict, sorted by name (a protobuf map has no order)."""
+    return {name: get_value(values[name]) for name in sorted(values)}
+
+
+def encode_properties(
+    properties: Properties | Mapping[str, object] | None,
+    application_properties: Mapping[str, FieldValue] | None,
+) -> Any:
+    """A queue_pb2.Properties, or None where there is nothing to say."""
+    if properties is None and not application_properties:
+        return None
+    result = queue_pb2.Properties()
+    if isinstance(properties, Properties):
+        present: Mapping[str, object] = {name: getattr(properties, name) for name in FIELD_NAMES}
+    else:
+        present = {field_name(name): value for name, value in (properties or {}).items()}
+    for name, value in present.items():
+        if value is None:
+            continue
+        try:
+            if isinstance(value, bool) != (name == "durable"):
+                raise TypeError
+            setattr(result, name, value)
+        except (TypeError, ValueError) as problem:
+            amqp_name = "ttl" if name == "ttl_ms" else name.replace("_", "-")
+            raise UsageError(
+                f"property {amqp_name!r} cannot be {value!r}; allowed: {_ALLOWED.get(name, 'text')}"
+            ) from problem
+    for name, value in (application_properties or {}).items():
+        try:
+            set_value(result.application_properties[name], value, name)
+        except UnicodeEncodeError as problem:
+            raise UsageError(f"application property {name!r} is no text: half a surrogate pair") from problem
+    return result
+
+
+def decode_properties(message: Any) -> Properties:
+    """The record of a queue_pb2.Properties."""
+    return Properties(**{name: getattr(message, name) for name in FIELD_NAMES if message.HasField(name)})
+
+
+def property_filter(given: Mapping[str, Mapping[str, FieldValue]]) -> Any:
+    """A queue_pb2.PropertyFilter from {"properties": {...}, "application_properties": {...}}."""
+    result = queue_pb2.PropertyFilter()
+    for section, entries in given.items():
+        if section.replace("-", "_") not in ("properties", "application_properties"):
+            raise UsageError(
+                f"unknown section {section!r} of a property filter; known: properties, application_properties"
+            )
+        target = getattr(result, section.replace("-", "_"))
+        for name, value in entries.items():
+            set_value(target[name], value, name)
+    return result

@@ -1,0 +1,251 @@
+"""A node's configuration: flags over `QUORUM_...` environment variables over a TOML file over defaults.
+
+Checked as a whole before anything is started; every finding is told at once, each in a line that names the key, the
+value and what is allowed. The shared secret itself is never a value here, only the file it stands in: flags and
+environments are readable by other processes. docs/configuration.md holds `reference()`, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from quorum.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorum.replication.group import GroupConfig
+
+MIB = 1 << 20
+ENV_PREFIX = "QUORUM_"
+MAX_MEMBERS = 15
+"""Beyond a handful every write waits for more machines than any failure plan asks for."""
+MIN_SECRET_BYTES = 16
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no name; allowed: 1..64 of A-Z a-z 0-9 . _ - , beginning with a letter or digit"
+        )
+    return value
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"{value!r} is no address; wanted: host:port, as in node-1.example:7400 or [::1]:7400"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class MemberAddresses(BaseModel):
+    """Where the other members, and clients, find a member."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    peer: Address = Field(description="host:port for the other members (7401 by custom)")
+    client: Address = Field(description="host:port for clients (7400 by custom)")
+
+
+class NodeConfig(BaseSettings):
+    """One member. Make it with `load`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        nested_model_default_partial_update=False,
+    )
+
+    name: Name = Field(description="this member's name; one of those in `members`")
+    cluster: Name = Field("quorum", description="the cluster's name: members of another one are refused")
+    members: dict[Name, MemberAddresses] = Field(
+        min_length=1,
+        max_length=MAX_MEMBERS,
+        description="all members by name, this one included, the same on all: `[members.NAME]` with `peer` and "
+        "`client`, each `host:port`; in the environment as one JSON object",
+    )
+    data_dir: Path = Field(description="directory of the log; of this member alone, on a local disk")
+    secret_file: Path = Field(
+        description=f"file with the secret that members prove to each other, {MIN_SECRET_BYTES} bytes or more, "
+        "the same on all; readable by the service alone"
+    )
+    listen: Address | None = Field(
+        None, description="host:port to listen on for clients, where it is not this member's `client` address"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="what is written to stderr"
+    )
+    queue_groups: int = Field(
+        3,
+        ge=1,
+        le=64,
+        description="Raft groups for queues; the same on all members, fixed when the cluster begins",
+    )
+    lease_ms: int = Field(
+        4_000, ge=500, le=60_000, description="how long a member may deliver after a leader last heard of it"
+    )
+    election_timeout_min_ms: int = Field(
+        500,
+        ge=100,
+        le=60_000,
+        description="a follower that hears no leader for this long, or up to the next, stands",
+    )
+    election_timeout_max_ms: int = Field(1_000, ge=150, le=120_000, description="see above")
+    heartbeat_ms: int = Field(
+        100, ge=10, le=10_000, description="how often an idle leader speaks to its followers"
+    )
+    leader_fallback_ms: int = Field(
+        1_500, ge=200, le=120_000, description="a leader that hears no majority for this long steps down"
+    )
+    max_message_bytes: int = Field(16 * MIB, ge=1, le=16 * MIB, description="body of one message")
+    max_batch_messages: int = Field(16_384, ge=1, le=65_536, description="messages of one batch")
+    max_batch_bytes: int = Field(18 * MIB, ge=1024, le=18 * MIB, description="one batch, properties included")
+    session_window_bytes: int = Field(
+        8 * MIB, ge=64 * 1024, description="unconfirmed bytes of one session; past it, its stream is not read"
+    )
+    node_window_bytes: int = Field(
+        256 * MIB, ge=MIB, description="unconfirmed bytes of all sessions of this node"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> NodeConfig:
+        if self.name not in self.members:
+            raise ValueError(
+                f"name is {self.name!r}, which is not among members: {', '.join(sorted(self.members))}"
+            )
+        addresses = [address for each in self.members.values() for address in (each.peer, each.client)]
+        twice = sorted({address for address in addresses if addresses.count(address) > 1})
+        if twice:
+            raise ValueError(f"members: the address {twice[0]} is given twice")
+        if self.election_timeout_min_ms >= self.election_timeout_max_ms:
+            raise ValueError(
+                f"election_timeout_min_ms is {self.election_timeout_min_ms}; it has to be below "
+                f"election_timeout_max_ms, which is {self.election_timeout_max_ms}"
+            )
+        if 3 * self.heartbeat_ms > self.election_timeout_min_ms:
+            raise ValueError(
+                f"heartbeat_ms is {self.heartbeat_ms}; at most a third of election_timeout_min_ms is allowed, "
+                f"{self.election_timeout_min_ms // 3}"
+            )
+        if self.leader_fallback_ms < self.election_timeout_max_ms:
+            raise ValueError(
+                f"leader_fallback_ms is {self.leader_fallback_ms}; at least election_timeout_max_ms is needed, "
+                f"{self.election_timeout_max_ms}"
+            )
+        if self.session_window_bytes > self.node_window_bytes:
+            raise ValueError(
+                f"session_window_bytes is {self.session_window_bytes}; at most node_window_bytes is allowed, "
+                f"{self.node_window_bytes}"
+            )
+        return self
+
+    @property
+    def client_address(self) -> str:
+        """Where this member listens for clients."""
+        return self.listen or self.members[self.name].client
+
+    def read_secret(self) -> bytes:
+        """The shared secret, without white space around it. Raises ConfigError."""
+        try:
+            secret = self.secret_file.read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(f"secret_file {self.secret_file} cannot be read: {error.strerror}") from error
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(
+                f"secret_file {self.secret_file} holds {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"
+            )
+        return secret
+
+    def raft_config(self) -> GroupConfig:
+        """The timing of this member's Raft groups."""
+        from quorum.replication.group import GroupConfig
+
+        return GroupConfig(
+            election_min_s=self.election_timeout_min_ms / 1000,
+            election_max_s=self.election_timeout_max_ms / 1000,
+            heartbeat_s=self.heartbeat_ms / 1000,
+            leader_fallback_s=self.leader_fallback_ms / 1000,
+        )
+
+
+def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
+    """A checked configuration. flags: what the command line sets; None values are left out. Raises ConfigError."""
+
+    class Loaded(NodeConfig):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            sources = (init_settings, env_settings)
+            return sources if file is None else (*sources, TomlConfigSettingsSource(settings_cls, file))
+
+    origin = "the configuration" if file is None else str(file)
+    if file is not None and not file.is_file():
+        raise ConfigError(f"there is no configuration file {file}")
+    try:
+        return Loaded(**{key: value for key, value in (flags or {}).items() if value is not None})
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{origin}: {finding}" for finding in _findings(error))) from error
+    except SettingsError as error:
+        raise ConfigError(f"QUORUM_MEMBERS is no JSON object: {error.__cause__ or error}") from error
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{origin} cannot be read: {error}") from error
+
+
+def _findings(error: ValidationError) -> list[str]:
+    found = []
+    for each in error.errors(include_url=False):
+        key = ".".join(str(part) for part in each["loc"])
+        if each["type"] == "extra_forbidden":
+            known = MemberAddresses.model_fields if len(each["loc"]) > 1 else NodeConfig.model_fields
+            close = difflib.get_close_matches(str(each["loc"][-1]), list(known), n=1)
+            found.append(f"unknown key {key}" + (f"; did you mean {close[0]}?" if close else ""))
+        elif each["type"] == "missing":
+            found.append(f"{key} is missing; it has no default")
+        else:
+            text = each["msg"].removeprefix("Value error, ")
+            value = "" if not key or "Value error" in each["msg"] else f" (it is {each['input']!r})"
+            found.append(f"{key}: {text}{value}" if key else text)
+    return found
+
+
+def reference() -> str:
+    """Every key as rows of a Markdown table: key, environment variable, default, meaning."""
+    rows = ["| key | environment | default | meaning |", "|---|---|---|---|"]
+    for name, field in NodeConfig.model_fields.items():
+        default = "" if field.is_required() else _plain(field.default)
+        rows.append(f"| `{name}` | `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def _plain(default: object) -> str:
+    if isinstance(default, int) and default >= MIB and default % MIB == 0:
+        return f"{default} ({default // MIB} MiB)"
+    return "" if default is None else str(default)

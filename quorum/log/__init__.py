@@ -1,0 +1,46 @@
+"""The node's one append-only log: write-ahead log, Raft journal and message store for all its groups.
+
+`Log` is the door. What a queue is, nobody here knows. docs/log-format.md describes the bytes.
+"""
+
+from quorum.log.errors import (
+    Damage,
+    DiskFull,
+    EntryMissing,
+    LogClosed,
+    LogDamaged,
+    LogError,
+    LogFailed,
+    LogFull,
+    LogLocked,
+    LogUnknown,
+)
+from quorum.log.files import File, Files, Lock, RealFiles
+from quorum.log.inspection import RecordInfo, inspect
+from quorum.log.journal import Journal
+from quorum.log.log import Log
+from quorum.log.record import RecordKind
+from quorum.log.writer import LogStats
+
+__all__ = [
+    "Damage",
+    "DiskFull",
+    "EntryMissing",
+    "File",
+    "Files",
+    "Journal",
+    "Lock",
+    "Log",
+    "LogClosed",
+    "LogDamaged",
+    "LogError",
+    "LogFailed",
+    "LogFull",
+    "LogLocked",
+    "LogStats",
+    "LogUnknown",
+    "RealFiles",
+    "RecordInfo",
+    "RecordKind",
+    "inspect",
+]

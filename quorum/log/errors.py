@@ -1,0 +1,74 @@
+"""What can go wrong with a node's log, and whose business it is.
+
+LogError
+  LogFailed         a write or sync failed: the process must stop, the log refuses everything from here on
+    DiskFull        ... because the disk had no room for bytes that were promised to it
+  LogFull           no room for another segment: nothing of the append was taken, the log stays usable
+  LogDamaged        bytes that were once synced are wrong or gone: an operator's or a peer's business
+  LogUnknown        written by a newer format than this program knows
+  LogLocked         another process holds the directory
+  LogClosed         used before open() or after close()
+  EntryMissing      no such (group, index) here
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class LogError(Exception):
+    """Anything this package raises on purpose, misuse (ValueError) apart."""
+
+
+class LogFailed(LogError):
+    """A write or sync failed. What is on disk is unknown; it is never retried, the process has to stop."""
+
+
+class DiskFull(LogFailed):
+    """The disk refused bytes inside a segment that had been allocated."""
+
+
+class LogFull(LogError):
+    """There is no room for another segment. The append that raised this left no trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One damaged place. lsn is None if no record can be named, known (group, term, index) if legible."""
+
+    path: str
+    offset: int
+    lsn: int | None
+    reason: str
+    known: tuple[int, int, int] | None = None
+
+    def __str__(self) -> str:
+        what = "" if self.lsn is None else f", LSN {self.lsn}"
+        if self.known is not None:
+            group, term, index = self.known
+            what += f" (group {group}, term {term}, index {index})"
+        return f"{self.path} at byte {self.offset}{what}: {self.reason}"
+
+
+class LogDamaged(LogError):
+    """Synced bytes are wrong or gone. Nothing was changed on disk."""
+
+    def __init__(self, *damages: Damage) -> None:
+        super().__init__("; ".join(str(damage) for damage in damages))
+        self.damages = damages
+
+
+class LogUnknown(LogError):
+    """A format number or record kind that this program does not know."""
+
+
+class LogLocked(LogError):
+    """Another process has this directory open."""
+
+
+class LogClosed(LogError):
+    """The log is not open."""
+
+
+class EntryMissing(LogError, LookupError):
+    """No entry of this group has this index here: never written, cut, or dropped with a snapshot."""

@@ -1,0 +1,252 @@
+"""The disk as the log sees it: the few calls it needs, so that a simulated disk can take their place.
+
+What the log relies on, and nothing more:
+
+- bytes written to a file survive a power cut after that file's `sync` or `sync_data`, not before; until then
+  any 512-byte sector may hold its old or its new bytes, independently of its neighbours;
+- a created, renamed or removed name survives after `sync_directory`;
+- `allocate` makes the file that long, reads as zeros, and later writes inside need no new room.
+
+Errors are OSError, as the operating system raises them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+TEMPORARY = ".new"
+"""The end of the name of a file that is not whole yet; what a crash leaves of such files is removed."""
+
+
+class File(Protocol):
+    """An open file. `pread` may be called from any thread, everything else from one."""
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
+        """Write the buffers one after the other at offset; how many bytes were taken, perhaps not all."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """At most length bytes from offset; fewer only at the end of the file."""
+
+    def sync_data(self) -> None:
+        """Everything written so far survives a power cut (fdatasync)."""
+
+    def sync(self) -> None:
+        """The same, with the file's metadata (fsync)."""
+
+    def allocate(self, length: int) -> None:
+        """Reserve room for length bytes from the start and make the file at least that long."""
+
+    def truncate(self, length: int) -> None:
+        """Make the file this long."""
+
+    def size(self) -> int:
+        """The file's length in bytes."""
+
+    def close(self) -> None:
+        """Give the handle back. Syncs nothing."""
+
+
+class Lock(Protocol):
+    """An exclusive hold on a directory."""
+
+    def release(self) -> None:
+        """Let others have it."""
+
+
+class Files(Protocol):
+    """Everything that is done with names."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make sure that the directory exists, durably."""
+
+    def create(self, path: Path) -> File:
+        """A new empty file to write and read; an old one of this name is emptied."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """An existing file; FileNotFoundError if there is none."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, replacing what had it."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Names made, changed and removed in this directory survive a power cut."""
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Room left where this directory lives."""
+
+    def lock(self, path: Path) -> Lock:
+        """Hold this lock file exclusively; BlockingIOError if another holds it."""
+
+
+class RealFile:
+    """A file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
+        return os.pwritev(self._fd, buffers, offset)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < length:  # a read may be cut short by the kernel's own limits, not only by the end
+            data = os.pread(self._fd, length - got, offset + got)
+            if not data:
+                break
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def allocate(self, length: int) -> None:
+        os.posix_fallocate(self._fd, 0, length)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._fd, length)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealLock:
+    """flock on an open descriptor: the kernel lets go of it when the process dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    def make_directory(self, path: Path) -> None:
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def create(self, path: Path) -> File:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o640))
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        return RealFile(os.open(path, flags | os.O_CLOEXEC))
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def list_directory(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def free_bytes(self, path: Path) -> int:
+        figures = os.statvfs(path)
+        return figures.f_bavail * figures.f_frsize
+
+    def lock(self, path: Path) -> Lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return RealLock(descriptor)
+
+
+def write_fully(file: File, buffers: Sequence[bytes], offset: int, *, most: int = 1024) -> int:
+    """Write all buffers at offset, however few bytes one call takes; the offset behind them.
+
+    most is how many buffers one call may carry (IOV_MAX). A call that takes nothing is an error: trying for
+    ever would hang the node.
+    """
+    start = 0
+    count = len(buffers)
+    while start < count:
+        batch: Sequence[bytes] = buffers[start : start + most]
+        wanted = sum(map(len, batch))
+        taken = file.pwritev(batch, offset)
+        offset += taken
+        start += len(batch)
+        if taken == wanted:
+            continue
+        left = memoryview(b"".join(batch))[taken:]
+        while left:
+            taken = file.pwritev([bytes(left)], offset)
+            if taken == 0:
+                raise OSError("the disk took no byte of a write")
+            offset += taken
+            left = left[taken:]
+    return offset
+
+
+def read_file(files: Files, path: Path) -> bytes:
+    """A small file, whole."""
+    file = files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def prepare_file(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
+    """Write a file's bytes under a temporary name, synced. An OSError leaves nothing behind, the old file
+    stays."""
+    temporary = temporary_path(path)
+    file = files.create(temporary)
+    try:
+        try:
+            write_fully(file, buffers, 0)
+            file.sync()
+        finally:
+            file.close()
+    except OSError:
+        files.unlink(temporary)
+        raise
+
+
+def commit_file(files: Files, path: Path) -> None:
+    """Put a prepared file in its place, durably. After an OSError either file may be there."""
+    files.rename(temporary_path(path), path)
+    files.sync_directory(path.parent)
+
+
+def temporary_path(path: Path) -> Path:
+    """The name a file has until it is whole."""
+    return path.with_name(path.name + TEMPORARY)

@@ -1,0 +1,157 @@
+"""One group's part of the log as a Raft journal: entries, terms, hard state, snapshots.
+
+Nothing here keeps a body: entries are read back through the log. Every change is a record in the log and
+counts when the log's synced LSN has reached it. One thread, the log's.
+
+The view is first_index .. last_index (empty if last_index is first_index - 1); the term of the entry just
+before first_index is known too, so that an append after it can be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quorum.log.contents import encode_keep_to, encode_vote
+from quorum.log.errors import Damage, LogDamaged
+from quorum.log.record import RecordKind
+from quorum.log.snapshots import SnapshotStore
+from quorum.log.table import GroupTable
+
+if TYPE_CHECKING:
+    from quorum.log.log import Log
+
+
+class Journal:
+    """The Raft journal of one group."""
+
+    def __init__(self, log: Log, group: int, table: GroupTable) -> None:
+        self._log = log
+        self.group = group
+        self._table = table
+        self._snapshots = SnapshotStore(log.files, log.directory, group)
+
+    # ---- entries
+
+    @property
+    def first_index(self) -> int:
+        """The first entry of the view."""
+        return self._table.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The last entry; first_index - 1 if there is none."""
+        return self._table.last_index
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry from first_index - 1 to last_index; EntryMissing elsewhere."""
+        return self._table.term_at(index)
+
+    def length_at(self, index: int) -> int:
+        """How many bytes the body of an entry of the view has."""
+        span, at = self._table.view(index)
+        return span.lengths[at]
+
+    def lsn_at(self, index: int) -> int:
+        """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
+        span, at = self._table.view(index)
+        return span.lsns[at]
+
+    def read(self, index: int) -> bytes:
+        """The body of an entry."""
+        return self._log.read(self.group, index)
+
+    def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int:
+        """Put an entry behind the last; its LSN. index must be last_index + 1, term must not go back."""
+        return self._log.append(RecordKind.ENTRY, self.group, term, index, parts)
+
+    def truncate_from(self, index: int) -> int:
+        """Cut the entries from index on; the LSN of the record that says so. index must be in the view."""
+        return self._log.append(RecordKind.TRUNCATE, self.group, 0, index)
+
+    def compact_to(self, index: int, term: int) -> int:
+        """Entries below index leave the view: a durable snapshot covers them. Their bodies stay readable.
+
+        Entry index itself stays, so its term is known; term is compared with it. Nothing is written, and the
+        newest LSN returned, if there is no entry below index.
+        """
+        if index <= self._table.first_index:
+            return self._log.last_lsn
+        return self._log.append(RecordKind.COMPACT, self.group, term, index)
+
+    def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int:
+        """An installed snapshot at (index, term) replaces the whole view: the next entry is index + 1.
+
+        Bodies of entries above keep_bodies_to can no longer be read; up to there (at most the commit index
+        this member had) they still can.
+        """
+        return self._log.append(RecordKind.RESET, self.group, term, index, [encode_keep_to(keep_bodies_to)])
+
+    def memory_bytes(self) -> int:
+        """What the index of this group's entries holds in memory."""
+        return self._table.memory_bytes()
+
+    # ---- hard state
+
+    @property
+    def hard_state(self) -> tuple[int, str | None]:
+        """Term and vote as last set; (0, None) in a new group."""
+        return self._table.hard_term, self._table.vote
+
+    @property
+    def hard_state_lsn(self) -> int:
+        """The LSN of the record that set it, 0 if none did."""
+        return self._table.hard_state_lsn
+
+    def set_hard_state(self, term: int, vote: str | None) -> int:
+        """Set term and vote; the LSN at which they are durable. The term must not go back."""
+        return self._log.append(RecordKind.HARD_STATE, self.group, term, 0, [encode_vote(vote)])
+
+    # ---- snapshots
+
+    def save_snapshot(self, index: int, term: int, state: bytes) -> None:
+        """Put a snapshot in place, durably; the last two are kept.
+
+        The entries it covers, as far as this log has them, are synced first, so that a snapshot never knows
+        more of this member's own log than the log itself does.
+        """
+        table = self._table
+        if table.first_index <= index <= table.last_index and self.lsn_at(index) > self._log.synced_lsn:
+            self._log.sync()
+        self._snapshots.save(index, term, state)
+
+    def load_snapshot(self) -> tuple[int, int, bytes] | None:
+        """The newest good snapshot as (index, term, state), or None if there is none; the view follows it.
+
+        If the newest is damaged, the one before it is taken and the view begins earlier again, so that no
+        entry between is missed; LogDamaged if those entries are not here. If the snapshot is of another
+        history than the entries, or ahead of them, an installation was cut short: it is finished, the view
+        becomes empty behind it.
+        """
+        found = self._snapshots.load()
+        index, term = (0, 0) if found is None else (found[0], found[1])
+        table = self._table
+        if index + 1 < table.first_index:
+            self._widen(index)
+        elif index > table.last_index or table.term_at(index) != term:
+            # What an earlier snapshot covered was committed; of later bodies here nobody can say.
+            committed = table.first_index - 1
+            self.reset_to_snapshot(index, term, keep_bodies_to=min(index, committed))
+            self._log.sync()
+        return found
+
+    def _widen(self, index: int) -> None:
+        """Begin the view so early that it follows a snapshot at index; LogDamaged if entries are gone."""
+        start = self._table.bridge(index)
+        if start is None:
+            needed = self._table.first_index - 1
+            reason = f"group {self.group} needs a snapshot at {needed} or later, the best here is at {index}"
+            raise LogDamaged(Damage(str(self._snapshots.directory), 0, None, reason))
+        term = self._table.term_in_span(start)
+        self._log.append(RecordKind.COMPACT, self.group, term, start)
+        self._log.sync()
+
+    @property
+    def damaged_snapshots(self) -> tuple[str, ...]:
+        """Snapshot files that load_snapshot could not use, with the reason; for the operator's eyes."""
+        return self._snapshots.damaged

@@ -1,0 +1,236 @@
+"""Segment files and the manifest that lists them.
+
+A log is a row of segment files. Each begins with a 4,096-byte block that names it (number, first LSN,
+allocated length, random file id) and has its full length allocated before it is used, so a write inside needs
+no new room. `MANIFEST` is the durable list of segments, replaced as a whole at every roll. The last listed
+segment is active; every other is *sealed*: the manifest states where it ends and its last LSN, and whatever
+stands behind that end is nothing. So a segment that is missing, shortened or was never meant to be there is
+noticed, and a later collector can swap segments by writing one manifest.
+
+Order of a roll: the new segment's file is made (allocate, header, fsync, rename, fsync of the directory), the
+old one is written out and synced, the manifest is replaced, and only then is a record written to the new one.
+Hence an unlisted segment file holds no record and is removed when the log is opened; if it does hold one, the
+manifest is not the newest, and that is damage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorum.log.errors import Damage, LogDamaged, LogUnknown
+from quorum.log.files import (
+    File,
+    Files,
+    commit_file,
+    prepare_file,
+    read_file,
+    temporary_path,
+    write_fully,
+)
+from quorum.log.record import Stamp, crc32c
+
+FORMAT = 1
+HEADER_BLOCK = 4096
+"""Records start behind this: no record shares a page with the header."""
+MAX_SEGMENT_BYTES = 1 << 31
+"""Offsets are kept in 32 bits."""
+
+MANIFEST = "MANIFEST"
+SNAPSHOTS = "snapshots"
+"""The folder of the groups' snapshot files."""
+
+_MAGIC = b"QUORUMLG"
+_BLOCK = struct.Struct("<8sIIQQQ16s")
+_NAME = re.compile(r"segment-([0-9]{10})\.log")
+_TITLE = "quorum-log-manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What the first block of a segment says."""
+
+    number: int
+    first_lsn: int
+    allocated: int
+    file_id: bytes
+
+    def encode(self) -> bytes:
+        """The whole block."""
+        fields = _BLOCK.pack(
+            _MAGIC, FORMAT, HEADER_BLOCK, self.number, self.first_lsn, self.allocated, self.file_id
+        )
+        data: bytes = fields + crc32c(fields).to_bytes(4, "little")
+        return data.ljust(HEADER_BLOCK, b"\0")
+
+
+def decode_header(data: bytes, path: Path) -> SegmentHeader:
+    """What a segment's first block says; LogDamaged or LogUnknown if it is not one."""
+    end = _BLOCK.size
+    if len(data) < HEADER_BLOCK or data[:8] != _MAGIC:
+        raise LogDamaged(Damage(str(path), 0, None, "not a segment of a log"))
+    if crc32c(data[:end]) != int.from_bytes(data[end : end + 4], "little") or any(
+        data[end + 4 : HEADER_BLOCK]
+    ):
+        raise LogDamaged(Damage(str(path), 0, None, "the segment's first block fails its CRC"))
+    _, version, block, number, first_lsn, allocated, file_id = _BLOCK.unpack_from(data)
+    if version != FORMAT or block != HEADER_BLOCK:
+        raise LogUnknown(f"{path}: format {version}, this program knows {FORMAT}")
+    return SegmentHeader(number, first_lsn, allocated, file_id)
+
+
+class Segment:
+    """An open segment file. Readers hold it while they read, so closing never pulls it away from them."""
+
+    def __init__(self, path: Path, header: SegmentHeader, file: File) -> None:
+        self.path = path
+        self.header = header
+        self.file = file
+        self.stamp = Stamp(header.file_id)
+        self.holders = 1
+        """Guarded by the log's lock; the log itself is one holder."""
+
+    @property
+    def number(self) -> int:
+        return self.header.number
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment as the manifest lists it. end and last_lsn are None for the active one."""
+
+    number: int
+    file_id: bytes
+    first_lsn: int
+    last_lsn: int | None = None
+    end: int | None = None
+
+
+def segment_path(directory: Path, number: int) -> Path:
+    """Where the segment of this number lives."""
+    return directory / f"segment-{number:010d}.log"
+
+
+def segment_numbers(files: Files, directory: Path) -> list[int]:
+    """The numbers of the segment files that are there, ascending."""
+    found = (_NAME.fullmatch(name) for name in files.list_directory(directory))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def create_segment(
+    files: Files,
+    directory: Path,
+    number: int,
+    *,
+    first_lsn: int,
+    allocated: int,
+    random_bytes: Callable[[int], bytes],
+) -> Segment:
+    """A new, empty, durable segment file that no manifest lists yet. OSError leaves no temporary file."""
+    header = SegmentHeader(number, first_lsn, allocated, random_bytes(16))
+    path = segment_path(directory, number)
+    temporary = temporary_path(path)
+    file = files.create(temporary)
+    try:
+        file.allocate(allocated)
+        write_fully(file, [header.encode()], 0)
+        file.sync()
+    except OSError:
+        file.close()
+        files.unlink(temporary)
+        raise
+    try:
+        commit_file(files, path)
+    except OSError:
+        file.close()
+        raise
+    return Segment(path, header, file)
+
+
+def open_segment(files: Files, directory: Path, listed: Listed, *, writable: bool) -> Segment:
+    """The file of a listed segment; LogDamaged if it is gone, too short, or not the one listed."""
+    path = segment_path(directory, listed.number)
+    try:
+        file = files.open(path, writable=writable)
+    except FileNotFoundError:
+        raise LogDamaged(
+            Damage(str(path), 0, listed.first_lsn, "the manifest lists it and it is gone")
+        ) from None
+    try:
+        header = decode_header(file.pread(HEADER_BLOCK, 0), path)
+        size = file.size()
+        if (header.number, header.file_id, header.first_lsn) != (
+            listed.number,
+            listed.file_id,
+            listed.first_lsn,
+        ):
+            raise LogDamaged(Damage(str(path), 0, listed.first_lsn, "another file than the manifest lists"))
+        wanted = header.allocated if listed.end is None else listed.end
+        if size < wanted:
+            raise LogDamaged(
+                Damage(str(path), size, None, f"the file is shorter than the {wanted} bytes it had")
+            )
+    except BaseException:
+        file.close()
+        raise
+    return Segment(path, header, file)
+
+
+def encode_manifest(segments: list[Listed]) -> bytes:
+    """The manifest as text: a title with the CRC of the rest, then one JSON line a segment."""
+    lines = [
+        json.dumps(
+            {
+                "number": item.number,
+                "file_id": item.file_id.hex(),
+                "first_lsn": item.first_lsn,
+                "last_lsn": item.last_lsn,
+                "end": item.end,
+            }
+        )
+        for item in segments
+    ]
+    rest = ("\n".join(lines) + "\n").encode()
+    return f"{_TITLE} {FORMAT} {crc32c(rest):08x}\n".encode() + rest
+
+
+def decode_manifest(data: bytes, path: Path) -> list[Listed]:
+    """The listed segments in order; LogDamaged or LogUnknown if this is no whole manifest."""
+    title, _, rest = data.partition(b"\n")
+    words = title.decode("latin-1").split(" ")
+    if len(words) != 3 or words[0] != _TITLE:
+        raise LogDamaged(Damage(str(path), 0, None, "not a manifest"))
+    if words[2] != f"{crc32c(rest):08x}":
+        raise LogDamaged(Damage(str(path), 0, None, "the manifest fails its CRC"))
+    if words[1] != str(FORMAT):
+        raise LogUnknown(f"{path}: format {words[1]}, this program knows {FORMAT}")
+    return [
+        Listed(
+            item["number"], bytes.fromhex(item["file_id"]), item["first_lsn"], item["last_lsn"], item["end"]
+        )
+        for item in map(json.loads, rest.decode().splitlines())
+    ]
+
+
+def read_manifest(files: Files, directory: Path) -> list[Listed] | None:
+    """The listed segments in order, or None if there is no manifest."""
+    path = directory / MANIFEST
+    try:
+        data = read_file(files, path)
+    except FileNotFoundError:
+        return None
+    return decode_manifest(data, path)
+
+
+def prepare_manifest(files: Files, directory: Path, segments: list[Listed]) -> None:
+    """Write the next manifest beside the present one. An OSError changes nothing."""
+    prepare_file(files, directory / MANIFEST, [encode_manifest(segments)])
+
+
+def commit_manifest(files: Files, directory: Path) -> None:
+    """Make the prepared manifest the one that counts, durably."""
+    commit_file(files, directory / MANIFEST)

@@ -1,0 +1,128 @@
+"""Snapshot files of one group: the state at (index, term), checked piece by piece and as a whole.
+
+    header   magic 8, format 4, group 4, index 8, term 8, state length 8, chunk length 4, CRC32C of all that 4
+    chunks   CRC32C 4, bytes (the last may be shorter)
+    footer   magic 8, CRC32C of the whole state 4
+
+A file is written under another name, synced, renamed, and its directory synced; the last two are kept, so
+that one damaged file is not the end.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from quorum.log.files import Files, commit_file, prepare_file, read_file
+from quorum.log.record import crc32c, extend_crc32c
+from quorum.log.segments import SNAPSHOTS
+
+FORMAT = 1
+CHUNK_BYTES = 1 << 20
+KEPT = 2
+
+_MAGIC = b"QUORUMSN"
+_END = b"SNAPSEND"
+_HEADER = struct.Struct("<8sIIQQQI")
+_NAME = re.compile(r"group-([0-9a-f]{8})-index-([0-9a-f]{16})-term-([0-9a-f]{16})\.snapshot")
+
+
+class SnapshotDamaged(ValueError):
+    """A snapshot file is not what was written."""
+
+
+def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[bytes]:
+    """The file's bytes, in pieces."""
+    fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, len(state), CHUNK_BYTES)
+    pieces = [fields, crc32c(fields).to_bytes(4, "little")]
+    whole = 0
+    for start in range(0, len(state), CHUNK_BYTES):
+        chunk = state[start : start + CHUNK_BYTES]
+        whole = extend_crc32c(whole, chunk)
+        pieces += (crc32c(chunk).to_bytes(4, "little"), chunk)
+    pieces += (_END, whole.to_bytes(4, "little"))
+    return pieces
+
+
+def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
+    """(index, term, state); SnapshotDamaged if the bytes are not exactly a snapshot of this group."""
+    at = _HEADER.size + 4
+    if len(data) < at or crc32c(data[: _HEADER.size]) != int.from_bytes(data[at - 4 : at], "little"):
+        raise SnapshotDamaged("the header fails its CRC")
+    magic, version, of, index, term, length, chunk_bytes = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != FORMAT:
+        raise SnapshotDamaged(f"format {version} is not known")
+    if chunk_bytes < 1:
+        raise SnapshotDamaged("chunks of no bytes")
+    if of != group:
+        raise SnapshotDamaged(f"it is of group {of}, not {group}")
+    whole = 0
+    chunks: list[bytes] = []
+    left = length
+    while left:
+        size = min(left, chunk_bytes)
+        chunk = data[at + 4 : at + 4 + size]
+        if len(chunk) != size or crc32c(chunk) != int.from_bytes(data[at : at + 4], "little"):
+            raise SnapshotDamaged(f"chunk {len(chunks)} fails its CRC")
+        whole = extend_crc32c(whole, chunk)
+        chunks.append(chunk)
+        at += 4 + size
+        left -= size
+    if data[at:] != _END + whole.to_bytes(4, "little"):
+        raise SnapshotDamaged("the footer is wrong")
+    return index, term, b"".join(chunks)
+
+
+class SnapshotStore:
+    """The snapshot files of one group."""
+
+    def __init__(self, files: Files, directory: Path, group: int) -> None:
+        self.directory = directory / SNAPSHOTS
+        self._files = files
+        self._group = group
+        self._damaged: dict[str, str] = {}
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """Names of files that could not be used, with the reason."""
+        return tuple(f"{name}: {reason}" for name, reason in self._damaged.items())
+
+    def save(self, index: int, term: int, state: bytes) -> None:
+        """Put a snapshot in place, durably, and remove all but the two newest good ones."""
+        self._files.make_directory(self.directory)
+        name = f"group-{self._group:08x}-index-{index:016x}-term-{term:016x}.snapshot"
+        path = self.directory / name
+        prepare_file(self._files, path, encode_snapshot(self._group, index, term, state))
+        commit_file(self._files, path)
+        self._damaged.pop(name, None)
+        names = self._names()
+        kept = [found for found in names if found not in self._damaged][:KEPT]
+        for found in names:
+            if found not in kept:
+                self._files.unlink(self.directory / found)
+                self._damaged.pop(found, None)
+
+    def load(self) -> tuple[int, int, bytes] | None:
+        """The newest snapshot that is whole, or None."""
+        names = self._names()
+        if names:  # the last process may have died between giving a file its name and syncing that name
+            self._files.sync_directory(self.directory)
+        for name in names:
+            try:
+                return decode_snapshot(read_file(self._files, self.directory / name), self._group)
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
+        return None
+
+    def _names(self) -> list[str]:
+        """This group's files, newest first."""
+        try:
+            found = self._files.list_directory(self.directory)
+        except FileNotFoundError:
+            return []
+        matches = [
+            match for match in map(_NAME.fullmatch, found) if match and int(match[1], 16) == self._group
+        ]
+        matches.sort(key=lambda match: (int(match[2], 16), int(match[3], 16)), reverse=True)
+        return [match[0] for match in matches]

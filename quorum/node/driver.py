@@ -1,0 +1,86 @@
+"""The Raft thread: sockets, clock and disk around a Member, in real time.
+
+One turn: wait for peers or for the API, step, hand the outputs over. Any exception is fail-stop: a member whose state
+may have parted from its log must not go on, and a restart recovers from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from quorum.node.events import Input, Output
+from quorum.node.member import Frame, Member
+from quorum.replication.connection import PeerNetwork
+
+MAX_WAIT_S = 0.25
+
+
+def boottime_s() -> float:
+    """Seconds on a clock that goes on while the machine or the process is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Driver:
+    """Runs one member until `stop`. `submit` may be called from any thread; `outputs` is called on the Raft thread."""
+
+    def __init__(
+        self,
+        member: Member,
+        network: PeerNetwork,
+        outputs: Callable[[list[Output]], None],
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.member = member
+        self._network = network
+        self._outputs = outputs
+        self._failed = failed or _fail_stop
+        self._inputs: deque[Input] = deque()
+        self._woken = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, items: Iterable[Input]) -> None:
+        self._inputs.extend(items)
+        if not self._woken:
+            self._woken = True
+            self._network.wake()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._network.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+            self.member.log.sync()
+        except BaseException as error:
+            self._failed(error)
+
+    def _turn(self) -> None:
+        wait = 0.0 if self._inputs else self.member.next_due_ms() / 1000 - boottime_s()
+        received = self._network.poll(max(0.0, min(wait, MAX_WAIT_S)))
+        self._woken = False
+        inputs = []
+        while self._inputs:
+            inputs.append(self._inputs.popleft())
+        frames = [Frame(peer, kind, data) for peer, kind, data in received]
+        outputs = self.member.step(int(boottime_s() * 1000), frames, inputs)
+        self._network.flush()
+        if outputs:
+            self._outputs(outputs)
+
+
+def _fail_stop(error: BaseException) -> None:
+    structlog.get_logger().critical("member stops", error=str(error), exc_info=error)
+    os._exit(70)

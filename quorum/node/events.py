@@ -1,0 +1,121 @@
+"""What passes between the two threads of a member: inputs to a step, outputs of it.
+
+A `token` is the API's own: it comes back with the answer, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fifo.commands import Command
+from fifo.effects import Deliver, Notify, Reply
+from quorum.catalog.commands import CatalogCommand
+
+if TYPE_CHECKING:
+    from quorum.node.member import Member
+
+# ---- inputs
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A client stream has been opened here. `number` is not used twice in a process."""
+
+    number: int
+    producer: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A command of a session to a group; answered by Answered(session, token, reply) unless token is None."""
+
+    session: int
+    group: int
+    command: Command | CatalogCommand
+    token: object
+    batch: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question about the member's state, answered by Told(token, question(member)). It must not change anything."""
+
+    question: Callable[[Member], object]
+    token: object
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitQueue:
+    """Told(token, True) once this node's replica has the queue (present) or no longer has it (not present)."""
+
+    group: int
+    queue: int
+    present: bool
+    token: object
+
+
+Input = OpenSession | EndSession | Submit | Ask | AwaitQueue
+
+# ---- outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    session: int
+    token: object
+    reply: Reply | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    session: int
+    group: int
+    deliver: Deliver
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    session: int
+    notify: Notify
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The service ends this session: fenced (a higher epoch exists), expired, node_down (lease lost), resync (answers
+    were missed), limit (too many producers). Nothing else is said about it afterwards."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """This node may deliver messages of the group until then, on the member's clock."""
+
+    group: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLapsed:
+    """The lease has ended without being renewed in time: what consumers here hold of the group may be with others
+    already. Their sessions have to end, whatever leases come later."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    token: object
+    value: object
+
+
+Output = Answered | Delivered | Notified | Ended | LeaseGranted | LeaseLapsed | Told

@@ -1,0 +1,71 @@
+"""Who this data directory belongs to, and how often a process has started on it.
+
+The boot number tells two lives of one node apart: effects for an earlier life are dropped, and a peer that hears a
+newer one knows that the older process is gone. It never goes back, even if the directory was emptied: it is at least
+the milliseconds of the wall clock at the start. Numbers between are for a process that was declared down while it
+lived: it goes on under its next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FILE = "node.json"
+BOOT_STEP = 1_000
+"""How many numbers a process has for itself."""
+
+
+class IdentityError(Exception):
+    """The data directory belongs to another node or cluster, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What stays as it was when the cluster began: members that differ in it would not compute the same."""
+
+    cluster: str
+    queue_groups: int
+    members: tuple[str, ...]
+    """all names, sorted"""
+
+    def __str__(self) -> str:
+        return (
+            f"cluster {self.cluster!r}, queue_groups {self.queue_groups}, members {', '.join(self.members)}"
+        )
+
+
+def begin_boot(directory: Path, name: str, founding: Founding, wall_ms: int) -> int:
+    """Checks the directory's owner and returns this start's boot number, durable before it is used."""
+    path = directory / FILE
+    boot = 0
+    if path.exists():
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            owner, boot = str(known["name"]), int(known["boot"])
+            begun = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IdentityError(f"{path} cannot be read: {error!r}") from error
+        if owner != name or begun.cluster != founding.cluster:
+            raise IdentityError(
+                f"{directory} belongs to node {owner!r} of cluster {begun.cluster!r}, "
+                f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
+            )
+        if begun != founding:
+            raise IdentityError(f"{directory} began as {begun}; it cannot go on as {founding}")
+    boot = max(boot + BOOT_STEP, wall_ms)
+    text = json.dumps({"name": name, "boot": boot, **asdict(founding)})
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return boot

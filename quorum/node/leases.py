@@ -1,0 +1,143 @@
+"""Who may deliver: node leases, from both ends.
+
+Every node sends every other a heartbeat, and gets back what the other knows: which node leads which group, in which
+term. Times are of the sender's own clock, which the answer echoes; it must count suspended time.
+
+*Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
+that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
+majority must have answered that they follow it in its term; so a leader that was paused or cut off loses its own lease.
+
+*Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
+before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer
+process of the same node proves that the older one is gone, as processes exclude each other from a data directory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HEARTBEAT_MS = 250
+DRIFT_MS = 500
+"""How far two members' clocks may part within a lease, and then some."""
+
+_HEARTBEAT = struct.Struct("<QQQ")
+_ANSWER = struct.Struct("<QH")
+_GROUP = struct.Struct("<IIQ")
+
+
+class PeerFrameError(Exception):
+    """A frame of a peer's node that does not decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """sent_ms: sender's clock; boot: its process; wall_ms: its wall clock, for group time."""
+
+    sent_ms: int
+    boot: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        return _HEARTBEAT.pack(self.sent_ms, self.boot, self.wall_ms)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Heartbeat:
+        try:
+            return cls(*_HEARTBEAT.unpack(data))
+        except struct.error as error:
+            raise PeerFrameError(f"a heartbeat of {len(data)} bytes; expected {_HEARTBEAT.size}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """groups: group -> (node number of the leader it follows, 0 for none; term)."""
+
+    sent_ms: int
+    groups: Mapping[int, tuple[int, int]]
+
+    def encode(self) -> bytes:
+        parts = [_ANSWER.pack(self.sent_ms, len(self.groups))]
+        parts += [_GROUP.pack(group, leader, term) for group, (leader, term) in self.groups.items()]
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> HeartbeatAnswer:
+        try:
+            sent, count = _ANSWER.unpack_from(data)
+            rows = [_GROUP.unpack_from(data, _ANSWER.size + i * _GROUP.size) for i in range(count)]
+        except struct.error as error:
+            raise PeerFrameError(f"a heartbeat answer of {len(data)} bytes is cut off") from error
+        return cls(sent, {group: (leader, term) for group, leader, term in rows})
+
+
+@dataclass(slots=True)
+class Leases:
+    """One member's view. Node numbers are positive; times are of its own clock."""
+
+    me: int
+    peers: tuple[int, ...]
+    lease_ms: int
+    step_down_ms: int
+    answers: dict[int, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    """peer -> group -> (sent_ms of the heartbeat answered, leader, term)"""
+    heard: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """node -> (boot, when last heard)"""
+    elected_ms: dict[int, int] = field(default_factory=dict)
+
+    # ---- as holder
+
+    def answered(self, peer: int, answer: HeartbeatAnswer) -> None:
+        known = self.answers.setdefault(peer, {})
+        for group, (leader, term) in answer.groups.items():
+            if group not in known or answer.sent_ms >= known[group][0]:
+                known[group] = (answer.sent_ms, leader, term)
+
+    def held_until(self, group: int, leader: int, term: int) -> int:
+        """Until when this node may deliver messages of the group; 0 if it may not."""
+        if leader == 0:
+            return 0
+        sent = sorted(
+            (at for at, named, in_term in self._answers_for(group) if named == leader and in_term == term),
+            reverse=True,
+        )
+        if leader == self.me:
+            needed = (len(self.peers) + 1) // 2  # of the others, for a majority with this node
+            if needed == 0:
+                return 1 << 62
+            return sent[needed - 1] + self.lease_ms if len(sent) >= needed else 0
+        own_word = self.answers.get(leader, {}).get(group)
+        if own_word is None or own_word[1:] != (leader, term):
+            return 0
+        return own_word[0] + self.lease_ms
+
+    def may_grant(self, group: int, term: int, now_ms: int) -> bool:
+        """Whether this node, as leader in this term, may grant leases now: a majority has said that it follows, in
+        answers to heartbeats younger than the step-down time. So nothing is granted later than that after a
+        successor's election, which is what the successor counts on (`is_down`); answers that waited in a buffer
+        while this node stood still do not count for more than their age."""
+        return self.held_until(group, self.me, term) - self.lease_ms + self.step_down_ms > now_ms
+
+    def _answers_for(self, group: int) -> list[tuple[int, int, int]]:
+        return [self.answers[peer][group] for peer in self.peers if group in self.answers.get(peer, {})]
+
+    # ---- as leader
+
+    def hear(self, node: int, boot: int, now_ms: int) -> None:
+        known = self.heard.get(node)
+        if known is None or boot >= known[0]:
+            self.heard[node] = (boot, now_ms)
+
+    def elected(self, group: int, now_ms: int) -> None:
+        self.elected_ms[group] = now_ms
+
+    def is_down(self, group: int, node: int, boot: int, now_ms: int) -> bool:
+        """Whether the leader of `group` may declare this process of the node down."""
+        known = self.heard.get(node)
+        if known is not None and known[0] > boot:
+            return True
+        if now_ms - self.elected_ms.get(group, now_ms) <= self.lease_ms + self.step_down_ms + DRIFT_MS:
+            return False
+        last = known[1] if known is not None else self.elected_ms[group]
+        return now_ms - last > self.lease_ms + DRIFT_MS

@@ -1,0 +1,519 @@
+"""One member of a cluster: its Raft groups, their machines, and its sessions' conversations with them.
+
+`step(now_ms, frames, inputs) -> outputs` is synchronous and total: it takes what peers and sessions sent, lets leaders
+pack operations into entries, ticks, writes everything with one sync, sends what depended on it, and applies what is
+committed. It never waits and never reads a clock; clock, random, disk and network are constructor arguments, so that
+the same object runs in a process and in a simulation.
+
+Order within a step, and why:
+  receive   acknowledgements and appends first, so that this step's tick can commit on them
+  tick      elections, heartbeats, the commit index
+  propose   what sessions here and elsewhere want, one entry a group (several when it is much); it goes out with the
+            new commit index, which otherwise goes out by itself: sessions at other nodes wait for it
+  sync      one fdatasync for all groups; only then leaves what promises something about it
+  apply     bounded; what is left over is done in the next step, which then comes at once
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from fifo import commands as c
+from fifo.effects import Applied
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.log import Log
+from quorum.node import events as ev
+from quorum.node.digests import Digests, decode_claim
+from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.operations import MAX_OPERATION_BYTES, Command
+from quorum.node.replica import FieldSource, Replica
+from quorum.node.session_table import SessionTable
+from quorum.node.sessions import RESEND_AFTER_MS, Session
+from quorum.replication.errors import WireError
+from quorum.replication.group import Group, GroupConfig
+
+SYSTEM_GROUP = 0
+
+KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
+
+APPLY_BYTES = 4 << 20
+"""Entries applied in one step: bounds how long heartbeats wait."""
+APPLY_ENTRIES = 64
+PROPOSE_FRAME_BYTES = 4 << 20
+SNAPSHOT_BYTES = 128 << 20
+"""A snapshot is taken when this much of the group's log was applied since the last one."""
+UPKEEP_MS = 100
+
+_GROUP = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+
+
+class Network(Protocol):
+    """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def connected(self, peer: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """members: the names of all, this one included; a member's number is its place in their sorted order, from 1."""
+
+    name: str
+    members: tuple[str, ...]
+    boot: int
+    lease_ms: int = 4_000
+    queue_groups: int = 3
+    raft: GroupConfig = field(default_factory=GroupConfig)
+    snapshot_bytes: int | None = None
+    """see SNAPSHOT_BYTES"""
+    apply_entries: int = APPLY_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a peer sent. kind as above; data without it."""
+
+    peer: str
+    kind: int
+    data: bytes | memoryview
+
+
+class Member:
+    """See the module's text. Not safe for threads: the Raft thread owns it."""
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        log: Log,
+        network: Network,
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+        random: random_module.Random,
+    ) -> None:
+        self.config = config
+        self.log = log
+        self._network = network
+        self._wall_ms = wall_ms
+        self.numbers = {name: number for number, name in enumerate(sorted(config.members), 1)}
+        self.names = {number: name for name, number in self.numbers.items()}
+        self.me = self.numbers[config.name]
+        self._peers = [name for name in sorted(config.members) if name != config.name]
+        self.leases = Leases(
+            self.me,
+            tuple(self.numbers[name] for name in self._peers),
+            config.lease_ms,
+            int(config.raft.leader_fallback_s * 1000),
+        )
+        self.lease_until: dict[int, int] = {}
+        """group -> until when this node may deliver, on the member's clock. What a leader has granted holds to its end,
+        also when it has lost its office meanwhile: its successor waits for that. The API hears of it by outputs, in
+        their order: the end of a lease is never overtaken by its renewal."""
+        self._wall_offsets: dict[int, int] = {}
+        self._table = SessionTable(self.me, config.boot, self._link, self._send, self._tell)
+        self._outputs: list[ev.Output] = []
+        self._awaited: list[ev.AwaitQueue] = []
+        self._asked: list[ev.Ask] = []
+        self._now_ms = int(clock() * 1000)
+        self._next_heartbeat_ms = 0
+        self._next_upkeep_ms = 0
+        self._answers_due: list[tuple[str, Heartbeat]] = []
+        self._catalog_changed = True
+        self._leases_changed = True
+        self._connected: set[str] = set()
+        self.malformed_frames = 0
+        self._logger = structlog.get_logger().bind(node=config.name)
+        self.replicas: dict[int, Replica] = {}
+        for number in range(config.queue_groups + 1):
+            self.replicas[number] = self._replica(number, clock, random)
+
+    @property
+    def sessions(self) -> dict[int, Session]:
+        """The sessions here by number, those that are closing included."""
+        return self._table.by_number
+
+    @property
+    def boot(self) -> int:
+        """The number under which sessions are opened now; see SessionTable.declared_down."""
+        return self._table.boot
+
+    def is_reachable(self, name: str) -> bool:
+        return name == self.config.name or name in self._connected
+
+    def is_ready(self) -> bool:
+        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
+        return all(
+            replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
+            for number, replica in self.replicas.items()
+        )
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        machine = self.replicas[SYSTEM_GROUP].machine
+        assert isinstance(machine, CatalogMachine)
+        return machine
+
+    def queue_machine(self, group: int) -> GroupMachine:
+        machine = self.replicas[group].machine
+        assert isinstance(machine, GroupMachine)
+        return machine
+
+    def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
+        machine: GroupMachine | CatalogMachine
+        source = FieldSource(self.log, number)
+        if number == SYSTEM_GROUP:
+            machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
+        else:
+            machine = GroupMachine(source)
+
+        def send(peer: str, parts: list[bytes]) -> None:
+            self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
+
+        raft = Group(
+            number,
+            self.config.name,
+            self.config.members,
+            self.log,
+            clock,
+            random_module.Random(random.random()),
+            send,
+            lambda state, index, term: self._restored(number, state),
+            self.config.raft,
+        )
+        replica = Replica(number, raft, machine, source, Digests(number))
+        raft.start()
+        state = raft.snapshot_state
+        if state is not None:
+            self._restore(replica, state)
+        return replica
+
+    # ---- the step
+
+    def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
+        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear."""
+        self._now_ms = now_ms
+        self._lapse_leases()
+        self._follow_connections()
+        for frame in frames:
+            self._receive(frame)
+        for item in inputs:
+            self._take(item)
+        active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
+        for replica in active:
+            replica.touched = False
+            replica.raft.tick()
+            self._follow_leader(replica)
+            replica.propose(now_ms, self._wall_clocks())
+            replica.raft.flush_early()
+        self._network.flush()
+        self.log.sync()
+        for replica in active:
+            replica.raft.flush()
+        self._network.flush()
+        for replica in active:
+            self._apply(replica)
+        self._heartbeats()
+        if now_ms >= self._next_upkeep_ms:
+            self._next_upkeep_ms = now_ms + UPKEEP_MS
+            self._upkeep()
+        if self._awaited:
+            self._answer_awaited()
+        self._answer_questions()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def next_due_ms(self) -> int:
+        """When step should be called again even if nothing comes in, on the member's clock."""
+        if any(replica.is_behind or replica.can_propose for replica in self.replicas.values()):
+            return self._now_ms
+        raft = min(replica.raft.next_due() for replica in self.replicas.values())
+        return min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+
+    def _follow_connections(self) -> None:
+        now = {peer for peer in self._peers if self._network.connected(peer)}
+        changed, self._connected = sorted(now ^ self._connected), now
+        for peer in changed:
+            for replica in self.replicas.values():
+                replica.touched = True
+                if peer in now:
+                    replica.raft.peer_connected(peer)
+                else:
+                    replica.raft.peer_disconnected(peer)
+                if peer in now and replica.raft.leader == peer:
+                    self._table.resend(replica.number, self._now_ms)
+
+    # ---- frames
+
+    def _receive(self, frame: Frame) -> None:
+        """A peer's frame is whole (the wire checks it) and from a peer; what does not decode is of another version."""
+        try:
+            self._dispatch(frame)
+        except (PeerFrameError, WireError, struct.error) as error:
+            self.malformed_frames += 1
+            self._logger.warning("frame ignored", peer=frame.peer, kind=frame.kind, error=str(error))
+
+    def _dispatch(self, frame: Frame) -> None:
+        if frame.kind == KIND_RAFT:
+            view = memoryview(frame.data)
+            replica = self.replicas.get(_GROUP.unpack_from(view)[0])
+            if replica is not None:
+                replica.touched = True
+                replica.raft.receive(frame.peer, view[_GROUP.size :])
+        elif frame.kind == KIND_PROPOSE:
+            self._receive_operations(memoryview(frame.data))
+        elif frame.kind == KIND_HEARTBEAT:
+            beat = Heartbeat.decode(frame.data)
+            node = self.numbers[frame.peer]
+            self.leases.hear(node, beat.boot, self._now_ms)
+            self._wall_offsets[node] = beat.wall_ms - self._now_ms
+            self._answers_due.append((frame.peer, beat))
+        elif frame.kind == KIND_HEARTBEAT_ANSWER:
+            self._leases_changed = True
+            self.leases.answered(self.numbers[frame.peer], HeartbeatAnswer.decode(frame.data))
+        elif frame.kind == KIND_DIGEST:
+            group, index, running_hash = decode_claim(frame.data)
+            claimed = self.replicas.get(group)
+            if claimed is not None:
+                claimed.digests.claim(frame.peer, index, running_hash)
+        else:
+            raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
+
+    def _receive_operations(self, view: memoryview) -> None:
+        (group,) = _GROUP.unpack_from(view)
+        replica = self.replicas.get(group)
+        if replica is None or not replica.raft.is_leader:
+            return  # its sender will hear of the leader and send again
+        at = _GROUP.size
+        while at < len(view):
+            (length,) = _LENGTH.unpack_from(view, at)
+            at += _LENGTH.size
+            if length > len(view) - at:
+                raise PeerFrameError(f"an operation of {length} bytes is cut off")
+            if length > MAX_OPERATION_BYTES:
+                raise PeerFrameError(f"an operation of {length} bytes; at most {MAX_OPERATION_BYTES}")
+            replica.pending.append(bytes(view[at : at + length]))
+            at += length
+
+    # ---- inputs
+
+    def _take(self, item: ev.Input) -> None:
+        if isinstance(item, ev.Submit):
+            self._table.submit(item, self._now_ms)
+        elif isinstance(item, ev.OpenSession):
+            self._table.open(item)
+        elif isinstance(item, ev.EndSession):
+            self._table.close(item.number, self._now_ms)
+        elif isinstance(item, ev.AwaitQueue):
+            self._awaited.append(item)
+        else:
+            self._asked.append(item)
+
+    def _tell(self, output: ev.Output) -> None:
+        self._outputs.append(output)
+
+    def _link(self, group: int) -> str | None:
+        """Where operations of a group go now: "" to this node itself, None if nowhere."""
+        raft = self.replicas[group].raft
+        if raft.is_leader:
+            return ""
+        return raft.leader if raft.leader in self._connected else None
+
+    def _send(self, group: int, operations: Sequence[bytes]) -> None:
+        """To the group's leader; there is one, and a way to it."""
+        replica = self.replicas[group]
+        leader = self._link(group)
+        if not leader:
+            replica.pending.extend(operations)
+            return
+        parts = [_GROUP.pack(group)]
+        size = 0
+        for operation in operations:
+            if size and size + len(operation) > PROPOSE_FRAME_BYTES:
+                self._network.send(leader, KIND_PROPOSE, parts)
+                parts, size = [_GROUP.pack(group)], 0
+            parts += (_LENGTH.pack(len(operation)), operation)
+            size += len(operation)
+        self._network.send(leader, KIND_PROPOSE, parts)
+
+    def _wall_clocks(self) -> list[int]:
+        return [self._wall_ms(), *(self._now_ms + offset for offset in self._wall_offsets.values())]
+
+    def _follow_leader(self, replica: Replica) -> None:
+        seen = (replica.raft.leader, replica.raft.term)
+        if seen == replica.seen:
+            return
+        replica.seen = seen
+        self._leases_changed = True
+        replica.begin_term()
+        if replica.raft.is_leader:
+            self.leases.elected(replica.number, self._now_ms)
+            self._next_heartbeat_ms = self._now_ms  # leases are granted once a majority has answered
+            self._catalog_changed = True
+        if seen[0] is not None:
+            self._table.resend(replica.number, self._now_ms)
+
+    # ---- applying
+
+    def _apply(self, replica: Replica) -> None:
+        entries = replica.raft.take_committed(APPLY_BYTES, self.config.apply_entries)
+        for index, term, body in entries:
+            replica.applied(index)
+            if not body:
+                continue
+            command = Command(body)
+            replica.clock.observe(command.now_ms)
+            operations = command.decode()
+            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+            replica.bytes_since_snapshot += len(body)
+            self._route(replica, operations, applied)
+            if isinstance(replica.machine, GroupMachine):
+                claim = replica.digests.applied(index, replica.machine.running_hash)
+                if claim is not None and replica.raft.is_leader:
+                    for peer in self._peers:
+                        self._network.send(peer, KIND_DIGEST, [claim])
+        if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
+            replica.ready_term = replica.raft.term
+        if replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES):
+            replica.save_snapshot()
+
+    def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
+        for operation, reply in zip(operations, applied.replies, strict=True):
+            if operation.origin is not None:
+                self._table.reply(replica.number, operation.origin, reply, self._now_ms)
+            elif isinstance(operation.command, c.Wake):
+                replica.wake_pending = False
+                self._next_upkeep_ms = 0  # what its budget has cut short goes on at once
+            elif isinstance(operation.command, c.NodeDown) and operation.command.node == self.me:
+                self._table.declared_down(replica.number, operation.command.boot)
+            elif isinstance(operation.command, c.CreateQueue):
+                self._catalog_changed = True  # it may have been removed while this was on its way
+        if replica.number == SYSTEM_GROUP:
+            self._catalog_changed = True
+            self._next_upkeep_ms = 0
+        for effect in applied.effects:
+            self._table.effect(replica.number, effect)
+
+    def _restore(self, replica: Replica, state: bytes) -> None:
+        replica.restore(state)
+        if isinstance(replica.machine, GroupMachine):
+            self._table.declared_down(replica.number, replica.machine.departed_boot(self.me))
+
+    def _restored(self, group: int, state: bytes) -> None:
+        """A snapshot was installed while running."""
+        self._restore(self.replicas[group], state)
+        self._catalog_changed = True
+        self._table.answers_missed(group)
+
+    # ---- regular work
+
+    def _heartbeats(self) -> None:
+        for peer, beat in self._answers_due:
+            groups = {number: self._known_leader(replica) for number, replica in self.replicas.items()}
+            self._network.send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
+        self._answers_due.clear()
+        if self._now_ms >= self._next_heartbeat_ms:
+            self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
+            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms())
+            for peer in self._peers:
+                self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
+            self.leases.hear(self.me, self.config.boot, self._now_ms)
+        if not self._leases_changed:
+            return
+        self._leases_changed = False
+        for number, replica in self.replicas.items():
+            leader = self.numbers.get(replica.raft.leader or "", 0)
+            granted = self.leases.held_until(number, leader, replica.raft.term)
+            if granted > max(self.lease_until.get(number, 0), self._now_ms):
+                self.lease_until[number] = granted
+                self._tell(ev.LeaseGranted(number, granted))
+
+    def _known_leader(self, replica: Replica) -> tuple[int, int]:
+        """(leader, term) to be told to others: it grants them a lease if that leader is this node."""
+        term = replica.raft.term
+        leader = self.numbers.get(replica.raft.leader or "", 0)
+        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms):
+            leader = 0
+        return leader, term
+
+    def _lapse_leases(self) -> None:
+        """Said once, before anything that could renew the lease is looked at: what sessions here hold may be with
+        others by now, and a new lease does not bring it back."""
+        for number, until in self.lease_until.items():
+            if 0 < until <= self._now_ms:
+                self.lease_until[number] = 0
+                self._tell(ev.LeaseLapsed(number))
+
+    def _upkeep(self) -> None:
+        self.log.mark_if_quiet(self._now_ms)
+        for replica in self.replicas.values():
+            self._table.resend_overdue(replica.number, self._now_ms)
+            if isinstance(replica.machine, GroupMachine) and replica.leads:
+                self._lead(replica, replica.machine)
+        if self._catalog_changed:
+            self._catalog_changed = not self._carry_out_catalog()
+
+    def _lead(self, replica: Replica, machine: GroupMachine) -> None:
+        due = machine.next_wake()
+        if (
+            due is not None
+            and not replica.wake_pending
+            and replica.clock.now(self._now_ms, self._wall_clocks()) >= due
+        ):
+            replica.wake_pending = True
+            replica.own(c.Wake())
+        for node, boot in machine.live_nodes():
+            if self.leases.is_down(replica.number, node, boot, self._now_ms):
+                last = replica.down_proposed_ms.get((node, boot))
+                if last is None or self._now_ms - last > RESEND_AFTER_MS:
+                    replica.down_proposed_ms[node, boot] = self._now_ms
+                    replica.own(c.NodeDown(node, boot))
+
+    def _carry_out_catalog(self) -> bool:
+        """What the catalog wishes and this node leads: idempotent commands in the groups' own logs.
+
+        A queue is deleted only if the catalog has already given out a later id: its declaration is then known here,
+        so that its absence means deletion and not a catalog that lags behind. Returns whether all is done.
+        """
+        done = True
+        for number, replica in self.replicas.items():
+            if number == SYSTEM_GROUP or not replica.raft.is_leader:
+                continue
+            if not replica.leads or replica.is_behind:
+                done = False
+                continue
+            machine = self.queue_machine(number)
+            wished = {queue.id: queue.config for queue in self.catalog.queues_of_group(number)}
+            for queue, config in wished.items():
+                if not machine.has_queue(queue):
+                    replica.own(c.CreateQueue(queue, config))
+                    done = False
+            for queue in machine.queue_ids():
+                if queue not in wished and queue < self.catalog.next_queue_id:
+                    replica.own(c.DeleteQueue(queue))
+                    done = False
+        return done
+
+    def _answer_awaited(self) -> None:
+        waiting = []
+        for item in self._awaited:
+            machine = self.queue_machine(item.group)
+            if machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue):
+                self._tell(ev.Told(item.token, True))
+            else:
+                waiting.append(item)
+        self._awaited = waiting
+
+    def _answer_questions(self) -> None:
+        for item in self._asked:
+            self._tell(ev.Told(item.token, item.question(self)))
+        self._asked.clear()

@@ -1,0 +1,313 @@
+"""The wire form of operations, the same on the peer wire and in the log.
+
+A Raft entry's body is a *command*: a header with group time, a table of where each operation ends, and the
+operations' bytes as the sessions' nodes made them. A leader joins operations without looking into them; every member
+decodes them once, when it applies the entry; a reader finds the batch of operation k through the table.
+
+    command    = version u8, now_ms u64, machine_version u16, count u16, count x end u32, operation bytes
+    operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
+    enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
+                 columns bytes, ttls (count x i64), MessageBatch bytes
+
+All numbers are little-endian. Bytes that do not decode raise OperationError: from a client's node that is a defect,
+so a member that meets it in the log stops.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fifo import commands as c
+from quorum.catalog import commands as cat
+
+FORMAT = 1
+COMMAND_BYTES = 1 << 20
+"""A command holds at most this many bytes, or one operation."""
+MAX_OPERATION_BYTES = 28 << 20
+"""One operation: a batch of the largest size with some columns, and below what an entry of a group may have."""
+MAX_OPERATIONS = 4096
+"""Operations of one command: bounds the work of one apply, and fits the table's u16."""
+
+_COMMAND = struct.Struct("<BQHH")
+_HEAD = struct.Struct("<BB16sIQQ")
+_ENQUEUE = struct.Struct("<QQIQqII")
+_U64 = struct.Struct("<Q")
+_SETTLE = struct.Struct("<QQHI")
+_ATTACH = struct.Struct("<QHI")
+_CREDIT = struct.Struct("<QB")
+_GET = struct.Struct("<IB")
+_ADDRESS = struct.Struct("<IQQ")
+_NODE_DOWN = struct.Struct("<IQ")
+_CONFIG = struct.Struct("<BqqBqqHH")
+
+_NUMBERED = 1
+_NO_PRODUCER = bytes(16)
+
+OVERFLOWS = ("drop_head", "reject_publish")
+
+
+class OperationError(Exception):
+    """Bytes that are not an operation or command of this format."""
+
+
+# ---- commands: many operations, one Raft entry
+
+
+def command_parts(operations: Sequence[bytes], now_ms: int, version: int) -> list[bytes]:
+    """The body of a Raft entry as parts to be written one after the other."""
+    ends = np.cumsum([len(operation) for operation in operations], dtype="<u4")
+    head = _COMMAND.pack(FORMAT, now_ms, version, len(operations))
+    return [head, ends.tobytes(), *operations]
+
+
+class Command:
+    """A command taken apart: group time, machine version, and its operations as views."""
+
+    __slots__ = ("_ends", "_start", "_view", "count", "now_ms", "version")
+
+    def __init__(self, body: bytes | memoryview) -> None:
+        self._view = memoryview(body)
+        try:
+            form, self.now_ms, self.version, self.count = _COMMAND.unpack_from(self._view)
+        except struct.error as error:
+            raise OperationError(f"a command of {len(body)} bytes is too short") from error
+        if form != FORMAT:
+            raise OperationError(f"command format {form}; known: {FORMAT}")
+        self._start = _COMMAND.size + 4 * self.count
+        if self._start > len(self._view):
+            raise OperationError("the table of operations is cut off")
+        self._ends = np.frombuffer(self._view, dtype="<u4", count=self.count, offset=_COMMAND.size).tolist()
+        if self.count and (
+            self._ends[-1] != len(self._view) - self._start or self._ends != sorted(self._ends)
+        ):
+            raise OperationError("the table of operations does not fit the command")
+
+    def operation(self, number: int) -> memoryview:
+        first = self._ends[number - 1] if number else 0
+        return self._view[self._start + first : self._start + self._ends[number]]
+
+    def decode(self) -> list[c.Operation]:
+        return [decode(self.operation(number), number) for number in range(self.count)]
+
+
+def batch_of(operation: memoryview) -> memoryview:
+    """The MessageBatch bytes of an enqueue operation."""
+    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
+        raise OperationError("the operation is no enqueue")
+    columns, ttls = _ENQUEUE.unpack_from(operation, _HEAD.size)[5:]
+    return operation[_HEAD.size + _ENQUEUE.size + columns + ttls :]
+
+
+def count_of(operation: memoryview) -> int:
+    """How many messages an enqueue operation holds."""
+    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
+        raise OperationError("the operation is no enqueue")
+    count: int = _ENQUEUE.unpack_from(operation, _HEAD.size)[2]
+    return count
+
+
+def columns_of(operation: memoryview) -> memoryview:
+    """The filter-field columns of an enqueue operation."""
+    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
+        raise OperationError("the operation is no enqueue")
+    start = _HEAD.size + _ENQUEUE.size
+    return operation[start : start + _ENQUEUE.unpack_from(operation, _HEAD.size)[5]]
+
+
+# ---- operations
+
+
+def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, batch: bytes = b"") -> bytes:
+    """One operation. `batch` is the MessageBatch of an Enqueue, stored as it is."""
+    kind = _KIND[type(command)]
+    queue = getattr(command, "queue", 0)
+    payload = _ENCODERS[type(command)](command)
+    if origin is None:
+        head = _HEAD.pack(kind, 0, _NO_PRODUCER, 0, 0, queue)
+    else:
+        head = _HEAD.pack(kind, _NUMBERED, origin.producer, origin.epoch, origin.n, queue)
+    return b"".join((head, payload, batch))
+
+
+def decode(data: memoryview, number: int) -> c.Operation:
+    """One operation of a command; its batch is left where it is."""
+    try:
+        kind, flags, producer, epoch, n, queue = _HEAD.unpack_from(data)
+        origin = c.Origin(producer, epoch, n) if flags & _NUMBERED else None
+        return c.Operation(number, origin, _DECODERS[kind](data[_HEAD.size :], queue))
+    except (struct.error, KeyError, IndexError, UnicodeDecodeError, ValueError) as error:
+        raise OperationError(f"operation {number} of {len(data)} bytes does not decode: {error}") from error
+
+
+def _nothing(_: object) -> bytes:
+    return b""
+
+
+def _enqueue(x: c.Enqueue) -> bytes:
+    ttls = np.asarray(x.ttls_ms, dtype="<i8").tobytes() if len(x.ttls_ms) else b""
+    head = _ENQUEUE.pack(
+        x.first_client_sequence,
+        x.lowest_unconfirmed,
+        x.count,
+        x.size_bytes,
+        x.ttl_ms,
+        len(x.columns),
+        len(ttls),
+    )
+    return b"".join((head, x.columns, ttls))
+
+
+def _decode_enqueue(data: memoryview, queue: int) -> c.Enqueue:
+    first, lowest, count, size, ttl, columns, ttls = _ENQUEUE.unpack_from(data)
+    end = _ENQUEUE.size + columns
+    each: Sequence[int] = ()
+    if ttls:
+        each = np.frombuffer(data[end : end + ttls], dtype="<i8").tolist()
+    return c.Enqueue(
+        queue, first, lowest, count, size, ttl, each, data[_ENQUEUE.size : end] if columns else b""
+    )
+
+
+def _text(data: memoryview, length: int) -> tuple[str, memoryview]:
+    if len(data) < length:
+        raise ValueError("text is cut off")
+    return str(data[:length], "utf-8"), data[length:]
+
+
+def _settle(x: c.Settle) -> bytes:
+    tag = x.consumer_tag.encode()
+    ranges = np.asarray(x.tags, dtype="<u8").tobytes()
+    return b"".join((_SETTLE.pack(x.attach, x.credit_to, len(tag), len(x.tags)), tag, ranges))
+
+
+def _settle_fields(data: memoryview) -> tuple[str, int, tuple[tuple[int, int], ...], int, memoryview]:
+    attach, credit_to, length, count = _SETTLE.unpack_from(data)
+    tag, rest = _text(data[_SETTLE.size :], length)
+    flat = struct.unpack_from(f"<{2 * count}Q", rest)
+    return tag, attach, tuple(zip(flat[::2], flat[1::2], strict=True)), credit_to, rest[16 * count :]
+
+
+def _decode_settle(kind: type[c.Settle]) -> Callable[[memoryview, int], c.Settle]:
+    def decoder(data: memoryview, queue: int) -> c.Settle:
+        tag, attach, tags, credit_to, _ = _settle_fields(data)
+        return kind(queue, tag, attach, tags, credit_to)
+
+    return decoder
+
+
+def _modify(x: c.Modify) -> bytes:
+    return _settle(x) + bytes((x.delivery_failed, x.undeliverable_here))
+
+
+def _decode_modify(data: memoryview, queue: int) -> c.Modify:
+    tag, attach, tags, credit_to, rest = _settle_fields(data)
+    return c.Modify(queue, tag, attach, tags, credit_to, bool(rest[0]), bool(rest[1]))
+
+
+def _attach(x: c.Attach) -> bytes:
+    tag = x.consumer_tag.encode()
+    return b"".join((_ATTACH.pack(x.credit_to, len(tag), len(x.selector)), tag, x.selector))
+
+
+def _decode_attach(data: memoryview, queue: int) -> c.Attach:
+    credit_to, length, selector = _ATTACH.unpack_from(data)
+    tag, rest = _text(data[_ATTACH.size :], length)
+    return c.Attach(queue, tag, bytes(rest[:selector]), credit_to)
+
+
+def _credit(x: c.Credit) -> bytes:
+    return _CREDIT.pack(x.credit_to, x.drain) + x.consumer_tag.encode()
+
+
+def _decode_credit(data: memoryview, queue: int) -> c.Credit:
+    credit_to, drain = _CREDIT.unpack_from(data)
+    return c.Credit(queue, str(data[_CREDIT.size :], "utf-8"), credit_to, bool(drain))
+
+
+def _cancel(x: c.Cancel) -> bytes:
+    return bytes((x.return_held,)) + x.consumer_tag.encode()
+
+
+def _decode_cancel(data: memoryview, queue: int) -> c.Cancel:
+    return c.Cancel(queue, str(data[1:], "utf-8"), bool(data[0]))
+
+
+def _decode_get(data: memoryview, queue: int) -> c.Get:
+    count, settled = _GET.unpack_from(data)
+    return c.Get(queue, count, bool(settled))
+
+
+def _register(x: c.RegisterProducer) -> bytes:
+    return _ADDRESS.pack(x.address.node, x.address.boot, x.address.session)
+
+
+def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
+    config = x.config
+    name = config.name.encode()
+    fields = [field.encode() for field in config.filter_field_names]
+    head = _CONFIG.pack(
+        config.filter_enabled,
+        config.filter_max_in_memory_bytes_per_msg,
+        config.max_length,
+        OVERFLOWS.index(config.overflow),
+        config.message_ttl_ms,
+        config.delivery_limit,
+        len(name),
+        len(fields),
+    )
+    return b"".join((head, name, *(struct.pack("<H", len(field)) + field for field in fields)))
+
+
+def _decode_config(kind: type[c.CreateQueue | c.UpdateConfig]) -> Callable[[memoryview, int], c.Command]:
+    def decoder(data: memoryview, queue: int) -> c.Command:
+        enabled, max_bytes, max_length, overflow, ttl, limit, length, count = _CONFIG.unpack_from(data)
+        name, rest = _text(data[_CONFIG.size :], length)
+        fields = []
+        for _ in range(count):
+            (size,) = struct.unpack_from("<H", rest)
+            field, rest = _text(rest[2:], size)
+            fields.append(field)
+        config = c.QueueConfig(
+            name, bool(enabled), tuple(fields), max_bytes, max_length, OVERFLOWS[overflow], ttl, limit
+        )
+        return kind(queue, config)
+
+    return decoder
+
+
+_TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
+    (1, c.RegisterProducer, _register, lambda d, q: c.RegisterProducer(c.Address(*_ADDRESS.unpack(d)))),
+    (2, c.CloseSession, _nothing, lambda d, q: c.CloseSession()),
+    (
+        3,
+        c.NodeDown,
+        lambda x: _NODE_DOWN.pack(x.node, x.boot),
+        lambda d, q: c.NodeDown(*_NODE_DOWN.unpack(d)),
+    ),
+    (4, c.Enqueue, _enqueue, _decode_enqueue),
+    (5, c.Attach, _attach, _decode_attach),
+    (6, c.Credit, _credit, _decode_credit),
+    (7, c.Cancel, _cancel, _decode_cancel),
+    (8, c.Get, lambda x: _GET.pack(x.count, x.settled), _decode_get),
+    (9, c.Settle, _settle, _decode_settle(c.Settle)),
+    (10, c.Return, _settle, _decode_settle(c.Return)),
+    (11, c.Discard, _settle, _decode_settle(c.Discard)),
+    (12, c.Modify, _modify, _decode_modify),
+    (13, c.CreateQueue, _config, _decode_config(c.CreateQueue)),
+    (14, c.UpdateConfig, _config, _decode_config(c.UpdateConfig)),
+    (15, c.DeleteQueue, _nothing, lambda d, q: c.DeleteQueue(q)),
+    (16, c.Purge, _nothing, lambda d, q: c.Purge(q)),
+    (17, c.Wake, _nothing, lambda d, q: c.Wake()),
+    (18, c.SetVersion, lambda x: _U64.pack(x.version), lambda d, q: c.SetVersion(*_U64.unpack(d))),
+    (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
+    (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
+)
+_KIND = {kind: number for number, kind, _, _ in _TABLE}
+_ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}
+_DECODERS: dict[int, Callable[[memoryview, int], c.Command]] = {
+    number: decoder  # type: ignore[misc]
+    for number, _, _, decoder in _TABLE
+}

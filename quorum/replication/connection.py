@@ -1,0 +1,515 @@
+"""The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
+
+The member with the greater name dials; the other listens. A connection is a handshake (handshake.py), then frames
+(wire.py). Kind PING is the network's own: a link that is quiet is kept alive and known to be alive, so that the first
+vote request after a long calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
+
+Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
+and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers
+above send again what matters. Frames sent while there is no connection are gone, as if lost on the way.
+
+Strangers: at most MAX_STRANGERS connections are in the handshake at once, none for longer than HANDSHAKE_LIMIT_S, each
+reads a fixed number of bytes. What went wrong with them is counted and logged, at most once a second.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from quorum.replication.errors import WireError
+from quorum.replication.handshake import (
+    ANSWER_BYTES,
+    HELLO_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    HandshakeError,
+    Identity,
+    encode_name,
+)
+from quorum.replication.wire import (
+    READ_BYTES,
+    Channel,
+    Frame,
+    FrameReader,
+    Part,
+    PlainSecurity,
+    Security,
+    SendQueue,
+)
+
+KIND_PING = 255
+PING_AFTER_S = 1.0
+IDLE_LIMIT_S = 5.0
+HANDSHAKE_LIMIT_S = 3.0
+MAX_STRANGERS = 32
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+MAX_QUEUED_BYTES = 192 << 20
+"""For one peer; above the windows of all groups together, each overdrawn by one entry of the largest size, and what the
+node has on its way to a leader (node.session_table). A bound that regular work can reach would break the connection
+again and again, as all of it is sent anew on the next one."""
+TURN_BYTES = 4 << 20
+"""Read from one peer before the others have their turn."""
+UPKEEP_S = 0.1
+WARN_EVERY_S = 1.0
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class NetworkStats:
+    """Counts since the start."""
+
+    connected: int = 0
+    lost: int = 0
+    refused_handshakes: int = 0
+    bad_frames: int = 0
+    overflows: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One socket, from the first byte on."""
+
+    socket: socket.socket
+    channel: Channel
+    queue: SendQueue
+    is_dialer: bool
+    deadline_s: float
+    peer: str | None = None
+    """claimed while in the handshake, proved afterwards"""
+    is_up: bool = False
+    is_connecting: bool = False
+    boot: int = 0
+    hello: bytes = b""
+    other_hello: bytes = b""
+    want: int = 0
+    received: bytearray = field(default_factory=bytearray)
+    reader: FrameReader | None = None
+    heard_s: float = 0.0
+    sent_s: float = 0.0
+    mask: int = selectors.EVENT_READ
+
+
+@dataclass(slots=True)
+class _Dial:
+    """When and where to dial a peer."""
+
+    address: Address
+    next_s: float = 0.0
+    backoff_s: float = BACKOFF_MIN_S
+    resolved: list[tuple[int, Any]] = field(default_factory=list)
+    is_resolving: bool = False
+
+
+class PeerNetwork:
+    """See the module's text. One thread; only `wake` may be called from others."""
+
+    ping_after_s = PING_AFTER_S
+    idle_limit_s = IDLE_LIMIT_S
+
+    def __init__(
+        self,
+        me: str,
+        boot: int,
+        members: Mapping[str, Address],
+        secret: bytes,
+        cluster: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        security: Security | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """Listens at once, on members[me] or on the socket given. OSError if that cannot be."""
+        for name in members:
+            encode_name(name)
+        self.me = me
+        self.stats = NetworkStats()
+        self._members = tuple(sorted(members))
+        self._identity = Identity(me, boot, secret, cluster)
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._security = security or PlainSecurity()
+        self._log = structlog.get_logger().bind(node=me)
+        self._selector = selectors.DefaultSelector()
+        self._buffer = bytearray(READ_BYTES)
+        self._up: dict[str, _Connection] = {}
+        self._strangers: list[_Connection] = []
+        self._dirty: dict[str, _Connection] = {}
+        self._events: list[tuple[str, bool]] = []
+        self._frames: list[tuple[str, int, bytes]] = []
+        self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
+        self._next_upkeep_s = float("-inf")
+        self._warned_s = float("-inf")
+        self._is_open = True
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._listener = listener or _listen(members[me])
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    # ---- for the loop
+
+    @property
+    def address(self) -> Address:
+        """Where this node listens."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def set_address(self, peer: str, address: Address) -> None:
+        """A peer is to be dialed elsewhere from now on."""
+        if peer in self._dials:
+            self._dials[peer] = _Dial(address)
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable when poll has something to do, for a loop of somebody else's."""
+        return self._selector.fileno()
+
+    def wake(self) -> None:
+        """Let poll return at once. Any thread."""
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            pass  # a full pipe wakes as well
+
+    def poll(self, timeout: float) -> list[tuple[str, int, bytes]]:
+        """Wait for at most this many seconds, then (peer, kind, frame) of all whole frames, each peer's in order."""
+        self._upkeep()
+        for key, mask in self._selector.select(timeout):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fd == self._wake_read:
+                _drain(self._wake_read)
+            else:
+                self._serve(key.data, mask)
+        frames, self._frames = self._frames, []
+        return frames
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> bool:
+        """Queue one frame; False if there is no connection (the frame is gone then). Its parts must not change."""
+        if kind == KIND_PING or not 0 <= kind < 256:
+            raise ValueError(f"a frame's kind is 0 to 254, not {kind}")
+        connection = self._up.get(peer)
+        if connection is None:
+            return False
+        connection.queue.add_frame(kind, parts)
+        self._dirty[peer] = connection
+        if connection.queue.waiting_bytes > MAX_QUEUED_BYTES:
+            self.stats.overflows += 1
+            self._drop(connection, f"{connection.queue.waiting_bytes} bytes wait for it")
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Write what is queued, as far as the kernel takes it."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty.values():
+                self._write(connection)
+
+    def connected(self, peer: str) -> bool:
+        """Whether frames to this peer can leave now."""
+        return peer in self._up
+
+    def events(self) -> list[tuple[str, bool]]:
+        """(peer, whether it was connected or lost) since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Close everything. What is queued is tried once."""
+        if not self._is_open:
+            return
+        self.flush()
+        self._is_open = False
+        for connection in [*self._up.values(), *self._strangers]:
+            connection.socket.close()
+        self._up.clear()
+        self._strangers.clear()
+        self._listener.close()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # ---- time
+
+    def _upkeep(self) -> None:
+        now = self._clock()
+        if now < self._next_upkeep_s:
+            return
+        self._next_upkeep_s = now + UPKEEP_S
+        for stranger in [each for each in self._strangers if each.deadline_s <= now]:
+            self._refuse(stranger, "the handshake took too long")
+        for connection in list(self._up.values()):
+            if now - connection.heard_s > self.idle_limit_s:
+                self._drop(connection, f"nothing heard for {self.idle_limit_s} s")
+            elif now - connection.sent_s > self.ping_after_s:
+                connection.sent_s = now
+                connection.queue.add_frame(KIND_PING, [])
+                self._write(connection)
+        for peer, dial in self._dials.items():
+            busy = peer in self._up or any(each.is_dialer and each.peer == peer for each in self._strangers)
+            if not busy and now >= dial.next_s:
+                self._dial(peer, dial, now)
+
+    # ---- dialing and accepting
+
+    def _dial(self, peer: str, dial: _Dial, now: float) -> None:
+        if not dial.resolved:
+            if not dial.is_resolving:
+                dial.is_resolving = True
+                self._resolve(dial)
+            if not dial.resolved:
+                return
+        dial.next_s = now + dial.backoff_s
+        dial.backoff_s = min(dial.backoff_s * 2, BACKOFF_MAX_S)
+        family, address = dial.resolved.pop(0)  # one after the other; looked up again when none is left
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        code = connection.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            connection.close()
+            return
+        made = self._adopt(connection, is_dialer=True)
+        made.peer = peer
+        made.is_connecting = True
+        self._watch(made)
+
+    def _resolve(self, dial: _Dial) -> None:
+        """A number needs no lookup; a name is looked up on a thread, since that may take seconds."""
+        host, port = dial.address
+
+        def look_up() -> None:
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                dial.resolved = [(family, address) for family, _, _, _, address in found]
+            except OSError:
+                dial.next_s = self._clock() + BACKOFF_MAX_S
+            dial.is_resolving = False
+
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
+        else:
+            look_up()
+
+    def _accept(self) -> None:
+        for _ in range(MAX_STRANGERS):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # none left, gone again, or no file descriptors: the next poll tries again
+                return
+            callers = [each for each in self._strangers if not each.is_dialer]
+            if len(callers) >= MAX_STRANGERS:
+                self._refuse(callers[0], "too many handshakes at once")
+            connection.setblocking(False)
+            made = self._adopt(connection, is_dialer=False)
+            made.want = HELLO_BYTES
+
+    def _adopt(self, connection: socket.socket, *, is_dialer: bool) -> _Connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        channel = self._security.wrap(connection, is_dialer=is_dialer)
+        made = _Connection(
+            connection, channel, SendQueue(channel), is_dialer, self._clock() + HANDSHAKE_LIMIT_S
+        )
+        self._strangers.append(made)
+        self._selector.register(connection, made.mask, made)
+        return made
+
+    # ---- events of one socket
+
+    def _serve(self, connection: _Connection, mask: int) -> None:
+        if connection.socket.fileno() < 0:
+            return  # dropped earlier in this very poll
+        if connection.is_connecting:
+            self._finish_connect(connection)
+            return
+        if mask & selectors.EVENT_WRITE:
+            self._write(connection)
+        if mask & selectors.EVENT_READ and connection.socket.fileno() >= 0:
+            if connection.is_up:
+                self._read_frames(connection)
+            else:
+                self._read_handshake(connection)
+
+    def _finish_connect(self, connection: _Connection) -> None:
+        if connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._forget(connection)  # nobody there: dialed again later
+            return
+        connection.is_connecting = False
+        assert connection.peer is not None
+        connection.hello = self._identity.hello(connection.peer, self._random_bytes(NONCE_BYTES))
+        connection.want = ANSWER_BYTES
+        connection.queue.add(connection.hello)
+        self._write(connection)
+
+    def _read_handshake(self, connection: _Connection) -> None:
+        """Reads exactly the bytes of the next step, never one of the frames behind them."""
+        step = bytearray(connection.want - len(connection.received))
+        try:
+            taken = connection.channel.recv_into(step)
+        except OSError as error:
+            self._refuse(connection, str(error))
+            return
+        if taken is None:
+            return
+        if not taken:
+            self._refuse(connection, "closed in the handshake")
+            return
+        connection.received += step[:taken]
+        if len(connection.received) < connection.want:
+            return
+        data, connection.received = bytes(connection.received), bytearray()
+        try:
+            self._handshake_step(connection, data)
+        except HandshakeError as error:
+            self._refuse(connection, str(error))
+
+    def _handshake_step(self, connection: _Connection, data: bytes) -> None:
+        identity = self._identity
+        if connection.is_dialer:
+            hello, proof = data[:HELLO_BYTES], data[HELLO_BYTES:]
+            other = identity.read(hello)
+            if other.sender != connection.peer:
+                raise HandshakeError(f"{other.sender!r} answered for {connection.peer!r}")
+            identity.check(proof, b"listener", connection.hello, hello)
+            connection.queue.add(identity.prove(b"dialer", connection.hello, hello))
+            connection.boot = other.boot
+            self._welcome(connection)
+            self._write(connection)
+        elif not connection.other_hello:
+            other = identity.read(data)
+            if other.sender not in self._members or other.sender <= self.me:
+                raise HandshakeError(f"{other.sender!r} does not dial this node")
+            connection.peer, connection.boot, connection.other_hello = other.sender, other.boot, data
+            connection.hello = identity.hello(other.sender, self._random_bytes(NONCE_BYTES))
+            connection.want = PROOF_BYTES
+            connection.queue.add(connection.hello)
+            connection.queue.add(identity.prove(b"listener", data, connection.hello))
+            self._write(connection)
+        else:
+            identity.check(data, b"dialer", connection.other_hello, connection.hello)
+            self._welcome(connection)
+
+    def _welcome(self, connection: _Connection) -> None:
+        """The other end has proved itself: this is the peer's connection now."""
+        peer = connection.peer
+        assert peer is not None
+        old = self._up.get(peer)
+        if old is not None:
+            if old.boot > connection.boot:
+                raise HandshakeError(f"{peer!r} is connected with a later boot")
+            self._drop(old, "replaced by a new connection")
+        self._strangers.remove(connection)
+        connection.is_up = True
+        connection.heard_s = connection.sent_s = self._clock()
+        connection.reader = FrameReader(connection.channel, self._buffer)
+        self._up[peer] = connection
+        self._events.append((peer, True))
+        self.stats.connected += 1
+        if peer in self._dials:
+            self._dials[peer].backoff_s = BACKOFF_MIN_S
+        self._log.info("peer connected", peer=peer)
+
+    def _read_frames(self, connection: _Connection) -> None:
+        assert connection.reader is not None
+        assert connection.peer is not None
+        frames: list[Frame] = []
+        taken, budget = None, TURN_BYTES
+        problem = ""
+        try:
+            while budget > 0:
+                taken = connection.reader.read(frames)
+                if not taken:
+                    break
+                budget -= taken
+                if taken < READ_BYTES >> 1:
+                    break  # that was all there is; the next poll tells of more
+        except WireError as error:
+            self.stats.bad_frames += 1
+            problem = str(error)
+        except OSError as error:
+            problem = str(error)
+        connection.heard_s = self._clock()
+        self._frames.extend((connection.peer, kind, frame) for kind, frame in frames if kind != KIND_PING)
+        if problem or taken == 0:
+            self._drop(connection, problem or "closed by the peer")
+
+    def _write(self, connection: _Connection) -> None:
+        if connection.socket.fileno() < 0:
+            return
+        try:
+            is_done = connection.queue.write()
+        except OSError as error:
+            if connection.is_up:
+                self._drop(connection, str(error))
+            else:
+                self._refuse(connection, str(error))
+            return
+        connection.sent_s = self._clock()
+        self._watch(connection, wants_write=not is_done)
+
+    def _watch(self, connection: _Connection, *, wants_write: bool = True) -> None:
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_write else 0)
+        if mask != connection.mask:
+            connection.mask = mask
+            self._selector.modify(connection.socket, mask, connection)
+
+    # ---- ends
+
+    def _forget(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection in self._strangers:
+            self._strangers.remove(connection)
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        self._forget(connection)
+        self.stats.refused_handshakes += 1
+        now = self._clock()
+        if now >= self._warned_s + WARN_EVERY_S:
+            self._warned_s = now
+            self._log.warning(
+                "peer refused", peer=connection.peer, reason=reason, refused=self.stats.refused_handshakes
+            )
+
+    def _drop(self, connection: _Connection, reason: str) -> None:
+        assert connection.peer is not None
+        self._forget(connection)
+        if self._up.get(connection.peer) is connection:
+            del self._up[connection.peer]
+            self._dirty.pop(connection.peer, None)
+            self._events.append((connection.peer, False))
+            self.stats.lost += 1
+            self._log.info("peer lost", peer=connection.peer, reason=reason)
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=64)
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while len(os.read(descriptor, 4096)) == 4096:
+            pass
+    except BlockingIOError:
+        pass
+
+
+__all__ = ["KIND_PING", "NetworkStats", "Part", "PeerNetwork"]

@@ -1,0 +1,35 @@
+"""What can go wrong with replication, and whose business it is.
+
+ReplicationError
+├── WireError             a peer's frame cannot be read: the peer's fault, the frame is dropped
+├── ReplicationFailed     this replica must stop: going on could lose what was acknowledged
+│   ├── ReentryError      a callback called back into the group: our fault
+│   └── TruncationError   a leader wants committed entries gone: somebody broke Raft
+└── UnsupportedLibrary    the installed PySyncObj is not the one this package was made for: the operator's
+"""
+
+from __future__ import annotations
+
+
+class ReplicationError(Exception):
+    """Anything this package raises on purpose, misuse (ValueError) apart."""
+
+
+class WireError(ReplicationError):
+    """Bytes from a peer that are no message. Nothing of them was taken."""
+
+
+class ReplicationFailed(ReplicationError):
+    """This replica has stopped for good. Every later call raises it again; the process has to end."""
+
+
+class ReentryError(ReplicationFailed):
+    """The group was called from inside one of its own calls."""
+
+
+class TruncationError(ReplicationFailed):
+    """The log would have lost entries that are known to be committed."""
+
+
+class UnsupportedLibrary(ReplicationError):
+    """PySyncObj is of another version, or without a name that this package overrides."""

@@ -1,0 +1,229 @@
+"""How a leader feeds its followers: entries in few frames, a window in bytes, snapshots for who is too far behind.
+
+The library's own way copies the log's tail for every batch and knows no window. Here a frame takes as many entries as
+fit, bodies are read from the log at that moment and handed on uncopied, and a peer has at most a window
+unacknowledged: a slow one costs no memory. `next index` moves on when a frame is queued; a lost frame shows at the
+next heartbeat, which the follower refuses, saying where to begin again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quorum.replication.codec import MAX_ENTRIES, AppendEntries, Entry, SnapshotChunk
+from quorum.replication.engine import Peer
+from quorum.replication.guard import Guard
+from quorum.replication.journal import JournalView
+from quorum.replication.transfer import Outgoing
+
+TURN_BYTES = 4 << 20
+"""Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
+
+
+class Feed:
+    """What is known of one follower besides the library's match and next index."""
+
+    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "outgoing", "waits_for_heartbeat")
+
+    def __init__(self) -> None:
+        self.is_connected = False
+        self.in_flight: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each frame not yet acknowledged"""
+        self.in_flight_bytes = 0
+        self.waits_for_heartbeat = False
+        """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
+        self.outgoing: Outgoing | None = None
+
+    def forget_sent(self) -> None:
+        """Nothing is under way any more."""
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+
+    def acknowledged(self, index: int) -> None:
+        """The peer has everything up to here."""
+        while self.in_flight and self.in_flight[0][0] <= index:
+            self.in_flight_bytes -= self.in_flight.popleft()[1]
+
+
+class Feeder:
+    """Sends appends and snapshot chunks of one group. `send` queues a message for a peer."""
+
+    def __init__(
+        self,
+        engine: Any,
+        view: JournalView,
+        guard: Guard,
+        peers: Mapping[str, Peer],
+        send: Callable[[str, AppendEntries | SnapshotChunk], None],
+        *,
+        window_bytes: int,
+        frame_bytes: int,
+        chunk_bytes: int,
+    ) -> None:
+        self._engine = engine
+        self._view = view
+        self._guard = guard
+        self._peers = peers
+        self._send = send
+        self.feeds = {name: Feed() for name in peers}
+        self._window_bytes = window_bytes
+        self._frame_bytes = frame_bytes
+        self._chunk_bytes = chunk_bytes
+        self.floor = 0
+        """Every member has all entries up to here; from the leader, or computed as leader."""
+        self.has_more = False
+        """A peer's turn ended early; there is more to send at once."""
+
+    # ---- office and connections
+
+    def begin_office(self) -> None:
+        """Whatever was under way was sent in another term."""
+        for feed in self.feeds.values():
+            feed.forget_sent()
+            feed.outgoing = None
+
+    def connected(self, name: str) -> None:
+        """What was under way on an old connection is lost."""
+        feed = self.feeds[name]
+        feed.is_connected = True
+        feed.forget_sent()
+        if self._guard.is_leader:
+            peer = self._peers[name]
+            match: int = self._engine._SyncObj__raftMatchIndex[peer]
+            if match:
+                self._engine._SyncObj__raftNextIndex[peer] = match + 1
+                self._guard.note_rewind(name)
+            if feed.outgoing is not None:
+                feed.outgoing.restart()
+
+    def disconnected(self, name: str) -> None:
+        self.feeds[name].is_connected = False
+
+    # ---- sending
+
+    def beat(self, *, is_quiet: bool) -> None:
+        """Something for every connected peer: new entries if there are any, else an empty append. is_quiet: it only
+        tells of a commit, and needs no answers."""
+        for name, feed in self.feeds.items():
+            if feed.is_connected:
+                if not is_quiet:
+                    feed.waits_for_heartbeat = False
+                    if feed.outgoing is not None:
+                        feed.outgoing.heartbeat()
+                if not self._feed(name, feed):
+                    self._send_append(name, self._next(name), [], is_quiet=is_quiet)
+
+    def feed(self) -> None:
+        """New entries, for who has room in its window."""
+        self.has_more = False
+        last = self._view.last_index
+        for name, feed in self.feeds.items():
+            if feed.waits_for_heartbeat or not feed.is_connected:
+                continue
+            if feed.outgoing is not None or self._next(name) <= last:
+                self._feed(name, feed)
+
+    def _next(self, name: str) -> int:
+        index: int = self._engine._SyncObj__raftNextIndex[self._peers[name]]
+        return index
+
+    def _feed(self, name: str, feed: Feed) -> bool:
+        """Whether anything was sent."""
+        if self._next(name) <= self._view.base:
+            if feed.outgoing is None or feed.outgoing.index < self._next(name):
+                self._begin_snapshot(feed)
+            return self._feed_snapshot(name, feed)
+        feed.outgoing = None
+        last = self._view.last_index
+        sent = 0
+        while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
+            if sent >= TURN_BYTES:
+                self.has_more = True
+                break
+            sent += self._send_frame(name, feed, index)
+        return sent > 0
+
+    def _send_frame(self, name: str, feed: Feed, index: int) -> int:
+        """One frame of entries from index on; its bytes."""
+        view = self._view
+        last = view.last_index
+        first, size = index, 0
+        entries: list[Entry] = []
+        while index <= last and size < self._frame_bytes and len(entries) < MAX_ENTRIES:
+            body = view.read(index)
+            entries.append(Entry(view.term_at(index), body))
+            size += len(body)
+            index += 1
+        self._engine._SyncObj__raftNextIndex[self._peers[name]] = index
+        feed.in_flight.append((index - 1, size))
+        feed.in_flight_bytes += size
+        self._send_append(name, first, entries)
+        return size
+
+    def _send_append(
+        self, name: str, next_index: int, entries: list[Entry], *, is_quiet: bool = False
+    ) -> None:
+        view = self._view
+        prev = max(next_index - 1, view.base)
+        guard = self._guard
+        message = AppendEntries(
+            guard.term,
+            guard.next_seq(),
+            guard.commit_index,
+            prev,
+            view.term_at(prev),
+            self.floor,
+            entries,
+            is_quiet,
+        )
+        self._send(name, message)
+
+    # ---- snapshots
+
+    def _begin_snapshot(self, feed: Feed) -> None:
+        found = self._view.journal.load_snapshot()
+        if found is not None:
+            feed.outgoing = Outgoing(*found, self._chunk_bytes)
+
+    def _feed_snapshot(self, name: str, feed: Feed) -> bool:
+        outgoing = feed.outgoing
+        if outgoing is None:
+            return False
+        guard = self._guard
+        sent = False
+        while (chunk := outgoing.next_chunk()) is not None:
+            offset, data = chunk
+            message = SnapshotChunk(
+                guard.term,
+                guard.next_seq(),
+                outgoing.index,
+                outgoing.term,
+                len(outgoing.state),
+                outgoing.crc,
+                offset,
+                data,
+            )
+            self._send(name, message)
+            sent = True
+        return sent
+
+    def transfers_from(self) -> int | None:
+        """The lowest index of a snapshot on its way: what follows it is needed next."""
+        return min(
+            (feed.outgoing.index for feed in self.feeds.values() if feed.outgoing is not None), default=None
+        )
+
+    # ---- what all have
+
+    def update_floor(self) -> int:
+        """The index up to which no member will ever ask again, as far as known here."""
+        if self._guard.is_leader:
+            lowest = self._view.durable_index
+            for name, peer in self._peers.items():
+                outgoing = self.feeds[name].outgoing
+                match: int = self._engine._SyncObj__raftMatchIndex[peer]
+                lowest = min(lowest, match if outgoing is None else max(match, outgoing.index))
+            self.floor = max(self.floor, min(lowest, self._guard.commit_index))
+        return self.floor

@@ -1,0 +1,232 @@
+"""One group's journal in the node's log, as PySyncObj wants to see a journal.
+
+The library takes a list of (command, index, term). Nothing of that kind is kept here: an entry is made when asked for,
+from the log's index, with a body that knows its length and is read only by who sends or applies it.
+
+The view is base .. last_index. The entry at base is known by its term only: it is the one just before the log's
+first_index, or entry 1, which every group begins with. What is below base is in a snapshot.
+
+Durability is a position: `durable_index` is the last entry whose record, and every record of this group before it, the
+log has synced; `last_lsn` is what a message that promises anything about this group depends on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol, overload
+
+
+class GroupJournal(Protocol):
+    """What replication needs of a group's journal (quorum.log.Journal has it)."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def last_index(self) -> int: ...
+    @property
+    def hard_state(self) -> tuple[int, str | None]: ...
+    @property
+    def hard_state_lsn(self) -> int: ...
+    def term_at(self, index: int) -> int: ...
+    def length_at(self, index: int) -> int: ...
+    def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int: ...
+    def truncate_from(self, index: int) -> int: ...
+    def compact_to(self, index: int, term: int) -> int: ...
+    def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int: ...
+    def set_hard_state(self, term: int, vote: str | None) -> int: ...
+    def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
+    def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
+
+
+class NodeLog(Protocol):
+    """What replication needs of the node's log (quorum.log.Log has it)."""
+
+    @property
+    def last_lsn(self) -> int: ...
+    @property
+    def synced_lsn(self) -> int: ...
+    def journal(self, group: int) -> GroupJournal: ...
+    def read(self, group: int, index: int) -> bytes: ...
+    def sync(self) -> int: ...
+
+
+class LazyBody:
+    """An entry's body that is still in the log."""
+
+    __slots__ = ("_log", "group", "index", "length")
+
+    def __init__(self, log: NodeLog, group: int, index: int, length: int) -> None:
+        self._log = log
+        self.group = group
+        self.index = index
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        """The bytes, the type byte first."""
+        return self._log.read(self.group, self.index)
+
+
+ViewEntry = tuple[LazyBody, int, int]
+
+
+class EntryRange(Sequence[ViewEntry]):
+    """A slice of the view that costs nothing until looked into; it must not outlive the next change."""
+
+    __slots__ = ("_range", "_view")
+
+    def __init__(self, view: JournalView, indices: range) -> None:
+        self._view = view
+        self._range = indices
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, at: int) -> ViewEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> EntryRange: ...
+    def __getitem__(self, at: int | slice) -> ViewEntry | EntryRange:
+        if isinstance(at, slice):
+            return EntryRange(self._view, self._range[at])
+        return self._view.entry(self._range[at])
+
+    def __iter__(self) -> Iterator[ViewEntry]:
+        return map(self._view.entry, self._range)
+
+
+class JournalView:
+    """PySyncObj's Journal over a group's journal. Made once, when the group starts."""
+
+    def __init__(self, log: NodeLog, group: int) -> None:
+        self.log = log
+        self.group = group
+        self.journal = log.journal(group)
+        found = self.journal.load_snapshot()
+        self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
+        self.snapshot_state: bytes | None = None if found is None else found[2]
+        """Until the group has handed it on."""
+        self.durable_index = self.journal.last_index
+        self.last_lsn = log.last_lsn
+        self._unsynced: deque[tuple[int, int]] = deque()
+
+    # ---- what we ask
+
+    @property
+    def base(self) -> int:
+        """The first index whose term is known."""
+        return max(1, self.journal.first_index - 1)
+
+    @property
+    def last_index(self) -> int:
+        return self.journal.last_index
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry from base to last_index."""
+        return self.journal.term_at(index)
+
+    def entry(self, index: int) -> ViewEntry:
+        """The entry at an index, from base to last_index."""
+        journal = self.journal
+        length = journal.length_at(index) if index >= journal.first_index else 0
+        return LazyBody(self.log, self.group, index, length), index, journal.term_at(index)
+
+    def read(self, index: int) -> bytes:
+        """The body of an entry, type byte included; also below base as long as the log has it."""
+        return self.log.read(self.group, index)
+
+    def note_synced(self) -> int:
+        """Move durable_index to what the log has synced by now; the new value."""
+        synced = self.log.synced_lsn
+        unsynced = self._unsynced
+        while unsynced and unsynced[0][1] <= synced:
+            self.durable_index = unsynced.popleft()[0]
+        return self.durable_index
+
+    # ---- snapshots
+
+    def save_snapshot(self, index: int, state: bytes) -> None:
+        """The state at an applied index, durably."""
+        self.snapshot_index, self.snapshot_term = index, self.term_at(index)
+        self.journal.save_snapshot(index, self.snapshot_term, state)
+
+    def compact(self, keep_from: int) -> None:
+        """Entries below keep_from leave the view, as far as the snapshot covers them."""
+        keep_from = min(keep_from, self.snapshot_index, self.last_index)
+        if keep_from > self.journal.first_index:
+            self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
+
+    def install_snapshot(self, index: int, term: int, state: bytes, commit_index: int) -> None:
+        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7)."""
+        self.journal.save_snapshot(index, term, state)
+        self.snapshot_index, self.snapshot_term = index, term
+        if not (self.base <= index <= self.last_index and self.term_at(index) == term):
+            self.last_lsn = self.journal.reset_to_snapshot(index, term, keep_bodies_to=commit_index)
+            self._unsynced.clear()
+            self._unsynced.append((index, self.last_lsn))
+            self.durable_index = min(self.durable_index, commit_index)
+
+    # ---- what the library calls
+
+    def add(self, command: bytes | memoryview, idx: int, term: int) -> None:
+        self.append([command], idx, term)
+
+    def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> None:
+        """Put an entry behind the last."""
+        self.last_lsn = lsn = self.journal.append(parts, index, term)
+        self._unsynced.append((index, lsn))
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        """The library counts from the view's start."""
+        index = self.base + entryFrom
+        if index > self.last_index:
+            return
+        self.last_lsn = self.journal.truncate_from(index)
+        while self._unsynced and self._unsynced[-1][0] >= index:
+            self._unsynced.pop()
+        self.durable_index = min(self.durable_index, index - 1)
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        raise NotImplementedError("compaction is ours: save_snapshot")
+
+    def clear(self) -> None:
+        raise NotImplementedError("a journal is never cleared: install_snapshot")
+
+    @overload
+    def __getitem__(self, at: int) -> ViewEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> EntryRange: ...
+    def __getitem__(self, at: int | slice) -> ViewEntry | EntryRange:
+        base = self.base
+        indices = range(base, self.last_index + 1)
+        if isinstance(at, slice):
+            return EntryRange(self, indices[at])
+        return self.entry(indices[at])
+
+    def __len__(self) -> int:
+        return max(0, self.last_index - self.base + 1)
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        """Not kept: after a start the leader says what is committed."""
+
+    def getRaftCommitIndex(self) -> int:
+        """What is certainly committed: the snapshot, or the entry that every group begins with."""
+        return max(1, self.snapshot_index)
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        self.last_lsn = self.journal.set_hard_state(term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:
+        return self.journal.hard_state[0]
+
+    def getVotedForNodeId(self) -> str | None:
+        return self.journal.hard_state[1]
+
+    def onOneSecondTimer(self) -> None:
+        """Nothing waits for a second here."""
+
+    def _destroy(self) -> None:
+        """The log belongs to the node."""

@@ -1,0 +1,198 @@
+"""Bytes on a peer connection: frames in and out of a non-blocking channel, without copying bodies about.
+
+    frame   length 4 (of the payload), kind 1, CRC32C 4 (of length, kind and payload), payload
+
+A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the
+read buffer; of a frame that goes beyond what one read brought, the rest is read piece by piece and joined once, the
+CRC taken of each piece as it comes. Sending hands the parts to the kernel as they are, many at a time, and keeps what
+was not taken.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from quorum.log.record import crc32c, extend_crc32c
+from quorum.replication.errors import WireError
+
+MAX_FRAME_BYTES = 64 << 20
+READ_BYTES = 64 << 10
+"""A first read: many small frames, or the beginning of a large one that is then read in pieces."""
+PIECE_BYTES = 1 << 20
+MAX_PARTS = 512
+"""Buffers in one sendmsg; the kernel takes at most 1,024."""
+
+_HEAD = struct.Struct("<IB")
+_HEADER = struct.Struct("<IBI")
+HEADER_BYTES = _HEADER.size
+
+Part = bytes | bytearray | memoryview
+Frame = tuple[int, bytes]
+
+
+class Channel(Protocol):
+    """A non-blocking stream. All calls return None if they would have to wait; OSError if it is broken."""
+
+    def recv(self, count: int) -> bytes | None: ...
+    def recv_into(self, buffer: bytearray | memoryview) -> int | None: ...
+    def send(self, parts: list[Part]) -> int | None: ...
+
+
+class Security(Protocol):
+    """Wraps a connected socket: the place where TLS comes in. The handshake of the shared secret runs inside it."""
+
+    def wrap(self, connection: socket.socket, *, is_dialer: bool) -> Channel: ...
+
+
+class PlainChannel:
+    """The socket itself."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def recv(self, count: int) -> bytes | None:
+        try:
+            return self._socket.recv(count)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int | None:
+        try:
+            return self._socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def send(self, parts: list[Part]) -> int | None:
+        try:
+            return self._socket.sendmsg(parts)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+
+class PlainSecurity:
+    """No TLS."""
+
+    def wrap(self, connection: socket.socket, *, is_dialer: bool) -> Channel:
+        return PlainChannel(connection)
+
+
+def frame_header(kind: int, parts: Sequence[Part]) -> tuple[bytes, int]:
+    """A frame's first bytes, and the payload's length."""
+    length = sum(map(len, parts))
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {length}")
+    head = _HEAD.pack(length, kind)
+    crc = crc32c(head)
+    for part in parts:
+        crc = extend_crc32c(crc, part if type(part) is bytes else bytes(part))
+    return _HEADER.pack(length, kind, crc), length
+
+
+class FrameReader:
+    """Cuts what arrives into frames."""
+
+    def __init__(self, channel: Channel, buffer: bytearray) -> None:
+        """buffer: scratch for one read, shared by the readers of a thread."""
+        self._channel = channel
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start = b""
+        """the first bytes of a header that is not whole"""
+        self._pieces: list[bytes] = []
+        """of a payload that is not whole"""
+        self._missing = 0
+        self._kind = 0
+        self._crc = 0
+        """of what is there of it, and what its header said"""
+        self._wanted_crc = 0
+
+    def read(self, frames: list[Frame]) -> int | None:
+        """One read from the channel; whole frames are put behind `frames`. The bytes read, 0 at the end of the
+        stream, None if there is nothing now. WireError, OSError."""
+        if self._missing:
+            return self._read_piece(frames)
+        kept = len(self._start)
+        self._buffer[:kept] = self._start
+        taken = self._channel.recv_into(self._view[kept:])
+        if taken:
+            self._start = b""
+            self._cut(kept + taken, frames)
+        return taken
+
+    def _read_piece(self, frames: list[Frame]) -> int | None:
+        piece = self._channel.recv(min(self._missing, PIECE_BYTES))
+        if not piece:
+            return None if piece is None else 0
+        self._pieces.append(piece)
+        self._crc = extend_crc32c(self._crc, piece)
+        self._missing -= len(piece)
+        if not self._missing:
+            payload = b"".join(self._pieces)
+            self._pieces = []
+            _check(len(payload), self._kind, self._crc, self._wanted_crc)
+            frames.append((self._kind, payload))
+        return len(piece)
+
+    def _cut(self, end: int, frames: list[Frame]) -> None:
+        at, view = 0, self._view
+        while end - at >= HEADER_BYTES:
+            length, kind, crc = _HEADER.unpack_from(view, at)
+            if length > MAX_FRAME_BYTES:
+                raise WireError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {length}")
+            at += HEADER_BYTES
+            payload = bytes(view[at : min(at + length, end)])
+            actual = extend_crc32c(crc32c(_HEAD.pack(length, kind)), payload)
+            at += len(payload)
+            if len(payload) < length:
+                self._pieces, self._missing = [payload], length - len(payload)
+                self._kind, self._crc, self._wanted_crc = kind, actual, crc
+                return
+            _check(length, kind, actual, crc)
+            frames.append((kind, payload))
+        self._start = bytes(view[at:end])
+
+
+def _check(length: int, kind: int, crc: int, wanted: int) -> None:
+    if crc != wanted:
+        raise WireError(f"a frame of kind {kind} and {length} bytes fails its CRC")
+
+
+class SendQueue:
+    """What waits to be written to one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._parts: deque[Part] = deque()
+        self.waiting_bytes = 0
+
+    def add(self, part: Part) -> None:
+        """Put bytes behind all others. They must not change until written."""
+        if len(part):
+            self._parts.append(part)
+            self.waiting_bytes += len(part)
+
+    def add_frame(self, kind: int, parts: Sequence[Part]) -> None:
+        """Put one frame behind all others."""
+        header, length = frame_header(kind, parts)
+        self._parts.append(header)
+        self._parts.extend(part for part in parts if len(part))
+        self.waiting_bytes += len(header) + length
+
+    def write(self) -> bool:
+        """Write as much as is taken; whether all was. OSError."""
+        parts = self._parts
+        while parts:
+            some = [parts[at] for at in range(min(len(parts), MAX_PARTS))]
+            taken = self._channel.send(some)
+            if taken is None:
+                return False
+            self.waiting_bytes -= taken
+            while parts and taken >= len(parts[0]):
+                taken -= len(parts.popleft())
+            if taken:
+                parts[0] = memoryview(parts[0])[taken:]
+        return True

@@ -1,0 +1,299 @@
+"""The blocking facade: the asyncio client, run on an event loop in a thread of its own.
+
+Same names, same arguments, same errors; nothing here decides anything. Methods may be called from several
+threads. `Consumer` and what it yields come from the asyncio client; their waiting methods are wrapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+from quorum.client import client as aio
+from quorum.client.batch import Message, PreparedBatch, encode_batch
+from quorum.client.consumer import Consumer as AioConsumer
+from quorum.client.delivery import DeliveredMessage, Delivery, Target
+from quorum.client.errors import ClosedError
+from quorum.client.records import BrowsedMessage, ClusterStatus, QueueDescription, QueueInfo
+from quorum.client.values import FieldValue, Properties
+
+__all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="quorum-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs on the loop and waits. A KeyboardInterrupt here cancels the work there."""
+        if not self._thread.is_alive() or self._loop.is_closed():
+            work.close()
+            raise ClosedError("the client has been closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def follow(self, awaited: asyncio.Future[T]) -> concurrent.futures.Future[T]:
+        """A thread-safe future of the loop's."""
+
+        async def outcome() -> T:
+            return await asyncio.shield(awaited)
+
+        return asyncio.run_coroutine_threadsafe(outcome(), self._loop)
+
+    def stop(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Consumer:
+    """Messages of one queue: `for message in consumer`, or `for delivery in consumer.deliveries()`."""
+
+    def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+
+    @property
+    def consumer_tag(self) -> str:
+        return self._consumer.consumer_tag
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._consumer.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run(self._consumer.__aexit__())
+
+    def __iter__(self) -> Iterator[DeliveredMessage]:
+        return _iterate(self._loop, self._consumer.__aiter__())
+
+    def deliveries(self) -> Iterator[Delivery]:
+        return _iterate(self._loop, self._consumer.deliveries())
+
+    def next_delivery(self, timeout_ms: int | None = None) -> Delivery | None:
+        """The next batch; None when the consumer has ended or nothing came for timeout_ms."""
+
+        async def wait() -> Delivery | None:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                    return await self._consumer.next_delivery()
+            except TimeoutError:
+                return None
+
+        return self._loop.run(wait())
+
+    def settle(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._consumer.settle(target, wait=wait))
+
+    def return_(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._consumer.return_(target, wait=wait))
+
+    def discard(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._consumer.discard(target, wait=wait))
+
+    def modify(
+        self,
+        target: Target,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        wait: bool = False,
+    ) -> None:
+        self._loop.run(
+            self._consumer.modify(
+                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
+            )
+        )
+
+    def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
+        return self._loop.run(self._consumer.settle_batch(delivery, wait=wait))
+
+    def settle_ranges(self, ranges: Iterable[tuple[int, int]], *, wait: bool = False) -> int:
+        return self._loop.run(self._consumer.settle_ranges(ranges, wait=wait))
+
+    def settle_up_to(self, tag: int, *, wait: bool = False) -> int:
+        return self._loop.run(self._consumer.settle_up_to(tag, wait=wait))
+
+    def drain(self) -> None:
+        self._loop.run(self._consumer.drain())
+
+    def cancel(self, *, return_held: bool = True, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._consumer.cancel(return_held=return_held, timeout_ms=timeout_ms))
+
+
+class Client:
+    """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
+
+    def __init__(self, url: str, **options: int) -> None:
+        self._loop = _Loop()
+        try:
+            self._client = aio.Client(url, **options)
+            self._loop.run(self._client.open())
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def close(self, *, timeout_ms: int = aio.CLOSE_TIMEOUT_MS) -> None:
+        try:
+            self._loop.run(self._client.close(timeout_ms=timeout_ms))
+        except ClosedError:
+            return  # closed before
+        self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def node(self) -> str:
+        return self._client.node
+
+    def publish(
+        self,
+        queue: str,
+        body: bytes,
+        properties: Properties | Mapping[str, object] | None = None,
+        application_properties: Mapping[str, FieldValue] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._loop.run(
+            self._client.publish(queue, body, properties, application_properties, timeout_ms=timeout_ms)
+        )
+
+    def publish_batch(self, queue: str, batch: aio.Batch, *, timeout_ms: int | None = None) -> int:
+        return self._loop.run(self._client.publish_batch(queue, batch, timeout_ms=timeout_ms))
+
+    def send_batch(
+        self, queue: str, batch: aio.Batch, *, timeout_ms: int | None = None
+    ) -> concurrent.futures.Future[int]:
+        """Waits for room in the window only; the future answers the confirm."""
+        return self._loop.follow(self._loop.run(self._client.send_batch(queue, batch, timeout_ms=timeout_ms)))
+
+    def consume(
+        self,
+        queue: str,
+        selector: str | None = None,
+        property_filter: aio.PropertyFilterArgument | None = None,
+        prefetch: int = 1000,
+        auto_settle: bool = False,
+        *,
+        consumer_tag: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Consumer:
+        """Attaches at once."""
+
+        async def attach() -> AioConsumer:
+            consumer = self._client.consume(
+                queue,
+                selector,
+                property_filter,
+                prefetch,
+                auto_settle,
+                consumer_tag=consumer_tag,
+                timeout_ms=timeout_ms,
+            )
+            return await consumer.start()
+
+        return Consumer(self._loop, self._loop.run(attach()))
+
+    def get(
+        self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
+    ) -> list[DeliveredMessage]:
+        return self._loop.run(self._client.get(queue, count, settled, timeout_ms=timeout_ms))
+
+    def browse(
+        self,
+        queue: str,
+        selector: str | None = None,
+        start_sequence: int = 0,
+        limit: int = 0,
+        *,
+        property_filter: aio.PropertyFilterArgument | None = None,
+        timeout_ms: int | None = None,
+    ) -> Iterator[BrowsedMessage]:
+        return _iterate(
+            self._loop,
+            self._client.browse(
+                queue, selector, start_sequence, limit, property_filter=property_filter, timeout_ms=timeout_ms
+            ),
+        )
+
+    def settle(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._client.settle(target, wait=wait))
+
+    def return_(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._client.return_(target, wait=wait))
+
+    def discard(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._client.discard(target, wait=wait))
+
+    def modify(
+        self,
+        target: Target,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        wait: bool = False,
+    ) -> None:
+        self._loop.run(
+            self._client.modify(
+                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
+            )
+        )
+
+    def declare(
+        self, name: str, arguments: Mapping[str, object] | None = None, *, timeout_ms: int | None = None
+    ) -> bool:
+        return self._loop.run(self._client.declare(name, arguments, timeout_ms=timeout_ms))
+
+    def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
+        return self._loop.run(self._client.delete(name, timeout_ms=timeout_ms))
+
+    def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
+        return self._loop.run(self._client.purge(name, timeout_ms=timeout_ms))
+
+    def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
+        return self._loop.run(self._client.queues(prefix, timeout_ms=timeout_ms))
+
+    def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
+        return self._loop.run(self._client.describe(name, timeout_ms=timeout_ms))
+
+    def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
+        return self._loop.run(self._client.cluster_status(timeout_ms=timeout_ms))
+
+
+def connect(url: str, **options: int) -> Client:
+    """A blocking client for quorum://host:port,host:port, connected. Options as for `quorum.connect`."""
+    return Client(url, **options)
+
+
+def _iterate(loop: _Loop, items: AsyncIterator[T]) -> Iterator[T]:
+    async def step() -> tuple[bool, T | None]:
+        try:
+            return True, await anext(items)
+        except StopAsyncIteration:
+            return False, None
+
+    while True:
+        more, item = loop.run(step())
+        if not more:
+            return
+        yield item  # type: ignore[misc]  # more says that it is one

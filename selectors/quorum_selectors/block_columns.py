@@ -1,0 +1,425 @@
+"""The filter fields of one block of a queue: the columns of up to 16,384 messages, filled from batches.
+
+A message is known by its *slot* in the block. Runs of messages are copied in from their batch with a few
+numpy calls per column, whatever their number. A column covers only the slots from its first value on and
+grows by doubling, so a field that few messages have costs little, and a small block is small; exact numbers
+and codes of strings take the narrowest type that holds what has come so far. At most MAX_DENSE_COLUMNS
+columns lie like this; what comes after them goes into one sparse table of single values.
+
+Strings. A column's dictionary grows in log order. While it is small, the strings of a batch are looked up in
+it and repeats share a code; once it has more than SHARED_STRINGS entries, sharing would cost more than it
+saves, and each batch's dictionary is appended whole. So equal strings can have several codes: compare
+strings, not codes.
+
+All of this is local, never replicated: it can be dropped at any moment and filled again, in any order of
+slots.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quorum_selectors.batch_columns import (
+    APPROXIMATE,
+    BOOLEAN,
+    EXACT,
+    STRING,
+    Array,
+    BatchColumns,
+    Bits,
+    Column,
+    Row,
+    Strings,
+    Values,
+    fill_list,
+)
+from quorum_selectors.expression import FieldValue
+
+BLOCK_SIZE = 16384
+MAX_DENSE_COLUMNS = 64
+"""More fields than any selector names; the bound keeps what each message costs in a block bounded."""
+SHARED_STRINGS = 256
+FIRST_CAPACITY = 16
+
+_SPARSE_ENTRY_BYTES = 150
+"""A dict entry with its slot and value, about: only for accounts of memory."""
+_LOOKUP_ENTRY_BYTES = 130
+
+_INTS: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.int64)
+_CODES: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
+_FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: np.float64, STRING: np.uint8}
+
+
+class _Dictionary:
+    """The strings of a column of a block, in log order."""
+
+    __slots__ = ("blob", "count", "ends", "lookup")
+
+    def __init__(self) -> None:
+        self.blob = bytearray()
+        self.ends: NDArray[np.uint32] = np.zeros(FIRST_CAPACITY, np.uint32)
+        self.count = 0
+        self.lookup: dict[bytes, int] | None = {}
+
+    def add(self, text: str) -> int:
+        """The code of a single string; a new one unless it is shared."""
+        piece = text.encode("utf-8", "surrogatepass")
+        code = None if self.lookup is None else self.lookup.get(piece)
+        if code is not None:
+            return code
+        code = self.count
+        self._reserve(code + 1)
+        self.blob += piece
+        self.ends[code] = len(self.blob)
+        self.count += 1
+        if self.lookup is not None:
+            self.lookup[piece] = code
+            if len(self.lookup) > SHARED_STRINGS:
+                self.lookup = None
+        return code
+
+    def merge(self, strings: Strings, codes: Array) -> Array:
+        """Takes in the strings that `codes` uses, and answers those codes as they are in here."""
+        pieces: list[bytes] | None = None
+        if int(codes.max()) + 1 < len(strings.ends) or len(codes) < len(strings.ends):
+            used, codes = np.unique(codes, return_inverse=True)
+            all_pieces = strings.pieces()
+            pieces = [all_pieces[code] for code in used.tolist()]
+        size = len(strings.ends) if pieces is None else len(pieces)
+        if self.lookup is not None and size <= SHARED_STRINGS:
+            return self._share(strings.pieces() if pieces is None else pieces)[codes]
+        self.lookup = None
+        base = self.count
+        if pieces is None:
+            self._extend(strings.ends, strings.blob)
+        else:
+            ends = np.cumsum([len(piece) for piece in pieces], dtype=np.uint32)
+            self._extend(ends, b"".join(pieces))
+        return codes.astype(np.uint32) + np.uint32(base)
+
+    def _share(self, pieces: list[bytes]) -> NDArray[np.uint32]:
+        """The code of each piece; new ones are added."""
+        lookup = self.lookup
+        assert lookup is not None
+        table = np.empty(len(pieces), np.uint32)
+        fresh: list[bytes] = []
+        for place, piece in enumerate(pieces):
+            code = lookup.get(piece)
+            if code is None:
+                code = lookup[piece] = self.count + len(fresh)
+                fresh.append(piece)
+            table[place] = code
+        if fresh:
+            self._extend(np.cumsum([len(piece) for piece in fresh], dtype=np.uint32), b"".join(fresh))
+        if len(lookup) > SHARED_STRINGS:
+            self.lookup = None
+        return table
+
+    def _extend(self, ends: NDArray[np.uint32], blob: bytes) -> None:
+        total = self.count + len(ends)
+        self._reserve(total)
+        self.ends[self.count : total] = ends + np.uint32(len(self.blob))
+        self.blob += blob
+        self.count = total
+
+    def _reserve(self, total: int) -> None:
+        if total > len(self.ends):
+            grown = np.zeros(max(total, 2 * len(self.ends)), np.uint32)
+            grown[: self.count] = self.ends[: self.count]
+            self.ends = grown
+
+    def text(self, code: int) -> str:
+        start = self.ends.item(code - 1) if code else 0
+        return self.blob[start : self.ends.item(code)].decode("utf-8", "surrogatepass")
+
+    @property
+    def nbytes(self) -> int:
+        lookup = 0 if self.lookup is None else len(self.lookup) * _LOOKUP_ENTRY_BYTES
+        return len(self.blob) + self.ends.nbytes + lookup
+
+
+class _DenseColumn:
+    """Values of one type for the slots from `base` on; `mask` says which of them are there."""
+
+    __slots__ = ("base", "dictionary", "high", "kind", "low", "mask", "values")
+
+    def __init__(self, kind: int, base: int) -> None:
+        self.kind = kind
+        self.base = base
+        self.mask: Bits = np.zeros(0, np.bool_)
+        self.values: Array = np.zeros(0, np.bool_)
+        self.low = self.high = 0  # what the present type of exact numbers and codes can hold
+        self.dictionary = _Dictionary() if kind == STRING else None
+        self._retype(_FIRST_TYPES[kind])
+
+    def _retype(self, dtype: Any) -> None:
+        self.values = self.values.astype(dtype)
+        if self.kind in (EXACT, STRING):
+            limits = np.iinfo(self.values.dtype)
+            self.low, self.high = int(limits.min), int(limits.max)
+
+    def put_one(self, slot: int, value: FieldValue, count: int, limit: int) -> None:
+        """Writes one value for a run of slots."""
+        number: Any = value
+        if self.dictionary is not None and isinstance(value, str):
+            number = self.dictionary.add(value)
+        if self.kind in (EXACT, STRING) and not self.low <= number <= self.high:
+            widths = _INTS if self.kind == EXACT else _CODES
+            self._retype(
+                next(
+                    dtype
+                    for dtype in widths
+                    if number <= np.iinfo(dtype).max and number >= np.iinfo(dtype).min
+                )
+            )
+        place = slot - self.base
+        if place < 0 or place + count > len(self.mask):
+            self._cover(slot, slot + count, limit)
+            place = slot - self.base
+        if count == 1:
+            self.mask[place] = True
+            self.values[place] = number
+        else:
+            self.mask[place : place + count] = True
+            self.values[place : place + count] = number
+
+    def put(self, slot: int, mask: Bits | None, values: Array, count: int, limit: int) -> None:
+        """Writes a run of `count` slots: a value for each, or for each in the mask."""
+        if values.dtype.itemsize > self.values.dtype.itemsize:
+            self._retype(values.dtype)
+        self._cover(slot, slot + count, limit)
+        run = slice(slot - self.base, slot - self.base + count)
+        if mask is None:
+            self.mask[run] = True
+            self.values[run] = values
+        else:
+            self.mask[run] = mask
+            self.values[run][mask] = values
+
+    def _cover(self, first: int, end: int, limit: int) -> None:
+        base = min(self.base, first)
+        needed = max(end, self.base + len(self.mask)) - base
+        if base == self.base and needed <= len(self.mask):
+            return
+        capacity = min(limit - base, max(needed, 2 * len(self.mask), FIRST_CAPACITY))
+        shift = self.base - base
+        mask, values = np.zeros(capacity, np.bool_), np.zeros(capacity, self.values.dtype)
+        mask[shift : shift + len(self.mask)] = self.mask
+        values[shift : shift + len(self.values)] = self.values
+        self.base, self.mask, self.values = base, mask, values
+
+    def run(self, first: int, count: int) -> tuple[int, int]:
+        """The part of these slots that the column covers, as places in its arrays; empty if first >= end."""
+        return max(0, first - self.base), min(len(self.mask), first + count - self.base)
+
+    def get(self, slot: int) -> FieldValue | None:
+        place = slot - self.base
+        if not 0 <= place < len(self.mask) or not self.mask.item(place):
+            return None
+        value: FieldValue = self.values.item(place)
+        if self.dictionary is not None:
+            return self.dictionary.text(int(value))
+        return value
+
+    def lay(self, out: Values, first: int) -> Values:
+        """Lays the column's values for the slots from `first` on over a list."""
+        start, end = self.run(first, len(out))
+        if start >= end or not self.mask[start:end].any():
+            return out
+        mask = np.zeros(len(out), np.bool_)
+        offset = self.base + start - first
+        mask[offset : offset + end - start] = self.mask[start:end]
+        values = self.values[start:end][self.mask[start:end]]
+        if self.dictionary is None:
+            return fill_list(out, mask, values.tolist())
+        used, places = np.unique(values, return_inverse=True)
+        texts = np.array([self.dictionary.text(code) for code in used.tolist()], object)
+        return fill_list(out, mask, texts[places].tolist())
+
+    @property
+    def nbytes(self) -> int:
+        own = self.mask.nbytes + self.values.nbytes
+        return own + (0 if self.dictionary is None else self.dictionary.nbytes)
+
+
+class Window:
+    """A run of slots, for evaluating one message after the other: each key is read for all of them at
+    once."""
+
+    __slots__ = ("_block", "_first", "_lists", "count")
+
+    def __init__(self, block: BlockColumns, first: int, count: int) -> None:
+        self._block = block
+        self._first = first
+        self.count = count
+        self._lists: dict[str, Values] = {}
+
+    def row(self, place: int) -> Row:
+        """The fields of the message in slot first + place."""
+        return Row(self, place)
+
+    def field_keys(self) -> list[str]:
+        return self._block.field_keys()
+
+    def values(self, key: str) -> Values:
+        found = self._lists.get(key)
+        if found is None:
+            found = self._lists[key] = self._block.values(key, self._first, self.count)
+        return found
+
+
+class _Slot:
+    """One slot as a table of one row."""
+
+    __slots__ = ("_block", "_slot")
+
+    def __init__(self, block: BlockColumns, slot: int) -> None:
+        self._block = block
+        self._slot = slot
+
+    def field_keys(self) -> list[str]:
+        return self._block.field_keys()
+
+    def values(self, key: str) -> Values:
+        return [self._block.get(self._slot, key)]
+
+
+class BlockColumns:
+    """The columns of the messages in slots 0..size-1. A slot that nothing was appended for has no fields."""
+
+    __slots__ = ("_dense", "_dense_count", "_filled", "_sparse", "size")
+
+    def __init__(self, size: int = BLOCK_SIZE) -> None:
+        self.size = size
+        self.drop()
+
+    def drop(self) -> None:
+        """Forgets everything."""
+        self._dense: dict[str, dict[int, _DenseColumn]] = {}
+        self._dense_count = 0
+        self._sparse: dict[str, dict[int, FieldValue]] = {}
+        self._filled = 0  # a bit for each slot that was appended
+
+    def append(self, first_slot: int, batch: BatchColumns, first_ordinal: int, count: int) -> None:
+        """Gives `count` slots the fields of as many messages of a batch. What they held before is
+        replaced."""
+        if not 0 <= first_slot <= first_slot + count <= self.size:
+            raise ValueError(f"slots {first_slot}+{count} of a block of {self.size}")
+        if not 0 <= first_ordinal <= first_ordinal + count <= batch.count:
+            raise ValueError(f"messages {first_ordinal}+{count} of a batch of {batch.count}")
+        if not count:
+            return
+        run = (1 << count) - 1 << first_slot
+        if self._filled & run:
+            self._clear(first_slot, count)
+        self._filled |= run
+        for key, kind, value in batch.single:
+            dense = self._dense_column(key, kind, first_slot)
+            if dense is not None:
+                dense.put_one(first_slot, value, count, self.size)
+            else:
+                self._sparse.setdefault(key, {}).update(
+                    dict.fromkeys(range(first_slot, first_slot + count), value)
+                )
+        for column in batch.columns:
+            self._append_column(first_slot, column, first_ordinal, count)
+
+    def _dense_column(self, key: str, kind: int, first_slot: int) -> _DenseColumn | None:
+        """The column for this key and kind, made if need be; None if there are too many already."""
+        kinds = self._dense.get(key)
+        dense = None if kinds is None else kinds.get(kind)
+        if dense is None and self._dense_count < MAX_DENSE_COLUMNS:
+            dense = self._dense.setdefault(key, {})[kind] = _DenseColumn(kind, first_slot)
+            self._dense_count += 1
+        return dense
+
+    def _append_column(self, slot: int, column: Column, ordinal: int, count: int) -> None:
+        mask, values = column.mask, column.values
+        if mask is not None:
+            skipped = np.count_nonzero(mask[:ordinal])
+            mask = mask[ordinal : ordinal + count]
+            values = values[skipped : skipped + np.count_nonzero(mask)]
+            if not len(values):
+                return
+        else:
+            values = values[ordinal : ordinal + count]
+        dense = self._dense_column(
+            column.key, column.kind, slot if mask is None else slot + int(mask.argmax())
+        )
+        if dense is None:
+            self._append_sparse(slot, column, mask, values, count)
+            return
+        if dense.dictionary is not None and column.strings is not None:
+            values = dense.dictionary.merge(column.strings, values)
+            values = values.astype(
+                next(dtype for dtype in _CODES if dense.dictionary.count - 1 <= np.iinfo(dtype).max)
+            )
+        if mask is not None:
+            # Only the part that has values: a rare field's column stays short.
+            first, last = int(mask.argmax()), count - int(mask[::-1].argmax())
+            slot, mask, count = slot + first, mask[first:last], last - first
+        dense.put(slot, mask, values, count, self.size)
+
+    def _append_sparse(self, slot: int, column: Column, mask: Bits | None, values: Array, count: int) -> None:
+        part = Column(column.key, column.kind, None, values, column.strings)
+        slots = range(slot, slot + count) if mask is None else (np.flatnonzero(mask) + slot).tolist()
+        self._sparse.setdefault(column.key, {}).update(zip(slots, part.to_list(), strict=True))
+
+    def _clear(self, slot: int, count: int) -> None:
+        for kinds in self._dense.values():
+            for column in kinds.values():
+                start, end = column.run(slot, count)
+                if start < end:
+                    column.mask[start:end] = False
+        for table in self._sparse.values():
+            for taken in [taken for taken in table if slot <= taken < slot + count]:
+                del table[taken]
+
+    def get(self, slot: int, key: str) -> FieldValue | None:
+        """One field of one message; None if it is absent."""
+        for column in self._dense.get(key, {}).values():
+            value = column.get(slot)
+            if value is not None:
+                return value
+        table = self._sparse.get(key)
+        return None if table is None else table.get(slot)
+
+    def row(self, slot: int) -> Row:
+        """The fields of the message in this slot."""
+        if not 0 <= slot < self.size:
+            raise IndexError(f"slot {slot} of a block of {self.size}")
+        return Row(_Slot(self, slot), 0)
+
+    def window(self, first_slot: int, count: int) -> Window:
+        """A run of slots to be evaluated one by one: several times faster than `row` for each."""
+        if not 0 <= first_slot <= first_slot + count <= self.size:
+            raise ValueError(f"slots {first_slot}+{count} of a block of {self.size}")
+        return Window(self, first_slot, count)
+
+    def values(self, key: str, first_slot: int, count: int) -> Values:
+        """One field of a run of messages, None where it is absent."""
+        out: Values = [None] * count
+        for column in self._dense.get(key, {}).values():
+            out = column.lay(out, first_slot)
+        for slot, value in self._sparse.get(key, {}).items():
+            if first_slot <= slot < first_slot + count:
+                out[slot - first_slot] = value
+        return out
+
+    def field_keys(self) -> list[str]:
+        """The keys that any message may have, sorted."""
+        return sorted(self._dense.keys() | self._sparse.keys())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory all of this takes, about."""
+        dense = sum(column.nbytes for kinds in self._dense.values() for column in kinds.values())
+        sparse = sum(
+            _SPARSE_ENTRY_BYTES + (len(value) if isinstance(value, str) else 0)
+            for table in self._sparse.values()
+            for value in table.values()
+        )
+        return dense + sparse + self.size // 8

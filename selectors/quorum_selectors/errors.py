@@ -1,0 +1,75 @@
+"""What can be refused, and whose fault it is.
+
+    SelectorsError(ValueError)
+      SelectorError     the selector's author: syntax, types or limits; has line, column and a caret
+      FilterError       the filter's author: an AMQP property filter that means nothing
+      FieldNameError    the queue's owner: x-filter-field-names
+      EncodingError     bytes that no encoder of ours wrote, or an expression past the limits of the encoding
+      ColumnsError      the same for columns of filter fields, or a value no column can hold
+
+Only parsing, encoding and decoding refuse. Evaluation never raises.
+"""
+
+from __future__ import annotations
+
+MAX_SELECTOR_CHARACTERS = 4096
+MAX_SELECTOR_TOKENS = 200
+MAX_DEPTH = 100
+"""How deep an expression may nest. It keeps every walk over a tree far from Python's recursion limit, and
+lets a sum of as many terms as MAX_SELECTOR_TOKENS allows pass."""
+
+MAX_CARET_LINE = 100
+"""How much of a long line an error shows around its caret."""
+
+
+class SelectorsError(ValueError):
+    """Something this package refuses."""
+
+
+class SelectorError(SelectorsError):
+    """A selector that cannot be accepted. line and column count from 1, in characters of the text."""
+
+    def __init__(self, message: str, text: str, offset: int) -> None:
+        self.message = message
+        self.line, self.column, self.caret = locate(text, offset)
+        super().__init__(f"line {self.line}, column {self.column}: {message}\n{self.caret}")
+
+
+class FilterError(SelectorsError):
+    """A property filter that cannot be accepted."""
+
+
+class FieldNameError(SelectorsError):
+    """A field name that x-filter-field-names cannot list."""
+
+
+class EncodingError(SelectorsError):
+    """An expression that cannot be encoded, or bytes that hold none."""
+
+
+class ColumnsError(SelectorsError):
+    """Values that no column holds, or bytes that hold no columns."""
+
+
+def locate(text: str, offset: int) -> tuple[int, int, str]:
+    """The line, the column, and two lines of text: the line in question (cut if long) and a caret below
+    it."""
+    offset = max(0, min(offset, len(text)))
+    line, start, position = 1, 0, 0
+    while position < offset:
+        if text[position] == "\n" or (text[position] == "\r" and text[position + 1 : position + 2] != "\n"):
+            line, start = line + 1, position + 1
+        position += 1
+    end = start
+    while end < min(len(text), offset + MAX_CARET_LINE) and text[end] not in "\r\n":
+        end += 1
+    column = offset - start + 1
+    first = max(start, min(offset - MAX_CARET_LINE // 2, end - MAX_CARET_LINE))
+    last = min(end, first + MAX_CARET_LINE)
+    # Whatever would move the caret away from its character (tabs, controls, lone surrogates) is shown as one
+    # blank or mark.
+    shown = "".join(
+        " " if character == "\t" else character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text[first:last]
+    )
+    return line, column, f"{shown}\n{' ' * (offset - first)}^"

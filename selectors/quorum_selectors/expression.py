@@ -1,0 +1,170 @@
+"""The tree that selectors and property filters become: frozen nodes of plain values.
+
+A node is a *value* (Literal, Field, DeliveryMode, Sign, Arithmetic) or a *condition* (the rest). A condition
+is TRUE, FALSE or UNKNOWN (True, False, None); a field or a literal may stand where a condition is wanted, and
+is UNKNOWN unless it is a boolean. A condition may be compared with a boolean.
+
+A *field key* names a field everywhere: `header.priority`, `properties.subject`,
+`application-properties.colour`. In a mapping from keys to values, an absent key and None both are NULL.
+
+BETWEEN has no node: it is by definition two comparisons (JMS 3.1 §3.8.1.1). Equality of nodes is that of
+Python, in which 1 == 1.0 == True: to compare expressions, compare their canonical encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from quorum_selectors.like import Pattern
+
+FieldValue = bool | int | float | str
+"""What a field can hold: a boolean, an exact number (64 bit), an approximate one (double), a string."""
+
+Truth = bool | None
+"""None is UNKNOWN."""
+
+Comparator = OneOf["=", "<>", "<", "<=", ">", ">="]
+Operator = OneOf["+", "-", "*", "/"]
+
+DURABLE = "header.durable"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. None is NULL: what folding leaves of an overflow or a division by zero."""
+
+    value: FieldValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The value of a field; `default` where it is absent (AMQP's header has defaults), else NULL."""
+
+    key: str
+    default: FieldValue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryMode:
+    """JMSDeliveryMode: 'PERSISTENT' where `header.durable` is true, else 'NON_PERSISTENT' (AMQP's default is
+    false)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    op: OneOf["+", "-"]
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    op: Operator
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    op: Comparator
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Whether a string is one of `values`; FALSE for what is no string."""
+
+    operand: Expression
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Whether a whole string matches a pattern (see like.py); FALSE for what is no string."""
+
+    operand: Expression
+    pattern: Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class IsTrue:
+    """Makes UNKNOWN FALSE: an AMQP property filter knows only matching and not matching."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple[Expression, ...]
+
+
+Expression = (
+    Literal
+    | Field
+    | DeliveryMode
+    | Sign
+    | Arithmetic
+    | Comparison
+    | In
+    | Like
+    | IsNull
+    | IsTrue
+    | Not
+    | And
+    | Or
+)
+
+EVERYTHING = Literal(True)
+"""The expression that selects every message: what a blank selector means."""
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """The nodes directly below, left to right."""
+    match node:
+        case And(operands) | Or(operands):
+            return operands
+        case Arithmetic(_, left, right) | Comparison(_, left, right):
+            return (left, right)
+        case Sign(_, operand) | In(operand, _) | Like(operand, _):
+            return (operand,)
+        case IsNull(operand) | IsTrue(operand) | Not(operand):
+            return (operand,)
+        case Literal() | Field() | DeliveryMode():
+            return ()
+
+
+def walk(node: Expression) -> Iterator[Expression]:
+    """Every node once, a parent before its children. Keeps its own stack: any depth is fine."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(children(top)))
+
+
+def field_names(node: Expression) -> tuple[str, ...]:
+    """The keys of the fields an expression reads, sorted, each once."""
+    keys = set()
+    for part in walk(node):
+        if isinstance(part, Field):
+            keys.add(part.key)
+        elif isinstance(part, DeliveryMode):
+            keys.add(DURABLE)
+    return tuple(sorted(keys))

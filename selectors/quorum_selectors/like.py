@@ -1,0 +1,196 @@
+"""LIKE patterns, matched piece by piece, never as a regular expression.
+
+A pattern is kept as the *segments* between its `%`. A segment is a fixed number of characters: runs of
+literal text (str) and of `_` (how many), alternating. `_` beside `%` is moved before it ('%_' means what '_%'
+means), so equal patterns are mostly equal tuples:
+
+    'ab'      (('ab',),)
+    'a_%b%'   (('a', 1), ('b',), ())
+
+The first segment has to begin the string, the last to end it, and each one between is taken where it first
+fits, which never excludes a match: what is left for the others is longest then. So no step is ever taken
+back. Literal segments are found by str.find; one with `_` inside by a bit-parallel scan (shift-and) that
+looks at each character once. A character is a Unicode code point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Segment = tuple[str | int, ...]
+Pattern = tuple[Segment, ...]
+"""At least one segment; as many `%` as segments, less one."""
+
+
+class PatternError(ValueError):
+    """A pattern that ends in its escape character. `offset` is where, in the pattern."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+def parse_pattern(text: str, escape: str | None = None) -> Pattern:
+    """The segments of a pattern as JMS 3.1 §3.8.1.1 writes it. `escape` is one character, or None.
+
+    An escape before an ordinary character stands for that character (the text is silent). Raises
+    PatternError.
+    """
+    segments: list[Segment] = []
+    runs: list[str | int] = []
+    literal: list[str] = []
+    ones, is_any = 0, False  # the wildcards since the last literal character
+
+    def end_wildcards() -> None:
+        nonlocal ones, is_any, runs
+        if ones or is_any:
+            if literal:
+                runs.append("".join(literal))
+                literal.clear()
+            if ones:
+                runs.append(ones)
+            if is_any:
+                segments.append(tuple(runs))
+                runs = []
+        ones, is_any = 0, False
+
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == escape:
+            position += 1
+            if position == len(text):
+                raise PatternError("the pattern ends in its escape character", position - 1)
+            character = text[position]
+        elif character == "%":
+            is_any = True
+            position += 1
+            continue
+        elif character == "_":
+            ones += 1
+            position += 1
+            continue
+        end_wildcards()
+        literal.append(character)
+        position += 1
+    end_wildcards()
+    if literal:
+        runs.append("".join(literal))
+    return (*segments, tuple(runs))
+
+
+def prefix_pattern(text: str) -> Pattern:
+    """What begins with this text."""
+    return ((text,) if text else (), ())
+
+
+def suffix_pattern(text: str) -> Pattern:
+    """What ends in this text."""
+    return ((), (text,) if text else ())
+
+
+def is_pattern(pattern: Pattern) -> bool:
+    """Whether the tuples have the form `parse_pattern` gives them."""
+    if not pattern:
+        return False
+    for place, segment in enumerate(pattern):
+        previous: type | None = None
+        for run in segment:
+            if type(run) is previous or not run or (isinstance(run, int) and run < 0):
+                return False
+            previous = type(run)
+        # `_` stands before a `%`, so no segment after one begins with it; empty segments are at the ends
+        # only.
+        if place and segment and isinstance(segment[0], int):
+            return False
+        if not segment and 0 < place < len(pattern) - 1:
+            return False
+    return True
+
+
+def literal_text(pattern: Pattern) -> str | None:
+    """The one string a pattern matches, if it has no wildcard."""
+    if len(pattern) > 1 or any(isinstance(run, int) for run in pattern[0]):
+        return None
+    return "".join(run for run in pattern[0] if isinstance(run, str))
+
+
+def compile_pattern(pattern: Pattern) -> Callable[[str], bool]:
+    """A function that says whether a whole string matches."""
+    text = literal_text(pattern)
+    if text is not None:
+        return text.__eq__
+    first, last = pattern[0], pattern[-1]
+    first_size = _size(first)
+    if len(pattern) == 1:
+        return lambda value: len(value) == first_size and _fits(first, value, 0)
+    last_size = _size(last)
+    sizes = [_size(segment) for segment in pattern[1:-1]]
+    finders = [_finder(segment) for segment in pattern[1:-1]]
+    least = first_size + sum(sizes) + last_size
+
+    def matches(value: str) -> bool:
+        end = len(value) - last_size
+        if len(value) < least or not _fits(first, value, 0) or not _fits(last, value, end):
+            return False
+        position = first_size
+        for find, size in zip(finders, sizes, strict=True):
+            position = find(value, position, end)
+            if position < 0:
+                return False
+            position += size
+        return True
+
+    return matches
+
+
+def matches(pattern: Pattern, value: str) -> bool:
+    """Whether the whole of `value` matches. O(length of value + length of pattern) steps."""
+    return compile_pattern(pattern)(value)
+
+
+def _size(segment: Segment) -> int:
+    return sum(run if isinstance(run, int) else len(run) for run in segment)
+
+
+def _fits(segment: Segment, value: str, position: int) -> bool:
+    """Whether the segment stands at this position; the string is known to be long enough."""
+    for run in segment:
+        if isinstance(run, int):
+            position += run
+        elif value.startswith(run, position):
+            position += len(run)
+        else:
+            return False
+    return True
+
+
+def _finder(segment: Segment) -> Callable[[str, int, int], int]:
+    """A function (value, start, end) -> where the segment first stands within, or -1."""
+    if len(segment) == 1 and isinstance(segment[0], str):
+        text = segment[0]
+        return lambda value, start, end: value.find(text, start, end)
+    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the
+    # segment.
+    anywhere, place = 0, 0
+    places: dict[str, int] = {}
+    for run in segment:
+        if isinstance(run, int):
+            anywhere |= ((1 << run) - 1) << place
+            place += run
+        else:
+            for character in run:
+                places[character] = places.get(character, 0) | 1 << place
+                place += 1
+    masks = {character: mask | anywhere for character, mask in places.items()}
+    found, size = 1 << (place - 1), place
+
+    def find(value: str, start: int, end: int) -> int:
+        state = 0
+        for position in range(start, end):
+            state = ((state << 1) | 1) & masks.get(value[position], anywhere)
+            if state & found:
+                return position - size + 1
+        return -1
+
+    return find

@@ -1,0 +1,100 @@
+"""From the machine's Deliver to responses (quorum/api/deliveries.py)."""
+
+from __future__ import annotations
+
+from fifo.commands import Address, Origin
+from fifo.effects import Deliver, Run
+from quorum.api import deliveries
+from quorum.node.operations import command_parts, encode
+from quorum.v1 import queue_pb2 as pb
+from support.cluster import batch, bodies_of, enqueue
+
+ADDRESS = Address(1, 1, 1)
+
+
+class FakeLog:
+    """Entries by index: each a list of batches, one enqueue each. Stands in for the node's log."""
+
+    def __init__(self, **entries: list[list[bytes]]) -> None:
+        self._entries = {
+            int(name.removeprefix("e")): b"\0"
+            + b"".join(
+                command_parts(
+                    [
+                        encode(enqueue(1, 1, bodies), Origin(bytes(16), 1, 1), batch(bodies))
+                        for bodies in batches
+                    ],
+                    0,
+                    1,
+                )
+            )
+            for name, batches in entries.items()
+        }
+
+    def read(self, group: int, index: int) -> bytes:
+        return self._entries[index]
+
+
+def responses(log: FakeLog, *runs: Run, **fields: object) -> list[deliveries.pb.Delivery]:
+    reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
+    return list(deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs, **fields)))  # type: ignore[arg-type]
+
+
+def test_a_whole_stored_batch_goes_out_as_the_bytes_that_came_in() -> None:
+    log = FakeLog(e5=[[b"a", b"b"]])
+    [delivery] = responses(log, Run(100, 2, 5, 0, 0))
+    assert delivery.batch == batch([b"a", b"b"])
+    assert (delivery.first_tag, delivery.count, delivery.attach) == (10, 2, 3)
+    assert [(each.first, each.last) for each in delivery.sequences] == [(100, 101)]
+
+
+def test_parts_of_batches_are_cut_and_joined() -> None:
+    log = FakeLog(e5=[[b"a", b"b", b"c"], [b"d"]], e6=[[b"e"], [b"f"], [b"g"]])
+    [delivery] = responses(log, Run(1, 2, 5, 0, 1), Run(3, 1, 5, 1, 0), Run(9, 2, 6, 1, 0, one_each=True))
+    assert bodies_of(delivery.batch) == [b"b", b"c", b"d", b"f", b"g"]
+    assert [(each.first, each.last) for each in delivery.sequences] == [(1, 3), (9, 10)]
+
+
+def test_large_messages_leave_in_several_deliveries_with_consecutive_tags() -> None:
+    large = [bytes([65 + number]) * (deliveries.DELIVERY_BYTES * 2 // 3) for number in range(3)]
+    log = FakeLog(e5=[large])
+    found = responses(log, Run(1, 3, 5, 0, 0), redelivered=0b101, delivery_counts=((0, 1), (2, 4)))
+    assert [(each.first_tag, each.count) for each in found] == [(10, 1), (11, 1), (12, 1)]
+    assert [body for each in found for body in bodies_of(each.batch)] == large
+    assert [[(r.first, r.last) for r in each.redelivered] for each in found] == [[(10, 10)], [], [(12, 12)]]
+    assert [[(d.tag, d.count) for d in each.delivery_counts] for each in found] == [[(10, 1)], [], [(12, 4)]]
+
+
+def test_redelivered_messages_are_named_in_ranges_of_tags() -> None:
+    log = FakeLog(e5=[[b"x"] * 8])
+    [delivery] = responses(log, Run(1, 8, 5, 0, 0), redelivered=0b11100101)
+    assert [(each.first, each.last) for each in delivery.redelivered] == [(10, 10), (12, 12), (15, 17)]
+
+
+def test_a_delivery_is_cut_by_its_properties_too() -> None:
+    rows = [{"note": "x" * 2_000}] * 600
+
+    def stored(shared: bool) -> bytes:
+        made = pb.MessageBatch(count=600, body_ends=[0] * 600)
+        if shared:
+            made.shared_properties.subject = "x" * 2_000
+        else:
+            for row in rows:
+                made.properties.add().application_properties["note"].text = row["note"]
+        return made.SerializeToString()
+
+    class Stored(FakeLog):
+        def read(self, group: int, index: int) -> bytes:
+            origin = Origin(bytes(16), 1, 1)
+            data = stored(shared=index == 5)
+            return b"\0" + b"".join(command_parts([encode(enqueue(1, 1, [b""] * 600), origin, data)], 0, 1))
+
+    log = Stored()
+    # two batches whose shared properties differ from each other's have properties one each when joined
+    for runs in ([Run(1, 599, 6, 0, 0)], [Run(1, 599, 5, 0, 0), Run(700, 600, 6, 0, 0)]):
+        found = responses(log, *runs)
+        assert max(len(each.batch) for each in found) < 1.1 * deliveries.DELIVERY_BYTES
+        assert sum(each.count for each in found) == sum(run.count for run in runs)
+        assert [each.first_tag for each in found] == [
+            10 + sum(e.count for e in found[:i]) for i in range(len(found))
+        ]

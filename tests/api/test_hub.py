@@ -1,0 +1,200 @@
+"""Where the event loop meets the Raft thread (quorum/api/hub.py): the node's own session, budgets and leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Confirmed, Ok, Refused
+from quorum.api import hub as hub_module
+from quorum.api.hub import Hub
+from quorum.api.status import StatusError
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+
+WINDOW = 1_000
+
+
+class FakeDriver:
+    def __init__(self) -> None:
+        self.items: list[ev.Input] = []
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        self.items += items
+
+    @property
+    def submitted(self) -> list[ev.Submit]:
+        return [item for item in self.items if isinstance(item, ev.Submit)]
+
+
+class FakeStream:
+    def __init__(self, groups: set[int]) -> None:
+        self.groups = groups
+        self.reasons: list[str] = []
+
+    def consumed_groups(self) -> set[int]:
+        return self.groups
+
+    def answered(self, token: object, reply: object) -> None:
+        raise RuntimeError("a defect")
+
+    def ended(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+def with_hub(run: Callable[[Hub, FakeDriver], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        made = Hub(None, None, BatchLimits(10, 100, 1_000), WINDOW, WINDOW)  # type: ignore[arg-type]
+        driver = FakeDriver()
+        made.attach(driver)  # type: ignore[arg-type]
+        await run(made, driver)
+
+    asyncio.run(body())
+
+
+def make(first: int, lowest: int) -> c.Enqueue:
+    return c.Enqueue(7, first, lowest, 1, 1)
+
+
+async def settle_down() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        first = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        await settle_down()
+        first.cancel()
+        second = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        await settle_down()
+        assert len(driver.submitted) == 1, "the window holds one of them"
+        submit = driver.submitted[0]
+        hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(1, 1))])
+        await settle_down()
+        assert len(driver.submitted) == 2
+        command = driver.submitted[1].command
+        assert isinstance(command, c.Enqueue)
+        assert (command.first_client_sequence, command.lowest_unconfirmed) == (2, 2)
+        hub._dispatch([ev.Answered(submit.session, driver.submitted[1].token, Confirmed(2, 2))])
+        await second
+
+    with_hub(run)
+
+
+def test_calls_beyond_the_limit_are_refused_even_if_their_callers_have_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "MAX_CALLS", 3)
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        for _ in range(3):
+            task = asyncio.create_task(hub.call(0, c.Wake()))
+            await settle_down()
+            task.cancel()
+        with pytest.raises(StatusError, match="wait for their group"):
+            await hub.call(0, c.Wake())
+        with pytest.raises(StatusError, match="wait for their group"):
+            await hub.publish(1, make, bytes(10), 1)
+        with pytest.raises(StatusError, match="wait for their group"):
+            await hub.get(1, 7, 1)
+        submit = driver.submitted[0]
+        hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
+        again = asyncio.create_task(hub.call(0, c.Wake()))
+        await settle_down()
+        assert len(driver.submitted) == 4
+        hub._dispatch([ev.Answered(submit.session, driver.submitted[3].token, Refused("not_found", "x"))])
+        with pytest.raises(StatusError):
+            await again
+
+    with_hub(run)
+
+
+def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        call = asyncio.create_task(hub.get(1, 7, 5))
+        publish = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        await settle_down()
+        old = driver.submitted[0]
+        hub._dispatch([ev.Ended(old.session, "node_down"), ev.Answered(old.session, old.token, Ok(5))])
+        for task in (call, publish):
+            with pytest.raises(StatusError, match="lost its lease"):
+                await task
+        assert hub.budget._used == 0
+        assert any(isinstance(item, ev.EndSession) and item.number == old.session for item in driver.items)
+        again = asyncio.create_task(hub.get(1, 7, 1))
+        await settle_down()
+        new = driver.submitted[-1]
+        assert new.session != old.session
+        hub._dispatch([ev.Answered(new.session, new.token, Ok(0))])
+        assert await again is None
+
+    with_hub(run)
+
+
+def test_a_lapsed_lease_ends_who_may_hold_something_and_a_renewal_does_not_undo_it() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        holder, other = FakeStream({3}), FakeStream({4})
+        for stream in (holder, other):
+            hub.open_session(stream, bytes(16), 1)  # type: ignore[arg-type]
+        hub._dispatch([ev.LeaseGranted(3, 1 << 60), ev.LeaseGranted(4, 1 << 60)])
+        assert hub.may_deliver(3)
+        hub._dispatch([ev.LeaseLapsed(3), ev.LeaseGranted(3, 1 << 61)])
+        assert hub.may_deliver(3)
+        assert (holder.reasons, other.reasons) == (["node_down"], [])
+
+    with_hub(run)
+
+
+def test_a_defect_in_one_stream_does_not_swallow_what_others_wait_for() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        broken = FakeStream(set())
+        number = hub.open_session(broken, bytes(16), 1)  # type: ignore[arg-type]
+        call = asyncio.create_task(hub.call(0, c.Wake()))
+        await settle_down()
+        submit = driver.submitted[0]
+        hub._dispatch([ev.Answered(number, object(), Ok()), ev.Answered(submit.session, submit.token, Ok(3))])
+        assert await call == Ok(3)
+        assert broken.reasons == ["failed"]
+
+    with_hub(run)
+
+
+async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None) -> None:
+    """Answers the next question about group 2's leader."""
+    while not isinstance(driver.items[-1], ev.Ask):
+        await asyncio.sleep(0)
+    asked = driver.items.pop()
+    assert isinstance(asked, ev.Ask)
+    replica = SimpleNamespace(raft=SimpleNamespace(leader=leader))
+    member = SimpleNamespace(replicas={2: replica}, config=SimpleNamespace(name="n3"))
+    hub._dispatch([ev.Told(asked.token, asked.question(member))])  # type: ignore[arg-type]
+    await settle_down()
+
+
+def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    leaders = [None, None, "n1", None, None, None]
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        call = asyncio.create_task(hub.call(2, c.Wake()))
+        for leader in leaders:
+            assert not call.done(), "an election may be under way"
+            await answer_ask(hub, driver, leader)
+        with pytest.raises(StatusError, match="group 2 has no leader that n3 knows of"):
+            await call
+        late = asyncio.create_task(hub.call(2, c.Wake()))
+        await settle_down()
+        submit = driver.submitted[-1]
+        hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
+        await answer_ask(hub, driver, None)
+        assert await late == Ok()
+
+    with_hub(run)

@@ -1,0 +1,132 @@
+"""Queue arguments: what is taken, what it means, and how a refusal reads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fifo.commands import QueueConfig
+from quorum.catalog.arguments import (
+    NOT_YET,
+    SUPPORTED,
+    ArgumentError,
+    ArgumentValue,
+    differences,
+    effective_config,
+)
+from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
+
+
+def refused(arguments: dict[str, ArgumentValue], *words: str, name: str = "q") -> None:
+    with pytest.raises(ArgumentError) as caught:
+        effective_config(name, arguments)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_no_arguments_mean_a_plain_queue_without_limits() -> None:
+    assert effective_config("q", {}) == QueueConfig("q")
+
+
+def test_every_supported_argument_reaches_the_configuration() -> None:
+    config = effective_config(
+        "flights",
+        {
+            "x-filter-enabled": True,
+            "x-filter-field-names": "carrier, header.priority,carrier",
+            "x-filter-max-in-memory-bytes-per-msg": 500,
+            "x-max-length": 10,
+            "x-overflow": "reject-publish",
+            "x-message-ttl": 0,
+            "x-delivery-limit": 3,
+        },
+    )
+    assert config == QueueConfig(
+        "flights", True, ("carrier", "header.priority"), 500, 10, "reject_publish", 0, 3
+    )
+
+
+def test_a_filtering_queue_keeps_the_default_fields() -> None:
+    assert effective_config("q", {"x-filter-enabled": True}).filter_field_names == tuple(
+        sorted(DEFAULT_FIELD_NAMES)
+    )
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest_known_one() -> None:
+    refused({"x-max-lenght": 5}, "unknown argument 'x-max-lenght'", "did you mean 'x-max-length'?")
+    refused({"x-dead-letter-exchang": "e"}, "did you mean 'x-dead-letter-exchange'?")
+    refused({"colour": "red"}, "unknown argument 'colour'", "known: x-delivery-limit")
+
+
+@pytest.mark.parametrize("argument", NOT_YET)
+def test_a_known_argument_without_support_is_refused_and_not_ignored(argument: str) -> None:
+    refused({argument: 1}, argument, "not supported by this version")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-filter-enabled", 1),
+        ("x-filter-enabled", "true"),
+        ("x-max-length", True),
+        ("x-max-length", 0),
+        ("x-max-length", -1),
+        ("x-max-length", 1.0),
+        ("x-max-length", "10"),
+        ("x-max-length", 1 << 62),
+        ("x-message-ttl", -1),
+        ("x-overflow", "drop_head"),
+        ("x-overflow", "reject-publish-dlx"),
+        ("x-overflow", 1),
+        ("x-delivery-limit", -2),
+        ("x-filter-max-in-memory-bytes-per-msg", -1),
+        ("x-filter-field-names", b"a"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_or_range_is_refused_naming_what_is_allowed(
+    argument: str, value: ArgumentValue
+) -> None:
+    refused({"x-filter-enabled": True, argument: value}, argument, "allowed")
+
+
+def test_field_names_have_limits() -> None:
+    refused({"x-filter-enabled": True, "x-filter-field-names": "a,,b"}, "is empty")
+    refused({"x-filter-enabled": True, "x-filter-field-names": ""}, "is empty")
+    refused(
+        {"x-filter-enabled": True, "x-filter-field-names": ",".join(map(str, range(65)))},
+        "65 filter field names",
+    )
+    refused({"x-filter-enabled": True, "x-filter-field-names": "n" * 256}, "over 255 bytes")
+    refused({"x-filter-enabled": True, "x-filter-field-names": "header.colour"}, "header.colour")
+
+
+def test_filter_arguments_need_the_filter_enabled() -> None:
+    refused({"x-filter-field-names": "a"}, "x-filter-enabled")
+    refused({"x-filter-enabled": False, "x-filter-max-in-memory-bytes-per-msg": 5}, "x-filter-enabled")
+
+
+def test_queue_names_are_short_text_without_control_characters() -> None:
+    refused({}, "0 bytes", name="")
+    refused({}, "256 bytes", name="é" * 128)
+    refused({}, "control character", name="a\nb")
+    refused({}, "control character", name="a\x85b")
+    refused({}, "UTF-8", name="\ud800")
+    assert effective_config("é" * 127, {}).name == "é" * 127
+
+
+def test_differences_are_named_as_arguments() -> None:
+    present = effective_config("q", {"x-max-length": 10, "x-overflow": "reject-publish"})
+    wanted = effective_config("q", {"x-message-ttl": 5, "x-overflow": "reject-publish"})
+    assert differences(wanted, present) == "x-max-length is 10, not not set; x-message-ttl is not set, not 5"
+    assert differences(present, present) == ""
+
+
+def test_the_queues_page_names_every_argument() -> None:
+    from support.repository import ROOT
+
+    page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(x-[a-z-]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(SUPPORTED)
+    for argument in NOT_YET:
+        assert f"`{argument}`" in page

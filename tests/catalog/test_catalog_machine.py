@@ -1,0 +1,280 @@
+"""The system group's machine: declaring, removing, numbering, snapshots."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fifo import commands as c
+from fifo.effects import Done, Ok, Refused, Registered, Reply
+from quorum.catalog.arguments import ArgumentValue
+from quorum.catalog.commands import (
+    DeclareQueue,
+    QueueDeclared,
+    QueueRemoved,
+    RemoveQueue,
+    decode_declare,
+    encode_declare,
+)
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.numbering import FORGET_AFTER_MS, MAX_PRODUCERS, Numbering
+
+PRODUCER = b"p" * 16
+
+
+class Client:
+    """Speaks to a catalog machine as one session would, one operation an entry."""
+
+    def __init__(self, machine: CatalogMachine, producer: bytes = PRODUCER, epoch: int = 1) -> None:
+        self.machine = machine
+        self.producer, self.epoch = producer, epoch
+        self.n = 0
+        self.index = 0
+        self.now_ms = 1_000
+        self.register()
+
+    def send(self, command: Any, n: int, epoch: int | None = None) -> Reply | None:
+        self.index += 1
+        origin = c.Origin(self.producer, self.epoch if epoch is None else epoch, n)
+        applied = self.machine.apply(
+            c.Meta(self.index, 1, self.now_ms, 1), (c.Operation(0, origin, command),)
+        )
+        assert applied.effects == ()
+        return applied.replies[0]
+
+    def register(self) -> Reply | None:
+        return self.send(c.RegisterProducer(c.Address(1, 1, 1)), 0)
+
+    def call(self, command: Any) -> Reply | None:
+        self.n += 1
+        return self.send(command, self.n)
+
+    def declare(self, name: str, **arguments: ArgumentValue) -> Reply | None:
+        pairs = tuple(("x-" + key.replace("_", "-"), value) for key, value in arguments.items())
+        return self.call(DeclareQueue(name, pairs))
+
+
+def client(groups: tuple[int, ...] = (1, 2, 3)) -> Client:
+    return Client(CatalogMachine(groups))
+
+
+def test_queues_go_to_the_group_with_the_fewest_lowest_number_first() -> None:
+    me = client()
+    replies = [me.declare(name) for name in "abcd"]
+    assert replies == [
+        QueueDeclared(1, 1, 1),
+        QueueDeclared(1, 2, 2),
+        QueueDeclared(1, 3, 3),
+        QueueDeclared(1, 4, 1),
+    ]
+    me.call(RemoveQueue("b"))
+    assert me.declare("e") == QueueDeclared(1, 5, 2)
+    assert [queue.name for queue in me.machine.queues_of_group(1)] == ["a", "d"]
+    assert me.machine.queues_of_group(9) == []
+
+
+def test_an_id_is_never_given_out_twice() -> None:
+    me = client((1,))
+    me.declare("a")
+    assert me.call(RemoveQueue("a")) == QueueRemoved(1, 1, 1)
+    assert me.machine.queue("a") is None
+    assert me.declare("a") == QueueDeclared(1, 2, 1)
+    assert me.machine.next_queue_id == 3
+
+
+def test_declaring_again_with_the_same_meaning_changes_nothing() -> None:
+    me = client()
+    me.declare("a", max_length=5)
+    before = me.machine.queues()
+    assert me.declare("a", max_length=5, overflow="drop-head") == QueueDeclared(0, 1, 1)
+    assert me.machine.queues() == before
+
+
+def test_declaring_again_with_another_meaning_is_refused_naming_the_difference() -> None:
+    me = client()
+    me.declare("a", max_length=5)
+    reply = me.declare("a", max_length=6)
+    assert reply == Refused(
+        "different_arguments", "queue 'a' exists with other arguments: x-max-length is 5, not 6"
+    )
+
+
+def test_what_is_refused_changes_nothing_but_its_number() -> None:
+    me = client()
+    me.declare("a")
+    before = (me.machine.queues(), me.machine.next_queue_id)
+    for reply, reason in [
+        (me.declare("b", colour=1), "bad_argument"),
+        (me.declare(""), "bad_argument"),
+        (me.call(RemoveQueue("nobody")), "not_found"),
+    ]:
+        assert isinstance(reply, Refused)
+        assert reply.reason == reason
+    assert (me.machine.queues(), me.machine.next_queue_id) == before
+    assert isinstance(me.declare("b"), QueueDeclared)
+
+
+def test_queues_are_listed_by_name_and_prefix() -> None:
+    me = client()
+    for name in ("b", "ab", "a"):
+        me.declare(name)
+    assert [queue.name for queue in me.machine.queues()] == ["a", "ab", "b"]
+    assert [queue.name for queue in me.machine.queues("a")] == ["a", "ab"]
+
+
+def test_numbers_are_taken_once_and_without_gaps() -> None:
+    me = client()
+    assert me.send(DeclareQueue("a", ()), 1) == QueueDeclared(1, 1, 1)
+    assert me.send(DeclareQueue("b", ()), 1) == Done()
+    assert me.machine.queue("b") is None
+    reply = me.send(DeclareQueue("b", ()), 3)
+    assert isinstance(reply, Refused) and reply.reason == "gap"
+    assert me.register() == Done()
+    assert me.send(c.Wake(), 2) == Ok()
+    assert me.send(c.CloseSession(), 3) == Ok()
+
+
+def test_a_higher_epoch_fences_the_lower_one() -> None:
+    me = client()
+    me.declare("a")
+    assert me.send(c.RegisterProducer(c.Address(2, 1, 1)), 0, epoch=2) == Registered((), True)
+    late = me.send(DeclareQueue("b", ()), 2, epoch=1)
+    assert isinstance(late, Refused) and late.reason == "fenced"
+    again = me.send(c.RegisterProducer(c.Address(1, 1, 1)), 0, epoch=1)
+    assert isinstance(again, Refused) and again.reason == "fenced"
+    early = me.send(DeclareQueue("b", ()), 1, epoch=3)
+    assert isinstance(early, Refused) and early.reason == "not_registered"
+    assert me.send(DeclareQueue("b", ()), 1, epoch=2) == QueueDeclared(1, 2, 2)
+
+
+def test_a_producer_nobody_knows_must_register() -> None:
+    machine = CatalogMachine((1,))
+    me = Client(machine)
+    stranger = c.Origin(b"s" * 16, 1, 1)
+    reply = machine.apply(c.Meta(9, 1, 0, 1), (c.Operation(0, stranger, c.Wake()),)).replies[0]
+    assert isinstance(reply, Refused) and reply.reason == "not_registered"
+    forgotten = c.Origin(b"s" * 16, 1, 7)
+    reply = machine.apply(c.Meta(10, 1, 0, 1), (c.Operation(0, forgotten, c.Wake()),)).replies[0]
+    assert isinstance(reply, Refused)
+    assert reply.reason == "expired"
+    assert me.declare("a") == QueueDeclared(1, 1, 1)
+
+
+def test_members_own_operations_need_no_number_and_change_nothing() -> None:
+    me = client()
+    before = me.machine.snapshot()
+    operations = [
+        c.Operation(i, None, each) for i, each in enumerate((c.Wake(), c.NodeDown(1, 1), c.SetVersion(1)))
+    ]
+    assert me.machine.apply(c.Meta(5, 1, 0, 1), operations).replies == (None, None, None)
+    assert me.machine.snapshot() == before
+    with pytest.raises(TypeError):
+        me.machine.apply(c.Meta(6, 1, 0, 1), [c.Operation(0, None, RemoveQueue("a"))])  # type: ignore[arg-type]
+
+
+def test_silent_producers_are_forgotten_after_a_day_and_beyond_the_bound() -> None:
+    numbering = Numbering()
+    for number in range(10):
+        numbering.register(c.Origin(number.to_bytes(16, "big"), 1, 0), number)
+    assert numbering.refuse(c.Origin(bytes(16), 1, 1), 50) is None  # the first one speaks again
+    numbering.register(c.Origin(b"n" * 16, 1, 0), FORGET_AFTER_MS + 20)
+    assert list(numbering.speakers) == [bytes(16), b"n" * 16]
+    for number in range(MAX_PRODUCERS + 5):
+        numbering.register(c.Origin(number.to_bytes(16, "big"), 2, 0), FORGET_AFTER_MS + 21)
+    assert len(numbering.speakers) == MAX_PRODUCERS
+
+
+names = st.sampled_from(["a", "b", "c", "ü", "a.b"])
+given_arguments = st.dictionaries(
+    st.sampled_from(["x-max-length", "x-message-ttl", "x-filter-enabled", "x-overflow", "x-nonsense"]),
+    st.sampled_from([True, 1, 2, "reject-publish", "drop-head", 1.0]),
+    max_size=3,
+)
+steps = st.lists(
+    st.one_of(
+        st.builds(lambda n, a: DeclareQueue(n, tuple(a.items())), names, given_arguments),
+        st.builds(RemoveQueue, names),
+        st.just(c.Wake()),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.integers(0, 25))
+def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], cut: int) -> None:
+    whole, first = client(), client()
+    for command in commands:
+        whole.call(command)
+    for command in commands[:cut]:
+        first.call(command)
+    machine = CatalogMachine.restore(first.machine.snapshot())
+    assert machine.snapshot() == first.machine.snapshot()
+    first.machine = machine
+    for command in commands[cut:]:
+        first.call(command)
+    assert machine.snapshot() == whole.machine.snapshot()
+    assert machine.queues() == whole.machine.queues()
+    for group in machine.queue_groups:
+        assert machine.queues_of_group(group) == whole.machine.queues_of_group(group)
+    counts = [len(machine.queues_of_group(group)) for group in machine.queue_groups]
+    assert sum(counts) == len(machine.queues())
+
+
+def test_bytes_that_are_no_snapshot_are_refused() -> None:
+    for data in (b"", b"{}", b"[]", b'{"format":2}', b'{"format":1,"groups":[1]}', b"\xff"):
+        with pytest.raises(ValueError, match=r"catalog|utf-8"):
+            CatalogMachine.restore(data)
+
+
+@given(names, given_arguments)
+def test_a_declaration_survives_its_encoding_with_the_kinds_of_its_values(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    command = DeclareQueue(name, tuple(arguments.items()))
+    again = decode_declare(encode_declare(command))
+    assert again == command
+    assert [type(value) for _, value in again.arguments] == [type(value) for _, value in command.arguments]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"1", b"[]", b'["a",[["x"]]]', b'["a",[["x",null]]]', b"[1,[]]", b"\xff\xff"]
+)
+def test_bytes_that_are_no_declaration_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_declare(data)
+
+
+SCRIPT = """
+import hashlib, sys
+from fifo import commands as c
+from quorum.catalog.commands import DeclareQueue, RemoveQueue
+from quorum.catalog.machine import CatalogMachine
+machine = CatalogMachine((1, 2, 3))
+machine.apply(c.Meta(1, 1, 1, 1), [c.Operation(0, c.Origin(b"p" * 16, 1, 0), c.RegisterProducer(c.Address(1, 1, 1)))])
+replies = []
+for n in range(1, 200):
+    name = f"q{n * 7 % 31}"
+    command = RemoveQueue(name) if n % 3 == 0 else DeclareQueue(name, (("x-filter-enabled", True), ("x-max-length", n)))
+    replies.append(machine.apply(c.Meta(n, 1, n, 1), [c.Operation(0, c.Origin(b"p" * 16, 1, n), command)]).replies)
+sys.stdout.write(hashlib.sha256(repr(replies).encode() + machine.snapshot()).hexdigest())
+"""
+
+
+def test_the_same_entries_give_the_same_bytes_whatever_the_hash_seed() -> None:
+    digests = set()
+    for seed in ("0", "1", "77"):
+        environment = dict(
+            os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(filter(None, sys.path))
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1

@@ -1,0 +1,109 @@
+"""`quorum cluster` and the commands that use it, with real member processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorum.cli.local_cluster import LocalCluster
+from quorum.cli.processes import ProcessId
+from support.repository import ROOT
+
+LIMIT_S = 120.0
+"""Generous: on a busy machine three interpreters start slowly."""
+
+
+def environment() -> dict[str, str]:
+    found = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
+    found["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
+    found["FORCE_COLOR"] = "1"
+    return found
+
+
+def quorum(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> str:
+    command = [sys.executable, "-m", "quorum", *arguments]
+    done = subprocess.run(
+        command, input=stdin, cwd=cwd, env=environment(), capture_output=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
+    return done.stdout.decode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A current directory; whatever still runs in it is stopped afterwards."""
+    yield tmp_path
+    if (tmp_path / "quorum-data" / "cluster.json").exists():
+        LocalCluster.open(tmp_path / "quorum-data").stop()
+
+
+def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(folder: Path) -> None:
+    assert "3 members serve" in quorum("cluster", "up", "--detach", cwd=folder)
+    cluster = LocalCluster.open(folder / "quorum-data")
+    pids = cluster.pids
+    assert len(pids) == 3
+    seen = json.loads(quorum("cluster", "status", "--json", cwd=folder))
+    assert sorted(member["name"] for member in seen["members"]) == list(cluster.names)
+    assert all(group["leader"] in cluster.names for group in seen["groups"])
+    quorum("queues", "declare", "orders", "-a", "x-filter-enabled=true", cwd=folder)
+    quorum("publish", "orders", "a", "-a", "colour=red", cwd=folder)
+    quorum("publish", "orders", "b", "-a", "colour=blue", cwd=folder)
+    assert quorum("browse", "orders", "-s", "colour = 'blue'", cwd=folder) == "b\n"
+    assert quorum("consume", "orders", "-s", "colour = 'blue'", "-n", "1", cwd=folder) == "b\n"
+    assert quorum("consume", "orders", "-n", "1", cwd=folder) == "a\n"
+    quorum("cluster", "up", "--detach", cwd=folder, status=1)  # it runs already
+    assert "stopped 3 members" in quorum("cluster", "down", "--purge", cwd=folder)
+    assert [pid for pid in pids if ProcessId.of(pid) is not None] == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it(
+    folder: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "quorum", "cluster", "up", "--members", "3"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for raw in process.stdout:
+            lines.append(raw.decode())
+            if "members serve" in lines[-1]:
+                break
+        cluster = LocalCluster.open(folder / "quorum-data")
+        pids = cluster.pids
+        assert len(pids) == 3
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, rest
+    prefixes = {line.partition("|")[0] for line in lines if "|" in line}
+    assert len(prefixes) == 3
+    assert all(prefix.startswith("\x1b[") for prefix in prefixes)
+    assert [pid for pid in pids if ProcessId.of(pid) is not None] == []
+    assert list((folder / "quorum-data").rglob("*.pid")) == []
+
+
+def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", 3) as cluster:
+        leader = cluster.leader_of(1)
+        assert leader is not None
+        cluster.kill(leader)
+        deadline = time.monotonic() + LIMIT_S
+        while cluster.leader_of(1) in (None, leader):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        cluster.start([leader])
+        cluster.wait_ready([leader])
+        assert cluster.ended() == {}
+        assert all(size > 1_000_000 for size in cluster.resident_bytes().values())
+        assert cluster.cpu_seconds() > 0.0
+    assert cluster.running() == {}

@@ -1,0 +1,293 @@
+"""The command line as its users meet it: run as a process, against a service in memory or none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorum.cli.console import Complaint, pairs, scalar
+from support.fake_server import FakeCluster, FakeNode
+from support.repository import ROOT
+
+
+class Service:
+    """A FakeNode on an event loop of its own thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.cluster = FakeCluster()
+        self.node: FakeNode = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+
+    async def _start(self) -> FakeNode:
+        return await FakeNode(self.cluster, "node-1").start()
+
+    @property
+    def url(self) -> str:
+        return f"quorum://{self.node.address}"
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.node.stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    running = Service()
+    yield running
+    running.close()
+
+
+def quorum(
+    *arguments: str, url: str = "", stdin: bytes = b"", cwd: Path = ROOT, status: int = 0
+) -> tuple[str, str]:
+    """(stdout, stderr) of the command; its exit status has to be `status`, and it never shows a traceback."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
+    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
+    if url:
+        environment["QUORUM_URL"] = url
+    done = subprocess.run(
+        [sys.executable, "-m", "quorum", *arguments],
+        input=stdin,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == status, f"{arguments}: {done.returncode}\n{out}\n{err}"
+    assert "Traceback" not in out + err
+    return out, err
+
+
+def test_help_and_version_come_without_anything_heavy() -> None:
+    out, _ = quorum("--help")
+    for command in ("node", "cluster", "queues", "publish", "consume", "browse", "selector", "bench", "demo"):
+        assert f"  {command}" in out
+    assert quorum("--version")[0].startswith("quorum ")
+    script = "import sys, quorum.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert not {"grpc", "google", "numpy", "lark", "pydantic", "structlog", "pysyncobj"} & set(
+        loaded.stdout.split()
+    )
+
+
+def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -> None:
+    declare = ("queues", "declare", "orders", "-a", "x-max-length=5", "-a", "x-filter-enabled=true")
+    assert quorum(*declare, url=service.url)[0] == "created orders\n"
+    assert quorum(*declare, url=service.url)[0] == "exists with these arguments: orders\n"
+    listed = json.loads(quorum("queues", "list", "--json", url=service.url)[0])
+    assert [queue["name"] for queue in listed] == ["orders"]
+    assert listed[0]["arguments"] == {"x-filter-enabled": True, "x-max-length": 5}
+    assert "orders" in quorum("queues", "list", url=service.url)[0]
+    assert json.loads(quorum("queues", "show", "orders", "--json", url=service.url)[0])["queue"]["ready"] == 0
+    assert "x-max-length=5" in quorum("queues", "show", "orders", url=service.url)[0]
+    quorum("publish", "orders", "a", "b", url=service.url)
+    assert quorum("queues", "purge", "orders", url=service.url)[0] == "purged 2 messages from orders\n"
+    assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
+    assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
+
+
+def test_lines_are_published_and_consumed(service: Service) -> None:
+    service.cluster.declare("lines")
+    out, _ = quorum("publish", "lines", "--batch", "2", url=service.url, stdin=b"one\ntwo\nthr\xffee\n")
+    assert out == "published 3 messages to lines\n"
+    assert quorum("browse", "lines", "-n", "2", url=service.url)[0] == "one\ntwo\n"
+    out, _ = quorum("consume", "lines", "-n", "2", url=service.url)
+    assert out == "one\ntwo\n"
+    out, _ = quorum("consume", "lines", "--json-lines", "--timeout", "0.2", url=service.url)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"body_base64": "dGhy/2Vl", "properties": {}, "application_properties": {}}
+    ]
+
+
+def test_json_lines_keep_their_properties_and_their_kinds(service: Service) -> None:
+    service.cluster.declare("json")
+    message = {
+        "body": "héllo",
+        "properties": {"subject": "s", "priority": 7, "durable": True},
+        "application_properties": {"b": True, "i": 1, "d": 1.0, "t": "1", "x": {"base64": "AP8="}},
+    }
+    line = json.dumps(message).encode() + b"\n"
+    quorum("publish", "json", "-j", "-a", "i=2", "-a", "k=new", url=service.url, stdin=line + b"\n")
+    out, _ = quorum("consume", "json", "-n", "1", "--positions", url=service.url)
+    read = json.loads(out)
+    message["application_properties"] |= {"k": "new"}  # type: ignore[operator]
+    assert {key: read[key] for key in message} == message
+    assert [type(read["application_properties"][key]) for key in "bid"] == [bool, int, float]
+    assert read["redelivered"] is False
+    quorum("publish", "json", "-j", url=service.url, stdin=out.encode())
+    again = json.loads(quorum("consume", "json", "-n", "1", "-j", url=service.url)[0])
+    assert again == message
+
+
+def test_kept_messages_stay_in_the_queue(service: Service) -> None:
+    service.cluster.declare("kept")
+    quorum("publish", "kept", "a", "b", url=service.url)
+    assert quorum("consume", "kept", "-n", "1", "--keep", url=service.url)[0] == "a\n"
+    assert quorum("browse", "kept", url=service.url)[0] == "a\nb\n"
+
+
+def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
+    service.cluster.declare("selected")
+    _, err = quorum("consume", "selected", "-s", "colour == 1", url=service.url, status=1)
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "status", "words"),
+    [
+        (("publish", "none", "x"), b"", 1, "none"),
+        (("publish", "none", "x", "-p", "subject"), b"", 2, "'subject' is not of the form NAME=VALUE"),
+        (("publish", "none", "-j"), b'{"body": 1}\n', 1, "line 1: body is no text"),
+        (("publish", "none", "-j"), b"{\n", 1, "line 1: not JSON"),
+        (("publish", "none", "-j", "x"), b"", 2, "arguments or from stdin, not both"),
+        (("publish", "none", "x", "-p", "colour=red"), b"", 2, "unknown property 'colour'"),
+        (
+            ("publish", "none", "-j"),
+            b'{"body": "a", "properties": {"x": 1}}\n',
+            1,
+            "line 1: unknown property 'x'",
+        ),
+        (
+            ("publish", "none", "-j"),
+            b'{"body": "a", "application_properties": {"\\ud800": 1}}\n',
+            1,
+            "line 1: ",
+        ),
+        (("queues", "declare", "\udcff\udcfe"), b"", 2, "is no UTF-8 text"),
+        (("consume", "none", "-n", "70000", "--keep"), b"", 2, "at most 65536"),
+        (("log", "inspect", "/nowhere"), b"", 1, "error: /nowhere: No such file or directory"),
+        (("log", "inspect", "/"), b"", 2, "is a directory"),
+        (("queues", "list", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
+        (("consume", "none"), b"", 1, "none"),
+        (("consume", "none", "--keep"), b"", 2, "--keep needs --count"),
+        (("consume", "none", "-s", "a", "-a", "b=c"), b"", 2, "not both"),
+        (("queues", "show", "none"), b"", 1, "none"),
+        (("queues", "declare", "q", "-a", "x=1", "-a", "x=2"), b"", 2, "given twice"),
+        (("cluster", "status", "--url", "http://x"), b"", 2, "quorum://"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    service: Service, arguments: tuple[str, ...], stdin: bytes, status: int, words: str
+) -> None:
+    _, err = quorum(*arguments, url=service.url, stdin=stdin, status=status)
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_cluster_status_is_a_table_or_json(service: Service) -> None:
+    out, _ = quorum("cluster", "status", url=service.url, status=0)
+    assert "node-1" in out
+    seen = json.loads(quorum("cluster", "status", "--json", url=service.url)[0])
+    assert seen["answering_node"] == "node-1"
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+    for command in ("down", "status"):
+        _, err = quorum("cluster", command, "--dir", str(tmp_path), status=1)
+        assert err == f"error: there is no cluster in {tmp_path} (no cluster.json)\n"
+    (tmp_path / "letter").write_text("dear", encoding="utf-8")
+    assert "is not empty" in quorum("cluster", "up", "--dir", str(tmp_path), status=1)[1]
+
+
+def test_a_wrong_configuration_stops_a_node_before_it_starts(tmp_path: Path) -> None:
+    _, err = quorum("node", "--config", str(tmp_path / "none.toml"), status=2)
+    assert err == f"error: there is no configuration file {tmp_path / 'none.toml'}\n"
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'name = "a"\ndata_dir = "{tmp_path}/d"\nsecret_file = "{tmp_path}/none"\n'
+        '[members.a]\npeer = "127.0.0.1:1"\nclient = "127.0.0.1:2"\n',
+        encoding="utf-8",
+    )
+    _, err = quorum("node", "--config", str(file), status=2)
+    assert err.startswith("error: secret_file ")
+    assert not (tmp_path / "d").exists()
+
+
+def test_selector_eval_answers_line_by_line() -> None:
+    lines = (
+        b'{"id": 1, "dialect": "jms", "expr": "a > 1", "fields": {"a": 2}}\n'
+        b"rubbish\n"
+        b'{"id": 3, "dialect": "jms", "expr": "b = 1", "fields": {}}\n'
+        b'{"id": "x", "dialect": "amqp-property", "expr": {"properties": {"subject": "&p:or"}},'
+        b' "fields": {"properties": {"subject": "order"}}}\n'
+    )
+    out, _ = quorum("selector", "eval", stdin=lines)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"id": 1, "result": True},
+        {"id": None, "result": "parse-error"},
+        {"id": 3, "result": "unknown"},
+        {"id": "x", "result": True},
+    ]
+
+
+def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
+    assert [scalar(text) for text in ("true", "12", "1.5", '"12"', "red", "null", "[1]", "")] == [
+        True,
+        12,
+        1.5,
+        "12",
+        "red",
+        "null",
+        "[1]",
+        "",
+    ]
+    assert pairs(["a=b=c"], "argument") == {"a": "b=c"}
+    with pytest.raises(Complaint):
+        pairs(["=b"], "argument")
+
+
+def test_waiting_for_ever_is_waiting_for_long(service: Service) -> None:
+    service.cluster.declare("long")
+    quorum("publish", "long", "a", url=service.url)
+    assert quorum("consume", "long", "-n", "1", "--timeout", "inf", url=service.url)[0] == "a\n"
+
+
+def test_large_lines_go_in_several_batches(service: Service) -> None:
+    service.cluster.declare("large")
+    line = b"x" * 60_000 + b"\n"
+    before = len(service.cluster.publish_requests)
+    assert (
+        quorum("publish", "large", url=service.url, stdin=line * 40)[0] == "published 40 messages to large\n"
+    )
+    firsts = [first for _, first, _ in service.cluster.publish_requests[before:]]
+    assert firsts == [1, 18, 35]
+
+
+def test_nobody_there_is_said_while_it_is_waited_for_and_at_the_end() -> None:
+    _, err = quorum("queues", "list", url="quorum://127.0.0.1:1", status=1)
+    first, last = err.splitlines()
+    assert first == "no member of quorum://127.0.0.1:1 has answered yet; still trying"
+    assert last.startswith("error: no member of quorum://127.0.0.1:1 can be reached: ")
+    assert "Connection refused" in last
+
+
+def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) -> None:
+    service.cluster.declare("held")
+    service.cluster.holds_confirms = True
+    try:
+        out, err = quorum("publish", "held", "a", "--timeout", "4", url=service.url, status=1)
+    finally:
+        service.cluster.holds_confirms = False
+        service.cluster._held_confirms.clear()
+    first, last = err.splitlines()
+    assert first.startswith("nothing was confirmed for 3 s; still trying.")
+    assert last.startswith("error: nothing was confirmed for 4 s, 0 messages were before;")
+    assert out == ""

@@ -1,0 +1,170 @@
+"""A node's configuration: where values come from, and what an operator is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorum.config import NodeConfig, load, reference
+from quorum.errors import ConfigError
+from support.repository import ROOT
+
+MEMBERS = """
+[members.a]
+peer = "127.0.0.1:7401"
+client = "127.0.0.1:7400"
+[members.b]
+peer = "127.0.0.2:7401"
+client = "127.0.0.2:7400"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import os
+
+    for name in sorted(os.environ):
+        if name.startswith("QUORUM_"):
+            monkeypatch.delenv(name)
+    return tmp_path
+
+
+def write(folder: Path, head: str = "", members: str = MEMBERS) -> Path:
+    file = folder / "node.toml"
+    basic = f'name = "a"\ndata_dir = "{folder}/data"\nsecret_file = "{folder}/secret"\n'
+    file.write_text(basic + head + members, encoding="utf-8")
+    return file
+
+
+def refused(file: Path, *words: str, **flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file, flags)
+    for word in words:
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_file_is_enough(folder: Path) -> None:
+    config = load(write(folder, 'cluster = "orders"\nlease_ms = 2000\n'))
+    assert (config.name, config.cluster, config.lease_ms) == ("a", "orders", 2000)
+    assert config.members["b"].peer == "127.0.0.2:7401"
+    assert config.client_address == "127.0.0.1:7400"
+    assert config.data_dir == folder / "data"
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(folder, "lease_ms = 1000\nqueue_groups = 4\nheartbeat_ms = 50\n")
+    monkeypatch.setenv("QUORUM_LEASE_MS", "2000")
+    monkeypatch.setenv("QUORUM_QUEUE_GROUPS", "5")
+    config = load(file, {"lease_ms": 3000, "log_level": None})
+    assert (config.lease_ms, config.queue_groups, config.heartbeat_ms) == (3000, 5, 50)
+    assert config.log_level == "info"
+
+
+def test_the_environment_alone_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUM_NAME", "a")
+    monkeypatch.setenv("QUORUM_DATA_DIR", str(folder))
+    monkeypatch.setenv("QUORUM_SECRET_FILE", str(folder / "s"))
+    monkeypatch.setenv("QUORUM_MEMBERS", '{"a": {"peer": "h:1", "client": "h:2"}}')
+    assert load().members["a"].client == "h:2"
+
+
+def test_listening_elsewhere_than_the_public_address(folder: Path) -> None:
+    assert load(write(folder, 'listen = "0.0.0.0:7400"\n')).client_address == "0.0.0.0:7400"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(folder: Path) -> None:
+    refused(write(folder, "leese_ms = 5\n"), "unknown key leese_ms", "did you mean lease_ms?")
+    bad = MEMBERS + '[members.c]\npeer = "h:1"\nclient = "h:2"\nklient = "h:3"\n'
+    refused(write(folder, members=bad), "members.c.klient", "did you mean client?")
+
+
+def test_all_findings_are_told_at_once(folder: Path) -> None:
+    file = folder / "node.toml"
+    file.write_text('name = "a b"\nlease_ms = 1\n', encoding="utf-8")
+    text = refused(file, "name: 'a b' is no name", "lease_ms", "members is missing", "data_dir is missing")
+    assert len(text.splitlines()) == 5
+    assert all(line.startswith(f"{file}: ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("election_timeout_min_ms = 1000\n", ("election_timeout_min_ms is 1000", "election_timeout_max_ms")),
+        ("heartbeat_ms = 400\n", ("heartbeat_ms is 400", "166")),
+        ("leader_fallback_ms = 900\n", ("leader_fallback_ms is 900", "1000")),
+        ("node_window_bytes = 1048576\n", ("session_window_bytes", "1048576")),
+        ("max_message_bytes = 16777217\n", ("max_message_bytes", "16777216", "16777217")),
+        ('log_level = "loud"\n', ("log_level", "loud", "warning")),
+        ('listen = "7400"\n', ("listen", "'7400' is no address")),
+        ('lease_ms = "soon"\n', ("lease_ms", "soon")),
+    ],
+)
+def test_what_cannot_be_is_told_with_value_and_bound(folder: Path, head: str, words: tuple[str, ...]) -> None:
+    refused(write(folder, head), *words)
+
+
+def test_members_have_to_make_sense(folder: Path) -> None:
+    refused(write(folder), "name is 'z'", "a, b", name="z")
+    refused(write(folder, members=MEMBERS.replace("127.0.0.2", "127.0.0.1")), "127.0.0.1:7400 is given twice")
+    refused(write(folder, members="[members]\n"), "members")
+    refused(
+        write(folder, members='[members.a]\npeer = "nowhere"\nclient = "h:1"\n'),
+        "members.a.peer",
+        "'nowhere'",
+    )
+
+
+def test_files_that_are_none(folder: Path) -> None:
+    refused(folder / "nothing.toml", "there is no configuration file")
+    file = folder / "bad.toml"
+    file.write_text("name = ", encoding="utf-8")
+    refused(file, "cannot be read")
+    file.write_bytes(b"\xff\xfe")
+    refused(file, "cannot be read")
+
+
+def test_the_secret_comes_from_its_file(folder: Path) -> None:
+    config = load(write(folder))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.read_secret()
+    config.secret_file.write_bytes(b"short\n")
+    with pytest.raises(ConfigError, match="holds 5 bytes; at least 16"):
+        config.read_secret()
+    config.secret_file.write_bytes(b"0123456789abcdef\n")
+    assert config.read_secret() == b"0123456789abcdef"
+
+
+def test_no_key_can_hold_the_secret() -> None:
+    assert [name for name in NodeConfig.model_fields if "secret" in name] == ["secret_file"]
+
+
+def test_the_page_says_what_the_model_says() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert reference() in page, "put what quorum.config.reference() answers into docs/configuration.md"
+
+
+def test_a_logged_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    import structlog
+
+    from quorum.cli.serve import log_to_stderr
+
+    def fail(secret: str) -> None:
+        raise ValueError("no")
+
+    try:
+        log_to_stderr("info")
+        try:
+            fail("open " + "sesame")
+        except ValueError as error:
+            structlog.get_logger().critical("stops", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "ValueError: no" in written.err
+    assert "Traceback" in written.err
+    assert "sesame" not in written.err.replace('"open " + "sesame"', "")

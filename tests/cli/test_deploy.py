@@ -1,0 +1,88 @@
+"""What is in deploy/, checked as far as it can be without a container engine."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorum.config import load
+from support.repository import ROOT
+
+DEPLOY = ROOT / "deploy"
+
+
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is a development dependency")
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_the_compose_file_has_three_members_apart_from_each_other(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert sorted(services) == ["node-1", "node-2", "node-3"]
+    ports = [service["ports"][0].split(":")[1] for service in services.values()]
+    volumes = [service["volumes"][1].split(":")[0] for service in services.values()]
+    assert len(set(ports)) == 3
+    assert sorted(volumes) == sorted(compose["volumes"])
+    for name, service in services.items():
+        assert service["environment"] == {"QUORUM_NAME": name}
+        assert service["build"]["dockerfile"] == "deploy/Containerfile"
+        source = service["volumes"][0].split(":")[0]
+        assert (DEPLOY / source).is_file()
+        assert set(service["secrets"]) == set(compose["secrets"])
+
+
+def test_the_shared_configuration_loads_for_each_member(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, service in compose["services"].items():
+        for variable, value in service["environment"].items():
+            monkeypatch.setenv(variable, value)
+        config = load(DEPLOY / "cluster.toml")
+        assert config.name == name
+        assert config.client_address == "0.0.0.0:7400"
+        assert str(config.secret_file) == "/run/secrets/" + next(iter(compose["secrets"]))
+        assert sorted(config.members) == sorted(compose["services"])
+
+
+def test_the_image_copies_what_the_wheel_needs() -> None:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    copied = [
+        line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
+    ]
+    names = {name for part in copied for name in part}
+    assert names == {"pyproject.toml", "README.md", "quorum", "fifo", "selectors"}
+    assert all((ROOT / name).exists() for name in names)
+    assert "USER quorum" in text
+
+
+def test_the_unit_runs_the_command_with_options_it_has() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "quorum.service", encoding="utf-8")
+    assert unit["Service"]["ExecStart"] == "/opt/quorum/bin/quorum node --config /etc/quorum/node.toml"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_can_read_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "quorum.service").read_text(encoding="utf-8")
+    for line, instead in [
+        ("ExecStart=/opt/quorum/bin/quorum", "ExecStart=/bin/true"),
+        ("User=quorum", "User=root"),
+        ("Group=quorum", "Group=root"),
+    ]:
+        assert line in text
+        text = text.replace(line, instead)
+    file = tmp_path / "quorum.service"
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False
+    )
+    assert "quorum.service" not in done.stderr

@@ -1,0 +1,194 @@
+"""A local cluster's files, ports and processes, as far as they need no member that serves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
+from quorum.cli.processes import MemberProcess, ProcessId, stop
+from quorum.config import load
+from quorum.errors import ClusterError
+
+SLEEPER = "import time; time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_each_member_gets_a_configuration_that_loads(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 3, settings={"lease_ms": 1500})
+    assert cluster.names == ("node-1", "node-2", "node-3")
+    configs = [load(member.config) for member in cluster.members]
+    assert [config.name for config in configs] == list(cluster.names)
+    assert {tuple(sorted(config.members)) for config in configs} == {cluster.names}
+    assert {config.lease_ms for config in configs} == {1500}
+    assert len({config.read_secret() for config in configs}) == 1
+    assert len({config.data_dir for config in configs}) == 3
+    assert cluster.url == "quorum://" + ",".join(config.client_address for config in configs)
+    assert cluster.url_of("node-2") == "quorum://" + configs[1].client_address
+
+
+def test_the_secret_is_random_and_ours_alone(tmp_path: Path) -> None:
+    secrets = [load(LocalCluster(tmp_path / name, 1).members[0].config).secret_file for name in "ab"]
+    assert secrets[0].read_bytes() != secrets[1].read_bytes()
+    assert stat.S_IMODE(secrets[0].stat().st_mode) == 0o600
+
+
+def test_a_cluster_is_found_again_as_it_was(tmp_path: Path) -> None:
+    first = LocalCluster(tmp_path / "c", 3)
+    assert LocalCluster.open(tmp_path / "c").members == first.members
+    assert LocalCluster(tmp_path / "c", 3).members == first.members
+    with pytest.raises(ClusterError, match="holds a cluster of 3 members, not 5"):
+        LocalCluster(tmp_path / "c", 5)
+    with pytest.raises(ClusterError, match="there is no cluster"):
+        LocalCluster.open(tmp_path)
+
+
+def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear", encoding="utf-8")
+    with pytest.raises(ClusterError, match="is not empty"):
+        LocalCluster(tmp_path)
+    cluster = LocalCluster(tmp_path / "c", 1)
+    (tmp_path / "c" / "cluster.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ClusterError, match="cannot be read"):
+        LocalCluster.open(tmp_path / "c")
+    (tmp_path / "c" / "cluster.json").unlink()
+    with pytest.raises(ClusterError, match="holds no cluster; it is left"):
+        cluster.remove()
+    assert cluster.member("node-1").config.exists()
+
+
+def test_wrong_numbers_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    for count in (0, 16):
+        with pytest.raises(ClusterError, match=f"{count} members; allowed"):
+            LocalCluster(tmp_path / "c", count)
+    with pytest.raises(ClusterError, match="2 client ports for 3 members"):
+        LocalCluster(tmp_path / "c", 3, client_ports=[1, 2])
+    assert not (tmp_path / "c").exists()
+
+
+def test_free_ports_are_free_and_different() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", ports[0]))
+        held.listen()
+        assert all(port in PORTS for port in ports)
+        with pytest.raises(ClusterError, match="no 12000 free ports"):
+            free_ports(len(PORTS))
+
+
+def test_a_pid_file_never_leads_to_somebody_elses_process(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
+    live = ProcessId.of(sleeper.pid)
+    assert live is not None
+    ProcessId(live.pid, live.started - 1).write(cluster.member("node-1").pid_file)
+    assert cluster.process("node-1") is None
+    assert cluster.stop() == []
+    assert live.is_alive()
+    assert not cluster.member("node-1").pid_file.exists()
+    cluster.member("node-1").pid_file.write_text("rubbish", encoding="utf-8")
+    assert cluster.process("node-1") is None
+
+
+def test_processes_are_paused_resumed_killed_and_measured(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
+    live = ProcessId.of(sleeper.pid)
+    assert live is not None
+    live.write(cluster.member("node-1").pid_file)
+    assert cluster.pids == (sleeper.pid,)
+    assert cluster.resident_bytes()["node-1"] > 1_000_000
+    assert cluster.cpu_seconds() >= 0.0
+    with pytest.raises(ClusterError, match="is running already"):
+        cluster.start(["node-1"])
+    with pytest.raises(ClusterError, match=r"node-1 of .* still run"):
+        cluster.remove()
+    cluster.pause("node-1")
+    _until(lambda: _state(sleeper.pid) == "T")
+    cluster.resume("node-1")
+    _until(lambda: _state(sleeper.pid) != "T")
+    cluster.kill("node-1")
+    assert sleeper.wait(10) == -signal.SIGKILL
+    assert cluster.running() == {}
+    assert live.cpu_seconds() >= 0.0
+    assert live.resident_bytes() == 0
+    with pytest.raises(ClusterError, match="is not running"):
+        cluster.pause("node-1")
+    cluster.remove()
+    assert not cluster.directory.exists()
+
+
+def test_who_does_not_stop_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as stubborn:
+        assert stubborn.stdout is not None
+        assert stubborn.stdout.readline() == b"up\n"
+        ids = [ProcessId.of(each.pid) for each in (sleeper, stubborn)]
+        assert all(each is not None for each in ids)
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        assert stop([each for each in ids if each is not None], 0.5) == [ids[1]]
+        assert sleeper.wait(10) == -signal.SIGTERM
+        assert stubborn.wait(10) == -signal.SIGKILL
+
+
+def test_a_member_that_ends_at_once_is_reported_with_its_output(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
+    cluster.member("node-1").config.write_text("name = 1\nleese_ms = 3\n", encoding="utf-8")
+    heard: list[tuple[str, str]] = []
+    cluster = LocalCluster.open(tmp_path / "c", sink=lambda name, line: heard.append((name, line)))
+    cluster.start()
+    with pytest.raises(ClusterError, match=r"(?s)node-1 has ended with status 2.*did you mean lease_ms"):
+        cluster.wait_ready(limit_s=60)
+    cluster.stop()
+    assert ("node-1", heard[0][1]) == heard[0]
+    assert any("lease_ms" in line for _, line in heard)
+    assert cluster.last_output("node-1").splitlines() == [line for _, line in heard]
+    assert cluster.status() is None
+    assert not cluster.is_serving("node-1")
+    assert cluster.leader_of(1) is None
+
+
+def test_the_environment_of_whoever_starts_members_does_not_configure_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUM_NAME", "somebody-else")
+    seen: list[dict[str, str]] = []
+
+    def no_start(command: list[str], **options: object) -> None:
+        seen.append(options["env"])  # type: ignore[arg-type]
+        raise OSError("not started")
+
+    monkeypatch.setattr(subprocess, "Popen", no_start)
+    with pytest.raises(OSError, match="not started"):
+        MemberProcess("a", tmp_path / "c", tmp_path / "o", None)
+    assert "QUORUM_NAME" not in seen[0]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+def _until(reached: object, limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not reached():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

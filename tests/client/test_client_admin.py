@@ -1,0 +1,98 @@
+"""Queues and the cluster, browsing: unary calls that move to another node when theirs is unavailable."""
+
+from __future__ import annotations
+
+import pytest
+
+import quorum
+from quorum.client.errors import NotFound, UnavailableError, UsageError
+from support.fake_server_harness import World, on_cluster
+
+
+@on_cluster()
+async def test_queues_are_declared_listed_described_purged_and_deleted(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        assert await client.declare("a.one", {"x-max-length": 10, "x-filter-enabled": True}) is True
+        assert await client.declare("a.one", {"x-max-length": 10, "x-filter-enabled": True}) is False
+        await client.publish_batch("a.one", [b"1", b"2", b"3"])
+        [info] = await client.queues("a.")
+        assert (info.name, info.ready, info.total) == ("a.one", 3, 3)
+        assert info.arguments == {"x-filter-enabled": True, "x-max-length": 10}
+        assert [queue.name for queue in await client.queues()] == ["a.one", "q"]
+        async with client.consume("a.one", prefetch=2, consumer_tag="c") as consumer:
+            await consumer.next_delivery()
+            description = await client.describe("a.one")
+            assert [(each.consumer_tag, each.held) for each in description.consumers] == [("c", 2)]
+            assert (description.queue.ready, description.queue.checked_out) == (1, 2)
+            assert await client.purge("a.one") == 1
+        assert await client.delete("a.one") == 2
+        with pytest.raises(NotFound) as missing:
+            await client.describe("a.one")
+        assert missing.value.reason == "NOT_FOUND"
+
+
+@on_cluster()
+async def test_the_cluster_says_who_answers(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        status = await client.cluster_status()
+        assert status.answering_node == "n1"
+        assert status.members[0].reachable
+        assert status.groups[0].members == ("n1",)
+
+
+@on_cluster()
+async def test_a_call_moves_on_while_a_node_is_unavailable(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.nodes[0].unavailable_calls = 2
+        world.nodes[1].unavailable_calls = 1
+        assert await client.declare("new") is True
+        world.nodes[0].unavailable_calls = world.nodes[1].unavailable_calls = 10**6
+        with pytest.raises(UnavailableError):
+            await client.declare("never", timeout_ms=200)
+
+
+@on_cluster()
+async def test_a_delete_that_an_earlier_try_did_is_done(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        del world.cluster.queues["q"]
+        world.nodes[0].unavailable_calls = 1
+        assert await client.delete("q") == 0
+        with pytest.raises(NotFound):
+            await client.delete("q")
+
+
+@on_cluster()
+async def test_browsing_reads_in_order_and_removes_nothing(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch(
+            "q", [quorum.Message(b"%d" % n, {"subject": "s"}, {"n": n}) for n in range(6)]
+        )
+        seen = [message async for message in client.browse("q", start_sequence=2, limit=3)]
+        assert [(message.sequence, message.body) for message in seen] == [(2, b"1"), (3, b"2"), (4, b"3")]
+        assert seen[0].application_properties == {"n": 1}
+        assert seen[0].properties.subject == "s"
+        assert len([message async for message in client.browse("q")]) == 6
+        with pytest.raises(NotFound):
+            _ = [message async for message in client.browse("nowhere")]
+
+
+@on_cluster()
+async def test_browsing_goes_on_where_it_was_when_a_node_fails(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"%d" % n for n in range(6)])
+        seen = []
+        async for message in client.browse("q", limit=5):
+            seen.append(message.sequence)
+            if len(seen) == 2:
+                world.nodes[0].unavailable_calls = 1
+        assert seen == [1, 2, 3, 4, 5]
+
+
+@on_cluster()
+async def test_a_client_that_is_not_open_says_so(world: World) -> None:
+    client = quorum.connect(world.url)
+    with pytest.raises(UsageError, match="not open"):
+        await client.declare("x")
+    async with client:
+        assert client.node == "n1"
+        assert client.endpoint == world.nodes[0].address

@@ -1,0 +1,481 @@
+"""Consuming: credit, dispositions, attachments that end, get."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.rpc import code_pb2
+
+import quorum
+from quorum.client import Client, Consumer, DeliveredMessage
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    QuorumError,
+    RefusedError,
+    TimedOut,
+    UsageError,
+    VoidDelivery,
+)
+from quorum.v1 import queue_pb2
+from support.fake_server import FakeConsumer, Refusal
+from support.fake_server_harness import World, eventually, on_cluster
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+async def filled(client: Client, count: int) -> None:
+    await client.publish_batch("q", numbered(0, count))
+
+
+async def take(consumer: Consumer, count: int) -> list[DeliveredMessage]:
+    """The next messages, not settled."""
+    taken: list[DeliveredMessage] = []
+    while len(taken) < count:
+        delivery = await consumer.next_delivery()
+        assert delivery is not None
+        taken.extend(delivery)
+    assert len(taken) == count
+    return taken
+
+
+def settled(world: World) -> list[int]:
+    return world.cluster.queues["q"].settled
+
+
+@on_cluster()
+async def test_messages_come_in_order_with_all_they_carry(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish(
+            "q", b"a", quorum.Properties(subject="s", ttl_ms=5), {"f": 1.5, "n": 1, "b": True}
+        )
+        await client.publish("q", b"")
+        async with client.consume("q") as consumer:
+            messages = [*(await take(consumer, 2))]
+            first, second = messages
+            assert (first.body, first.sequence, first.tag, first.redelivered) == (b"a", 1, 1, False)
+            assert first.properties.to_dict() == {"ttl": 5, "subject": "s"}
+            assert first.application_properties == {"b": True, "f": 1.5, "n": 1}
+            assert [type(value) for value in first.application_properties.values()] == [bool, float, int]
+            assert (second.body, second.application_properties) == (b"", {})
+            assert second.properties == quorum.Properties()
+
+
+@on_cluster()
+async def test_no_more_than_the_prefetch_is_ever_held(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 100)
+        async with client.consume("q", prefetch=10) as consumer:
+            waiting: list[DeliveredMessage] = []
+            seen = 0
+            while seen < 100:
+                delivery = await consumer.next_delivery()
+                assert delivery is not None
+                waiting.extend(delivery)
+                seen += delivery.count
+                [server_side] = world.cluster.queues["q"].consumers
+                assert len(server_side.held) <= 10
+                await consumer.settle(waiting.pop())  # the newest, so the oldest stay held
+                while len(waiting) > 7:
+                    await consumer.settle(waiting.pop(0))
+            await consumer.settle(waiting, wait=True)
+    assert sorted(settled(world)) == list(range(1, 101))
+
+
+@on_cluster()
+async def test_credit_is_raised_in_halves_of_the_prefetch(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 60)
+        async with client.consume("q", prefetch=20) as consumer:
+            count = 0
+            async for message in consumer:
+                await message.settle(wait=True)
+                count += 1
+                if count == 60:
+                    break
+    raised = [request.credit_to for request in world.cluster.dispositions if request.credit_to]
+    assert raised == [30, 40, 50, 60, 70, 80]
+
+
+@on_cluster()
+async def test_settling_message_by_message_travels_as_ranges(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 500)
+        async with client.consume("q") as consumer:
+            for message in await take(consumer, 500):
+                await message.settle()
+            await eventually(lambda: len(settled(world)) == 500, "all settled")
+    assert len(world.cluster.dispositions) == 1
+    assert [(r.first, r.last) for r in world.cluster.dispositions[0].tags] == [(1, 500)]
+
+
+@on_cluster()
+async def test_outcomes_in_turn_stay_in_order(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 6)
+        async with client.consume("q", prefetch=6) as consumer:
+            messages = await take(consumer, 6)
+            await client.settle(messages[0])
+            await client.discard(messages[1])
+            await client.settle([messages[3], messages[2]])
+            await client.modify(messages[4], delivery_failed=True)
+            await client.modify(messages[5], undeliverable_here=True, wait=True)
+            queue = world.cluster.queues["q"]
+            assert (queue.settled, queue.discarded) == ([1, 3, 4], [2, 6])
+            [again] = await take(consumer, 1)
+            assert (again.sequence, again.redelivered, again.delivery_count) == (5, True, 1)
+            await again.return_(wait=True)
+            [again] = await take(consumer, 1)
+            assert (again.sequence, again.delivery_count) == (5, 1)
+
+
+@on_cluster()
+async def test_a_whole_delivery_is_settled_at_once(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 50)
+        async with client.consume("q") as consumer:
+            async for delivery in consumer.deliveries():
+                assert (delivery.count, delivery.first_tag, delivery.last_tag) == (50, 1, 50)
+                assert queue_pb2.MessageBatch.FromString(delivery.batch_bytes).count == 50
+                await delivery[3].settle()
+                assert await consumer.settle_batch(delivery, wait=True)
+                break
+    assert sorted(settled(world)) == list(range(1, 51))
+
+
+@on_cluster()
+async def test_ranges_and_everything_up_to_a_tag(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 20)
+        async with client.consume("q") as consumer:
+            await take(consumer, 20)
+            assert await consumer.settle_ranges([(5, 6), (9, 9)], wait=True) == 3
+            assert await consumer.settle_up_to(10, wait=True) == 7
+            assert await consumer.settle_up_to(10) == 0
+    assert sorted(settled(world)) == list(range(1, 11))
+
+
+@on_cluster()
+async def test_settling_twice_is_refused_and_says_what_is_held(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q", consumer_tag="billing") as consumer:
+            messages = await take(consumer, 3)
+            await messages[0].settle()
+            with pytest.raises(UsageError, match=r"'billing' of 'q' has no delivery 1; held: 2\.\.3"):
+                await messages[0].settle()
+            async with client.consume("q", consumer_tag="other") as other:
+                with pytest.raises(UsageError, match="asked about a message"):
+                    await other.settle(messages[1])
+
+
+@on_cluster()
+async def test_after_a_lost_stream_what_was_held_is_void_and_comes_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 10)
+        async with client.consume("q", prefetch=10) as consumer:
+            delivery = await consumer.next_delivery()
+            assert delivery is not None
+            await delivery[0].settle(wait=True)
+            world.nodes[0].cut()
+            again = await take(consumer, 9)
+            assert client.node == "n2"
+            assert delivery.is_void
+            with pytest.raises(VoidDelivery):
+                await delivery[1].settle()
+            assert await consumer.settle_batch(delivery) is False
+            assert [message.sequence for message in again] == list(range(2, 11))
+            assert [message.tag for message in again] == list(range(1, 10))
+            assert all(message.redelivered for message in again)
+            await consumer.settle(again, wait=True)
+    assert sorted(settled(world)) == list(range(1, 11))
+
+
+@on_cluster()
+async def test_the_rest_of_a_void_delivery_is_not_handed_to_the_caller(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 10)
+        seen: list[int] = []
+        async with client.consume("q", prefetch=10) as consumer:
+            async for message in consumer:
+                seen.append(message.sequence)
+                if len(seen) == 3:
+                    world.nodes[0].cut()
+                    await eventually(lambda: client.reconnect_count == 1, "reconnected")
+                if message.sequence == 10:
+                    break
+    assert seen == [1, 2, 3, *range(1, 11)]
+
+
+@on_cluster()
+async def test_auto_settle_settles_when_the_next_is_asked_for(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 5)
+        consumer = client.consume("q", auto_settle=True)
+        async for message in consumer:
+            if message.sequence == 4:
+                break
+        await eventually(lambda: settled(world) == [1, 2, 3], "the three before it")
+        await consumer.cancel()
+    assert settled(world) == [1, 2, 3]
+    assert list(world.cluster.queues["q"].ready) == [4, 5]
+
+
+@on_cluster()
+async def test_a_settle_that_was_not_committed_says_so(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        async with client.consume("q") as consumer:
+            messages = await take(consumer, 2)
+            world.nodes[0].muted = True
+            settling = asyncio.create_task(messages[0].settle(wait=True))
+            await eventually(lambda: len(settled(world)) == 1, "taken, not answered")
+            world.nodes[0].cut()
+            with pytest.raises(QuorumError):
+                await settling
+
+
+@on_cluster()
+async def test_settles_written_before_closing_are_taken(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 300)
+        consumer = await client.consume("q")
+        for message in await take(consumer, 300):
+            await message.settle()
+    await eventually(lambda: len(settled(world)) == 300, "all settled")
+
+
+@on_cluster()
+async def test_a_bad_selector_is_refused_with_its_reason(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(RefusedError, match="cannot parse") as refused:
+            await client.consume("q", selector="colour = = 'red'")
+        assert refused.value.reason == "BAD_SELECTOR"
+        assert "why" in refused.value.metadata
+        with pytest.raises(NotFound):
+            async for _ in client.consume("nowhere"):
+                pass
+        with pytest.raises(UsageError, match="not both"):
+            client.consume("q", "a = 1", {"properties": {"subject": "x"}})
+        assert client.reconnect_count == 0
+
+
+@on_cluster()
+async def test_a_selector_picks_messages_and_is_attached_again(world: World) -> None:
+    world.cluster.selectors["even"] = lambda message: int(message.body) % 2 == 0
+    async with quorum.connect(world.url) as client:
+        await filled(client, 10)
+        async with client.consume("q", selector="even") as consumer:
+            assert [int(message.body) for message in await take(consumer, 5)] == [0, 2, 4, 6, 8]
+            world.nodes[0].cut()
+            assert [int(message.body) for message in await take(consumer, 5)] == [0, 2, 4, 6, 8]
+
+
+@on_cluster()
+async def test_a_deleted_queue_ends_its_consumers_with_the_reason(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        consumer = await client.consume("q")
+        await client.delete("q")
+        with pytest.raises(NotFound) as ended:
+            await consumer.next_delivery()
+        assert ended.value.reason == "QUEUE_DELETED"
+
+
+@on_cluster()
+async def test_a_consumer_ended_for_a_passing_reason_is_attached_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        async with client.consume("q", consumer_tag="c") as consumer:
+            old = await take(consumer, 3)
+            [server_side] = world.cluster.queues["q"].consumers
+            _end(server_side)
+            again = await take(consumer, 3)
+            assert [message.sequence for message in again] == [1, 2, 3]
+            with pytest.raises(VoidDelivery):
+                await old[0].settle()
+            await consumer.settle(again, wait=True)
+    assert settled(world) == [1, 2, 3]
+
+
+def _end(consumer: FakeConsumer) -> None:
+    """The service ends a consumer because of its own troubles."""
+    passing = Refusal(code_pb2.UNAVAILABLE, "NODE_DOWN", "lease lost")
+    stream = consumer.stream
+    del stream.consumers[consumer.tag]
+    stream.answer(cancelled=queue_pb2.Cancelled(consumer_tag=consumer.tag, status=passing.status))
+    stream.cluster.detach(consumer)
+
+
+@on_cluster()
+async def test_cancelling_returns_what_is_held(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 5)
+        consumer = await client.consume("q")
+        messages = await take(consumer, 5)
+        await messages[0].settle()
+        await consumer.cancel()
+        assert list(world.cluster.queues["q"].ready) == [2, 3, 4, 5]
+        assert await consumer.next_delivery() is None
+        with pytest.raises(VoidDelivery):
+            await messages[1].settle()
+
+
+@on_cluster()
+async def test_a_cancelled_consumer_may_still_settle_if_asked_so(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 5)
+        consumer = await client.consume("q")
+        messages = await take(consumer, 5)
+        await consumer.cancel(return_held=False)
+        await consumer.settle(messages, wait=True)
+    assert settled(world) == [1, 2, 3, 4, 5]
+
+
+@on_cluster()
+async def test_draining_ends_the_iteration_after_what_is_there(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 7)
+        async with client.consume("q") as consumer:
+            await consumer.drain()
+            seen = []
+            async for message in consumer:
+                seen.append(message.sequence)
+                await message.settle()
+        assert seen == [1, 2, 3, 4, 5, 6, 7]
+    assert settled(world) == seen
+
+
+@on_cluster()
+async def test_a_consumer_tag_is_used_once_in_a_client(world: World) -> None:
+    async with quorum.connect(world.url) as client, client.consume("q", consumer_tag="c"):
+        with pytest.raises(UsageError, match="in use"):
+            await client.consume("q", consumer_tag="c")
+
+
+@on_cluster()
+async def test_a_cancelled_wait_loses_no_message(world: World) -> None:
+    async with quorum.connect(world.url) as client, client.consume("q") as consumer:
+        waiting = asyncio.create_task(consumer.next_delivery())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await filled(client, 1)
+        assert [message.body for message in await take(consumer, 1)] == [b"0"]
+
+
+@on_cluster()
+async def test_get_takes_what_is_there_and_no_more(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        assert await client.get("q", 5) == []
+        await filled(client, 7)
+        first, second = await asyncio.gather(client.get("q", 3), client.get("q", 3))
+        assert [message.sequence for message in [*first, *second]] == [1, 2, 3, 4, 5, 6]
+        await client.settle([first[0], second[0]], wait=True)
+        await client.return_(first[1], wait=True)
+        assert settled(world) == [1, 4]
+        assert list(world.cluster.queues["q"].ready) == [2, 7]
+        with pytest.raises(NotFound):
+            await client.get("nowhere")
+
+
+@on_cluster()
+async def test_a_settled_get_leaves_nothing_to_settle(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        [message] = await client.get("q", 1, settled=True)
+        with pytest.raises(UsageError, match="no delivery"):
+            await message.settle()
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count == 1, "reconnected")
+        assert [message.sequence for message in await client.get("q", 5)] == [2]
+
+
+@on_cluster()
+async def test_a_get_under_way_when_the_stream_breaks_is_repeated(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        world.cluster.holds_gets = True
+        getting = asyncio.create_task(client.get("q", 2))
+        await eventually(lambda: "get" in world.nodes[0].streams[0].requests, "asked")
+        world.cluster.holds_gets = False
+        world.nodes[0].cut()
+        assert [message.sequence for message in await getting] == [1, 2]
+
+
+@on_cluster()
+async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        stream = world.nodes[0].streams[0]
+        held: list[Any] = []
+        answer = stream.answer
+        stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
+        with pytest.raises(TimedOut):
+            await client.get("q", 2, timeout_ms=50)
+        stream.answer = answer  # type: ignore[method-assign]
+        assert not world.cluster.queues["q"].ready
+        for response in held:
+            answer(**response)
+        await eventually(lambda: len(world.cluster.queues["q"].ready) == 2, "given back")
+
+
+@on_cluster()
+async def test_a_get_cancelled_by_its_caller_holds_nothing(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        stream = world.nodes[0].streams[0]
+        held: list[Any] = []
+        answer = stream.answer
+        stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
+        getting = asyncio.create_task(client.get("q", 2))
+        await eventually(lambda: len(held) == 2, "taken, not answered")
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        stream.answer = answer  # type: ignore[method-assign]
+        for response in held:
+            answer(**response)
+        await eventually(lambda: len(world.cluster.queues["q"].ready) == 2, "given back")
+
+
+@on_cluster()
+async def test_an_attach_that_took_too_long_is_taken_back(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        world.nodes[0].muted = True
+        with pytest.raises(TimedOut):
+            await client.consume("q", timeout_ms=50)
+        world.nodes[0].muted = False
+        await eventually(lambda: not world.cluster.queues["q"].consumers, "detached")
+        assert list(world.cluster.queues["q"].ready) == [1, 2]
+
+
+@on_cluster()
+async def test_a_settle_without_an_answer_has_a_deadline(world: World) -> None:
+    async with quorum.connect(world.url, timeout_ms=100, silence_ms=20_000) as client:
+        await filled(client, 1)
+        async with client.consume("q") as consumer:
+            [message] = await take(consumer, 1)
+            world.nodes[0].muted = True
+            with pytest.raises(TimedOut):
+                await message.settle(wait=True)
+            world.nodes[0].muted = False
+
+
+@on_cluster()
+async def test_a_client_that_is_reconnecting_can_be_closed(world: World) -> None:
+    client = await quorum.connect(world.url)
+    consumer = await client.consume("q")
+    for node in world.nodes:
+        await node.stop()
+    beginning = asyncio.create_task(client.consume("q").start())
+    await asyncio.sleep(0.05)
+    await client.close()
+    assert await consumer.next_delivery() is None
+    with pytest.raises(ClosedError):
+        await beginning

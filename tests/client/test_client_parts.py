@@ -1,0 +1,320 @@
+"""The client's pure parts: tags, values, batches, addresses, errors, and who has decided what of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+import quorum
+from quorum.client import errors, values
+from quorum.client.batch import BatchReader, Message, PreparedBatch, encode_batch
+from quorum.client.endpoints import parse_url
+from quorum.client.errors import PublishRejected, ServiceError, UsageError
+from quorum.client.publisher import Publisher
+from quorum.client.tags import TagRanges, count_of
+from quorum.v1 import queue_pb2
+
+SPAN = st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(st.lists(st.tuples(st.booleans(), SPAN), max_size=40))
+def test_tag_ranges_are_a_set_of_integers(steps: list[tuple[bool, tuple[int, int]]]) -> None:
+    ranges, model = TagRanges(), set()
+    for adds, (first, last) in steps:
+        span = set(range(first, last + 1))
+        if adds:
+            ranges.add(first, last)
+            model |= span
+        else:
+            taken = ranges.remove(first, last)
+            assert {tag for a, b in taken for tag in range(a, b + 1)} == model & span
+            assert taken == sorted(taken)
+            assert count_of(taken) == len(model & span)
+            model -= span
+        pairs = ranges.ranges()
+        assert {tag for a, b in pairs for tag in range(a, b + 1)} == model
+        assert all(a[1] + 1 < b[0] for a, b in pairwise(pairs)), "sorted and not touching"
+        assert all((tag in ranges) == (tag in model) for tag in range(75))
+        assert bool(ranges) == bool(model)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (True, "boolean"),
+        (False, "boolean"),
+        (1, "integer"),
+        (0, "integer"),
+        (-(2**63), "integer"),
+        (1.0, "floating"),
+        ("", "text"),
+        ("é", "text"),
+        (b"", "binary"),
+    ],
+)
+def test_values_keep_their_kind(value: values.FieldValue, kind: str) -> None:
+    wire = queue_pb2.Value()
+    values.set_value(wire, value, "field")
+    assert wire.WhichOneof("kind") == kind
+    back = values.get_value(queue_pb2.Value.FromString(wire.SerializeToString()))
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, None, [1], object()])
+def test_what_is_no_value_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(UsageError, match="'field'"):
+        values.set_value(queue_pb2.Value(), value, "field")
+
+
+def test_properties_by_amqp_name_and_by_keyword_are_the_same() -> None:
+    by_name = values.encode_properties(
+        {"correlation-id": "c", "ttl": 5, "durable": True, "group_id": None}, None
+    )
+    by_keyword = values.encode_properties(values.Properties(correlation_id="c", ttl_ms=5, durable=True), None)
+    assert by_name == by_keyword
+    assert values.decode_properties(by_name) == values.Properties(correlation_id="c", ttl_ms=5, durable=True)
+    assert by_name.HasField("ttl_ms")
+    assert not by_name.HasField("group_id")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"priority": True},
+        {"durable": 1},
+        {"priority": -1},
+        {"subject": 5},
+        {"ttl": "soon"},
+        {"colour": "red"},
+    ],
+)
+def test_a_property_of_the_wrong_kind_is_refused(properties: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(properties)).replace("ttl", "ttl")):
+        values.encode_properties(properties, None)
+
+
+def test_arguments_take_lists_of_names() -> None:
+    wire = values.arguments({"x-filter-field-names": ["*", "header.priority"], "x-max-length": 5})
+    assert wire["x-filter-field-names"].text == "*,header.priority"
+    assert wire["x-max-length"].integer == 5
+    with pytest.raises(UsageError, match="text only"):
+        values.arguments({"x": [1]})
+
+
+def test_a_property_filter_has_two_sections() -> None:
+    wire = values.property_filter({"properties": {"subject": "&p:a"}, "application_properties": {"n": 1}})
+    assert wire.properties["subject"].text == "&p:a"
+    assert wire.application_properties["n"].integer == 1
+    with pytest.raises(UsageError, match="unknown section 'header'"):
+        values.property_filter({"header": {}})
+
+
+TEXTS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1, 1.0, True, "x"]), max_size=2)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=5), TEXTS, st.sampled_from([None, "s"])), min_size=1, max_size=8)
+)
+def test_a_batch_reads_back_as_it_was_written(given_messages: list[tuple[bytes, Any, str | None]]) -> None:
+    batch = encode_batch(Message(body, {"subject": s}, fields) for body, fields, s in given_messages)
+    reader = BatchReader(batch.data, batch.count)
+    assert batch.count == len(given_messages)
+    for ordinal, (body, fields, subject) in enumerate(given_messages):
+        assert reader.body(ordinal) == body
+        assert reader.properties(ordinal).subject == subject
+        back = reader.application_properties(ordinal)
+        assert {key: (type(value), value) for key, value in back.items()} == {
+            key: (type(value), value) for key, value in fields.items()
+        }
+
+
+def test_properties_are_stored_as_seldom_as_possible() -> None:
+    plain = queue_pb2.MessageBatch.FromString(encode_batch([b"a", b"b"]).data)
+    assert not plain.properties
+    assert not plain.HasField("shared_properties")
+    same = queue_pb2.MessageBatch.FromString(encode_batch([Message(b"a", {"subject": "s"})] * 2).data)
+    assert same.shared_properties.subject == "s"
+    assert not same.properties
+    mixed = queue_pb2.MessageBatch.FromString(encode_batch([b"a", Message(b"b", {"subject": "s"})]).data)
+    assert [each.subject for each in mixed.properties] == ["", "s"]
+
+
+def test_bytes_that_are_no_batch_are_refused() -> None:
+    good = encode_batch([b"a", b"b"]).data
+    assert PreparedBatch.parse(good).count == 2
+    for bad in (b"", b"\xff", good[:-3]):
+        with pytest.raises(UsageError):
+            PreparedBatch.parse(bad)
+    with pytest.raises(UsageError, match="a body is bytes, not str"):
+        encode_batch(["text"])  # type: ignore[list-item]  # the point of the test
+    with pytest.raises(ServiceError):
+        BatchReader(good, 3).body(0)
+
+
+def test_addresses() -> None:
+    assert parse_url("quorum://a:1,b:2") == ("a:1", "b:2")
+    assert parse_url("quorum://a") == ("a:7400",)
+    assert parse_url("quorum://[::1]:5,[::1]") == ("[::1]:5", "[::1]:7400")
+    for bad in (
+        "http://a:1",
+        "quorum://",
+        "quorum://a:b",
+        "quorum://a:0",
+        "quorum://:1",
+        "quorum://a:1,,b:1",
+    ):
+        with pytest.raises(UsageError):
+            parse_url(bad)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (code_pb2.INVALID_ARGUMENT, errors.RefusedError),
+        (code_pb2.NOT_FOUND, errors.NotFound),
+        (code_pb2.RESOURCE_EXHAUSTED, errors.RefusedError),
+        (code_pb2.UNAUTHENTICATED, errors.PermissionRefused),
+        (code_pb2.UNAVAILABLE, errors.UnavailableError),
+        (code_pb2.ABORTED, errors.UnavailableError),
+        (code_pb2.DEADLINE_EXCEEDED, errors.TimedOut),
+        (code_pb2.INTERNAL, errors.ServiceError),
+        (12345, errors.ServiceError),
+    ],
+)
+def test_an_error_says_whose_fault_it_is(code: int, kind: type[errors.QuorumError]) -> None:
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason="WHY", metadata={"line": "1"}))
+    status = status_pb2.Status(code=code, message="because", details=[detail])
+    error = errors.from_status(status, "doing it")
+    assert type(error) is kind
+    assert str(error) == "doing it: because"
+    assert (error.reason, error.metadata) == ("WHY", {"line": "1"})
+
+
+def test_a_call_without_details_has_its_code() -> None:
+    empty = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, empty, empty, "gone")
+    assert type(errors.from_rpc_error(error, "x")) is errors.NotFound
+    broken = grpc.aio.Metadata((errors.DETAILS_KEY, b"\xff"))
+    error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, empty, broken, "gone")
+    assert type(errors.from_rpc_error(error, "x")) is errors.ServiceError
+
+
+def confirms(*confirmed: tuple[int, int], rejected: tuple[tuple[int, int], ...] = ()) -> Any:
+    detail = status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="full")
+    return queue_pb2.Confirms(
+        confirmed=[queue_pb2.Range(first=first, last=last) for first, last in confirmed],
+        rejected=[
+            queue_pb2.Rejection(range=queue_pb2.Range(first=first, last=last), status=detail)
+            for first, last in rejected
+        ],
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_of_answers_decides_every_batch_once(seed: int) -> None:
+    asyncio.run(_decide_at_random(random.Random(seed)))
+
+
+async def _decide_at_random(rng: random.Random) -> None:
+    publisher = Publisher(lambda: None)
+    sizes = [rng.randint(1, 6) for _ in range(12)]
+    futures = [await publisher.admit("q", PreparedBatch(bytes(10), size), None) for size in sizes]
+    total = sum(sizes)
+    undecided, refused = set(range(1, total + 1)), set()
+    while undecided:
+        first = rng.randint(1, total)
+        last = min(total, first + rng.randint(0, 9))
+        is_refusal = rng.random() < 0.3
+        if is_refusal:
+            refused |= undecided & set(range(first, last + 1))
+        publisher.decide(confirms(rejected=((first, last),)) if is_refusal else confirms((first, last)))
+        undecided -= set(range(first, last + 1))
+        assert publisher.lowest_unconfirmed == min(undecided, default=total + 1)
+    assert publisher.is_idle
+    assert publisher.unconfirmed_bytes == 0
+    start = 1
+    for size, future in zip(sizes, futures, strict=True):
+        wrong = {number - start for number in range(start, start + size) if number in refused}
+        if wrong:
+            with pytest.raises(PublishRejected) as rejected:
+                future.result()
+            assert {n for a, b in rejected.value.rejected for n in range(a, b + 1)} == wrong
+        else:
+            assert future.result() == size
+        start += size
+
+
+def test_answers_to_numbers_never_given_are_the_service_s_fault() -> None:
+    publisher = Publisher(lambda: None)
+    for pair in ((1, 1), (0, 0)):
+        with pytest.raises(ServiceError, match="were answered"):
+            publisher.decide(confirms(pair))
+
+
+def test_resending_gives_all_undecided_batches_in_order() -> None:
+    async def scenario() -> None:
+        publisher = Publisher(lambda: None)
+        futures = [await publisher.admit("q", PreparedBatch(b"%d" % n, 2), None) for n in range(5)]
+        sent = [publisher.next_request().publish.first_sequence for _ in range(3)]
+        assert sent == [1, 3, 5]
+        publisher.decide(confirms((3, 4)))
+        publisher.resend_all()
+        again = []
+        while (request := publisher.next_request()) is not None:
+            again.append((request.publish.first_sequence, request.publish.batch))
+        assert again == [(1, b"0"), (5, b"2"), (7, b"3"), (9, b"4")]
+        publisher.fail_all(errors.ConnectionLost("over"), for_good=True)
+        assert [type(future.exception()) for future in futures] == [
+            type(None) if n == 1 else errors.ConnectionLost for n in range(5)
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_the_package_imports_the_client_only_when_asked() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, quorum; assert 'grpc' not in sys.modules; "
+        "quorum.connect; quorum.sync.connect; assert 'grpc' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = quorum.nothing_like_it
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"ttl": "soon"}, "property 'ttl' cannot be 'soon'; allowed: a whole number from 0"),
+        ({"ttl": -5}, "property 'ttl' cannot be -5; allowed: a whole number from 0"),
+        ({"priority": True}, "property 'priority' cannot be True; allowed: a whole number from 0"),
+        ({"durable": 1}, "property 'durable' cannot be 1; allowed: true or false"),
+        ({"correlation_id": 7}, "property 'correlation-id' cannot be 7; allowed: text"),
+        ({"subject": "\ud800"}, "property 'subject' cannot be '\\ud800'; allowed: text"),
+        ({"subjct": "x"}, "unknown property 'subjct'; did you mean 'subject'?"),
+        ({"zzz": "x"}, "unknown property 'zzz'; known: durable, priority, message-id"),
+    ],
+)
+def test_a_bad_property_is_named_as_it_was_given(properties: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        values.encode_properties(properties, None)
+    assert str(caught.value).startswith(words)
+
+
+def test_half_a_surrogate_pair_is_no_application_property() -> None:
+    for properties in ({"\ud800": 1}, {"x": "\ud800"}):
+        with pytest.raises(UsageError, match="half a surrogate pair"):
+            values.encode_properties(None, properties)  # type: ignore[arg-type]

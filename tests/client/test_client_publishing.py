@@ -1,0 +1,375 @@
+"""Publishing: numbers, the window, rejections, and what becomes of batches when a stream is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from google.rpc import code_pb2
+
+import quorum
+from quorum.client.errors import (
+    ClosedError,
+    NotFound,
+    PermissionRefused,
+    PublishRejected,
+    PublishUnknown,
+    RefusedError,
+    ServiceError,
+    TimedOut,
+    UnavailableError,
+    UsageError,
+)
+from support.fake_server import Refusal
+from support.fake_server_harness import World, eventually, on_cluster
+
+QUICK = {"silence_ms": 500}
+
+
+def bodies(world: World, queue: str = "q") -> list[bytes]:
+    return [message.body for message in world.cluster.queues[queue].ready.values()]
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+@on_cluster()
+async def test_a_confirmed_publish_is_in_the_queue(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"one", {"message-id": "m1", "priority": 4}, {"n": 1, "flag": True})
+        [message] = world.cluster.queues["q"].ready.values()
+        assert message.body == b"one"
+        assert (message.properties.message_id, message.properties.priority) == ("m1", 4)
+        assert message.properties.application_properties["flag"].WhichOneof("kind") == "boolean"
+        assert message.properties.application_properties["n"].integer == 1
+
+
+@on_cluster()
+async def test_numbers_are_dense_over_all_queues(world: World) -> None:
+    world.cluster.declare("other")
+    async with quorum.connect(world.url) as client:
+        assert await client.publish_batch("q", numbered(0, 3)) == 3
+        assert await client.publish_batch("other", numbered(0, 2)) == 2
+        assert await client.publish_batch("q", quorum.encode_batch(numbered(3, 4)).data) == 4
+    assert [first for _, first, _ in world.cluster.publish_requests] == [1, 4, 6]
+    assert [lowest for _, _, lowest in world.cluster.publish_requests] == [1, 4, 6]
+
+
+@on_cluster()
+async def test_lowest_unconfirmed_waits_for_the_slowest(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        first = await client.send_batch("q", numbered(0, 5))
+        await eventually(lambda: len(bodies(world)) == 5, "accepted")
+        world.cluster.holds_confirms = False
+        assert await client.publish_batch("q", numbered(5, 5)) == 5
+        assert await client.publish_batch("q", numbered(10, 5)) == 5
+        world.cluster.release_confirms()
+        assert await first == 5
+        await client.publish("q", b"last")
+    assert world.cluster.publish_requests == [(1, 1, 1), (1, 6, 1), (1, 11, 1), (1, 16, 16)]
+
+
+@on_cluster()
+async def test_a_batch_accepted_before_the_stream_broke_is_not_published_twice(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"0")
+        world.cluster.cut_after = 1
+        sending = asyncio.create_task(client.publish_batch("q", numbered(1, 3)))
+        await eventually(lambda: len(world.cluster.publish_requests) >= 2, "sent")
+        world.cluster.cut_after = -1
+        assert await sending == 3
+        assert client.reconnect_count >= 1
+        assert bodies(world) == numbered(0, 4)
+        sent = [(first, lowest) for _, first, lowest in world.cluster.publish_requests]
+        assert sent[:2] == [(1, 1), (2, 2)]
+        assert set(sent[2:]) == {(2, 2)}, "sent again with the same numbers"
+
+
+@on_cluster()
+async def test_many_batches_under_way_survive_repeated_cuts_in_order(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        confirmations = []
+        for number in range(40):
+            if number % 13 == 5:
+                world.cluster.cut_after = 2
+            if number % 13 == 11:
+                world.cluster.cut_after = -1
+            confirmations.append(await client.send_batch("q", numbered(10 * number, 10)))
+            await asyncio.sleep(0.004)
+        world.cluster.cut_after = -1
+        assert await asyncio.gather(*confirmations) == [10] * 40
+        assert client.reconnect_count >= 1
+    assert bodies(world) == numbered(0, 400)
+
+
+@on_cluster()
+async def test_publishing_waits_while_the_message_window_is_full(world: World) -> None:
+    world.cluster.limits.max_window_messages = 30
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        confirmations = [await client.send_batch("q", numbered(10 * n, 10)) for n in range(3)]
+        with pytest.raises(TimedOut) as failed:
+            await client.send_batch("q", [b"too much"], timeout_ms=50)
+        assert not isinstance(failed.value, PublishUnknown)
+        waiting = asyncio.create_task(client.publish_batch("q", numbered(30, 10)))
+        await eventually(lambda: len(bodies(world)) == 30, "three batches accepted")
+        assert not waiting.done()
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        assert await waiting == 10
+        await asyncio.gather(*confirmations)
+    assert bodies(world) == numbered(0, 40)
+    assert world.cluster.max_unconfirmed_seen <= 30
+
+
+@on_cluster()
+async def test_publishing_waits_while_the_byte_window_is_full(world: World) -> None:
+    world.cluster.limits.window_bytes = 2500
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        big = bytes(1000)
+        confirmations = [await client.send_batch("q", [big]) for _ in range(2)]
+        waiting = asyncio.create_task(client.send_batch("q", [big]))
+        await eventually(lambda: len(bodies(world)) == 2, "two accepted")
+        assert not waiting.done()
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await (await waiting)
+        await asyncio.gather(*confirmations)
+        assert await client.publish_batch("q", [bytes(3000)]) == 1, "larger than the window, so alone"
+
+
+@on_cluster()
+async def test_a_publish_given_up_while_waiting_leaves_no_gap(world: World) -> None:
+    world.cluster.limits.max_window_messages = 10
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        first = await client.send_batch("q", numbered(0, 10))
+        given_up = asyncio.create_task(client.send_batch("q", [b"given up"]))
+        behind = asyncio.create_task(client.publish_batch("q", [b"10"]))
+        await eventually(lambda: len(bodies(world)) == 10, "accepted")
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await first
+        await behind
+    assert bodies(world) == numbered(0, 11)
+    assert [number for _, number, _ in world.cluster.publish_requests] == [1, 11]
+
+
+@on_cluster()
+async def test_a_publish_past_its_deadline_is_unknown_and_can_be_awaited_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        with pytest.raises(PublishUnknown) as unknown:
+            await client.publish_batch("q", numbered(0, 2), timeout_ms=50)
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        assert await unknown.value.confirmation == 2
+    assert bodies(world) == numbered(0, 2)
+
+
+@on_cluster()
+async def test_a_rejected_batch_says_why_and_the_next_one_goes_through(world: World) -> None:
+    world.cluster.declare("small").max_length = 1
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(PublishRejected) as rejected:
+            await client.publish_batch("small", numbered(0, 3))
+        assert rejected.value.reason == "QUEUE_FULL"
+        assert rejected.value.rejected == ((0, 2),)
+        with pytest.raises(PublishRejected) as rejected:
+            await client.publish("nowhere", b"x")
+        assert rejected.value.reason == "NOT_FOUND"
+        assert isinstance(rejected.value.__cause__, NotFound)
+        with pytest.raises(PublishRejected) as rejected:
+            await client.publish("q", bytes(world.cluster.limits.max_message_bytes + 1))
+        assert rejected.value.reason == "MESSAGE_TOO_LARGE"
+        await client.publish("q", b"fine")
+        assert client.reconnect_count == 0
+    assert bodies(world) == [b"fine"]
+
+
+@on_cluster()
+async def test_a_rejection_that_says_unavailable_is_sent_again(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        accept = world.cluster.accept
+        refusals = 0
+
+        def refuse_first(*args: object) -> None:
+            nonlocal refusals
+            if refusals < 2:
+                refusals += 1
+                raise Refusal(code_pb2.UNAVAILABLE, "NO_LEADER", "no leader now")
+            accept(*args)  # type: ignore[arg-type]  # passed on as they came
+
+        world.cluster.accept = refuse_first  # type: ignore[method-assign]
+        assert await client.publish_batch("q", numbered(0, 2)) == 2
+        assert client.reconnect_count == 2
+    assert bodies(world) == numbered(0, 2)
+
+
+@on_cluster()
+async def test_what_can_never_work_is_refused_before_it_is_sent(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(UsageError, match="at least one message"):
+            await client.publish_batch("q", [])
+        with pytest.raises(UsageError, match="not a serialized"):
+            await client.publish_batch("q", b"\xff\xff rubbish")
+        with pytest.raises(UsageError, match="1001 messages; allowed: 1000"):
+            await client.publish_batch("q", numbered(0, 1001))
+        with pytest.raises(UsageError, match="did you mean 'subject'"):
+            await client.publish("q", b"", {"subjekt": "x"})
+    assert world.cluster.publish_requests == []
+
+
+@on_cluster()
+async def test_a_silent_node_is_left_for_another(world: World) -> None:
+    async with quorum.connect(world.url, **QUICK) as client:
+        await client.publish("q", b"0")
+        world.nodes[0].muted = True
+        await client.publish("q", b"1")
+        assert client.node == "n2"
+    assert bodies(world) == numbered(0, 2)
+
+
+@on_cluster()
+async def test_a_dead_node_is_left_for_another(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"0")
+        await world.nodes[0].stop()
+        await client.publish("q", b"1")
+        assert client.node == "n2"
+    assert bodies(world) == numbered(0, 2)
+
+
+@on_cluster()
+async def test_publishing_goes_on_after_all_nodes_were_away(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        for node in world.nodes:
+            await node.stop()
+        sending = asyncio.create_task(client.publish_batch("q", numbered(0, 3)))
+        await asyncio.sleep(0.2)
+        assert not sending.done()
+        await world.nodes[1].start()
+        assert await sending == 3
+    assert bodies(world) == numbered(0, 3)
+
+
+@on_cluster()
+async def test_an_unreachable_service_is_reported_within_the_time_given(world: World) -> None:
+    for node in world.nodes:
+        await node.stop()
+    with pytest.raises(UnavailableError):
+        await quorum.connect(world.url, connect_timeout_ms=300)
+
+
+@on_cluster()
+async def test_a_refused_session_is_an_error_of_connect(world: World) -> None:
+    refusal = Refusal(code_pb2.PERMISSION_DENIED, "NOT_ALLOWED", "go away")
+    world.nodes[0].refuses_sessions = refusal
+    with pytest.raises(PermissionRefused, match="go away") as refused:
+        await quorum.connect(world.url)
+    assert refused.value.reason == "NOT_ALLOWED"
+
+
+@on_cluster()
+async def test_a_stream_refused_again_and_again_fails_the_client(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        sending = asyncio.create_task(client.publish("q", b"poison"))
+        for node in world.nodes:
+            node.refuses_sessions = Refusal(code_pb2.INVALID_ARGUMENT, "BAD_SESSION", "no such thing")
+            node.cut(node.refuses_sessions)
+        with pytest.raises(RefusedError, match="no such thing"):
+            await sending
+        with pytest.raises(RefusedError, match="no such thing"):
+            await client.publish("q", b"more")
+
+
+@on_cluster()
+async def test_a_forgotten_producer_begins_again_and_says_what_is_unknown(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"0")
+        world.cluster.holds_confirms = True
+        under_way = await client.send_batch("q", [b"1"])
+        await eventually(lambda: len(bodies(world)) == 2, "accepted")
+        world.cluster.holds_confirms = False
+        world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
+        with pytest.raises(RefusedError, match="forgotten") as unknown:
+            await under_way
+        assert unknown.value.reason == "SESSION_EXPIRED"
+        await client.publish("q", b"2")
+    assert len(world.cluster.producers) == 2
+    assert world.cluster.publish_requests[-1] == (1, 1, 1)
+
+
+@on_cluster()
+async def test_closing_waits_for_what_is_under_way(world: World) -> None:
+    client = await quorum.connect(world.url)
+    confirmation = await client.send_batch("q", numbered(0, 500))
+    await client.close()
+    assert await confirmation == 500
+    with pytest.raises(ClosedError):
+        await client.publish("q", b"late")
+    await client.close()
+
+
+@on_cluster()
+async def test_closing_without_an_answer_gives_up_what_is_under_way(world: World) -> None:
+    client = await quorum.connect(world.url)
+    world.cluster.holds_confirms = True
+    confirmation = await client.send_batch("q", [b"x"])
+    await client.close(timeout_ms=50)
+    with pytest.raises(ClosedError):
+        await confirmation
+
+
+@on_cluster()
+async def test_a_defect_of_the_client_leaves_nobody_waiting(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        consumer = await client.consume("q")
+        under_way = await client.send_batch("q", [b"x"])
+        waiting = asyncio.create_task(consumer.next_delivery())
+        session = client._session
+        assert session is not None
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("a defect")
+
+        session._opened = broken  # type: ignore[method-assign]
+        world.nodes[0].cut()
+        for answer in (under_way, waiting, client.publish("q", b"y"), client.get("q")):
+            with pytest.raises(ServiceError, match="a defect"):
+                await answer
+
+
+@on_cluster()
+async def test_a_batch_too_large_for_the_service_is_refused_before_it_is_sent(world: World) -> None:
+    """The transport would refuse it on every stream, and everything behind it would wait for ever."""
+    world.cluster.limits.max_batch_bytes = 10_000
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(UsageError, match=r"a batch of 100\d\d bytes.*allowed: 10000, and 65536"):
+            await client.publish("q", bytes(10_000))
+        assert await client.publish_batch("q", numbered(0, 3)) == 3
+        assert client.reconnect_count == 0
+    assert world.cluster.publish_requests == [(1, 1, 1)]
+
+
+@on_cluster()
+async def test_a_service_that_tells_no_largest_batch_has_the_default(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(UsageError, match="allowed: 18874368"):
+            await client.publish("q", bytes(19 << 20))
+
+
+@on_cluster()
+async def test_a_refusal_says_what_the_service_said_and_nothing_twice(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        with pytest.raises(PublishRejected) as caught:
+            await client.publish("none", b"x")
+    assert str(caught.value) == "1 of 1 messages to 'none' were refused: there is no queue 'none'"

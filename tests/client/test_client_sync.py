@@ -1,0 +1,129 @@
+"""The blocking facade: the same calls from ordinary threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import quorum.sync
+from quorum.client import client as aio
+from quorum.client import consumer as aio_consumer
+from quorum.client import delivery as aio_delivery
+from quorum.client.errors import ClosedError, NotFound, PublishRejected, UnavailableError
+from support.fake_server_harness import World, on_cluster
+
+
+def blocking(scenario: Callable[[World], None]) -> Callable[[], None]:
+    """Runs the scenario in a thread beside the cluster's loop."""
+
+    async def test(world: World) -> None:
+        await asyncio.to_thread(scenario, world)
+
+    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+    return on_cluster()(test)
+
+
+def public(kind: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and callable(member)
+    }
+
+
+@pytest.mark.parametrize(
+    ("facade", "original", "extra"),
+    [
+        (quorum.sync.Client, aio.Client, {"open"}),
+        (
+            quorum.sync.Consumer,
+            aio_consumer.Consumer,
+            {"start", "attach_request", "drain_request", "receive", "void", "end", "drained", "next_request"},
+        ),
+    ],
+)
+def test_the_facade_has_the_same_methods_with_the_same_parameters(
+    facade: type, original: type, extra: set[str]
+) -> None:
+    here, there = public(facade), public(original)
+    if facade is quorum.sync.Consumer:
+        there = public(aio_delivery.Holder) | there
+        extra = extra | {"give_back"}
+    assert set(here) == set(there) - extra
+    for name in sorted(set(here) - {"next_delivery"}):
+        assert [*here[name].parameters] == [*there[name].parameters], name
+
+
+@blocking
+def test_publish_consume_settle_and_get(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        assert client.declare("s") is True
+        client.publish("s", b"0", {"subject": "x"}, {"n": 1})
+        assert client.publish_batch("s", [b"1", b"2"]) == 2
+        confirmations = [client.send_batch("s", [b"%d" % n]) for n in range(3, 6)]
+        assert [confirmation.result(10) for confirmation in confirmations] == [1, 1, 1]
+        with client.consume("s", prefetch=4) as consumer:
+            for message in consumer:
+                consumer.settle(message, wait=True)
+                if message.body == b"4":
+                    break
+        assert world.cluster.queues["s"].settled == [1, 2, 3, 4, 5]
+        assert [message.body for message in client.browse("s")] == [b"5"]
+        [message] = client.get("s", 5)
+        client.settle(message, wait=True)
+        assert client.get("s") == []
+        assert client.queues("s")[0].total == 0
+        assert client.delete("s") == 0
+        with pytest.raises(NotFound):
+            client.describe("s")
+        with pytest.raises(PublishRejected):
+            client.publish("s", b"late")
+        with pytest.raises(PublishRejected):
+            client.send_batch("s", [b"late"]).result(10)
+
+
+@blocking
+def test_batches_and_a_wait_with_an_end(world: World) -> None:
+    with quorum.sync.connect(world.url) as client, client.consume("q") as consumer:
+        assert consumer.next_delivery(timeout_ms=20) is None
+        client.publish_batch("q", [b"a", b"b"])
+        delivery = consumer.next_delivery(timeout_ms=10_000)
+        assert delivery is not None
+        assert consumer.settle_batch(delivery, wait=True)
+        client.publish("q", b"c")
+        consumer.drain()
+        assert [each.count for each in consumer.deliveries()] == [1]
+
+
+@blocking
+def test_threads_share_a_client(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        threads = [
+            threading.Thread(target=lambda: [client.publish("q", b"x") for _ in range(20)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(world.cluster.queues["q"].ready) == 80
+
+
+@blocking
+def test_a_closed_client_says_so_and_leaves_no_thread(world: World) -> None:
+    client = quorum.sync.connect(world.url)
+    client.close()
+    with pytest.raises(ClosedError):
+        client.publish("q", b"x")
+    client.close()
+    assert "quorum-client" not in [thread.name for thread in threading.enumerate()]
+
+
+@blocking
+def test_a_service_that_is_not_there_is_an_error(world: World) -> None:
+    with pytest.raises(UnavailableError):
+        quorum.sync.connect("quorum://127.0.0.1:1", connect_timeout_ms=200)
+    assert "quorum-client" not in [thread.name for thread in threading.enumerate()]

@@ -1,0 +1,87 @@
+"""What an entry costs, in executed lines: a plain queue does nothing for each message."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from fifo.commands import Discard, Meta, Modify, Operation, Return, Settle
+from fifo.effects import Deliver
+from support.fifo_world import World, sequences
+
+
+def lines_of(world: World, operations: list[Any]) -> tuple[int, Any]:
+    """Lines of `fifo` executed to apply one entry, and what came of it."""
+    world.index += 1
+    meta = Meta(world.index, 1, world.now_ms, 1)
+    numbered = [Operation(i, origin, command) for i, (origin, command) in enumerate(operations)]
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        if "/fifo/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        applied = world.machine.apply(meta, numbered)
+    finally:
+        sys.settrace(before)
+    return count, applied
+
+
+def cost(size: int, consumers: int, answer: type[Settle] = Settle) -> int:
+    """Lines to publish a batch, hand it out and settle the batch before, in one entry."""
+    world = World()
+    world.checks = False
+    world.queue()
+    name = world.session()
+    attached = [world.attach(name, f"c{i}", 50_000)[0] for i in range(consumers)]
+    applied = world.publish(name, size)
+    operations = [world.batch(name, size)]
+    for effect in applied.effects:
+        assert isinstance(effect, Deliver)
+        last = effect.first_tag + sum(run.count for run in effect.runs) - 1
+        operations.append(world.op(name, answer(1, effect.consumer_tag, effect.attach, ((1, last),))))
+    lines, applied = lines_of(world, operations)
+    assert len(sequences(applied)) == size * (1 if answer in (Settle, Discard) else 2)
+    assert len(attached) == consumers
+    return lines
+
+
+@pytest.mark.parametrize("answer", [Settle, Discard, Return, Modify])
+def test_a_batch_of_10000_executes_at_most_twice_the_lines_of_one_of_10(answer: type[Settle]) -> None:
+    small, large = cost(10, 1, answer), cost(10_000, 1, answer)
+    assert small > 50
+    assert large <= 2 * small
+
+
+def test_the_turns_of_several_consumers_add_a_few_lines_each() -> None:
+    """A turn takes at most 1,024 messages where others wait: ten turns instead of two."""
+    small, large = cost(10, 2), cost(10_000, 2)
+    assert large <= 5 * small
+
+
+def test_a_batch_that_expires_executes_no_line_a_message() -> None:
+    def expire(size: int) -> int:
+        world = World()
+        world.checks = False
+        world.queue()
+        world.publish(world.session(), size, ttl_ms=10)
+        world.now_ms += 100
+        from fifo.commands import Wake
+
+        lines, _ = lines_of(world, [(None, Wake())])
+        info = world.machine.info(1)
+        assert info is not None
+        assert info.dropped[0] == size
+        return lines
+
+    assert expire(10_000) <= 2 * expire(10)

@@ -1,0 +1,455 @@
+"""One queue: who gets what, and what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fifo.commands import (
+    Attach,
+    Cancel,
+    CloseSession,
+    CreateQueue,
+    Credit,
+    DeleteQueue,
+    Discard,
+    Get,
+    Modify,
+    Purge,
+    QueueConfig,
+    Return,
+    Settle,
+    UpdateConfig,
+)
+from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
+from fifo.state import Held, QueueInfo
+from support.fifo_world import World, sequences, small_blocks
+
+
+@pytest.fixture
+def world() -> World:
+    found = World()
+    found.queue()
+    return found
+
+
+def info(world: World, queue: int = 1) -> QueueInfo:
+    found = world.machine.info(queue)
+    assert found is not None
+    return found
+
+
+def delivery(applied: object, place: int = -1) -> Deliver:
+    effect = applied.effects[place]  # type: ignore[attr-defined]
+    assert isinstance(effect, Deliver)
+    return effect
+
+
+def test_messages_are_delivered_in_the_entry_that_brings_them(world: World) -> None:
+    name = world.session()
+    attach, _ = world.attach(name, "a", 10)
+    applied = world.publish(name, 3)
+    found = delivery(applied)
+    assert (found.attach, found.first_tag, found.runs) == (attach, 1, (Run(1, 3, world.index, 0, 0),))
+    assert (info(world).ready, info(world).checked_out) == (0, 3)
+
+
+def test_a_batch_across_the_edge_of_a_block_is_cut_there(world: World) -> None:
+    name = world.session()
+    world.publish(name, 16_380)
+    _, applied = world.attach(name, "a", 20_000)
+    applied = world.publish(name, 10)
+    assert [(run.first_sequence, run.count, run.ordinal) for run in delivery(applied).runs] == [
+        (16_381, 3, 0),
+        (16_384, 7, 3),
+    ]
+
+
+def test_consumers_share_what_is_there_evenly_and_in_turn(world: World) -> None:
+    name = world.session()
+    for tag in "abc":
+        world.attach(name, tag, 1000)
+    applied = world.publish(name, 10)
+    assert [sequences(applied, tag) for tag in "abc"] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    applied = world.publish(name, 1)
+    assert sequences(applied, "a") == [11]
+    applied = world.publish(name, 1)
+    assert sequences(applied, "b") == [12]
+
+
+def test_a_turn_takes_at_most_1024_where_others_wait(world: World) -> None:
+    name = world.session()
+    for tag in "ab":
+        world.attach(name, tag, 60_000)
+    applied = world.publish(name, 5000)
+    assert len(sequences(applied, "a")) == 1024 + 1024 + 904
+    assert len(sequences(applied, "b")) == 2048
+    assert [effect.first_tag for effect in applied.effects if isinstance(effect, Deliver)] == [1, 1]
+
+
+def test_credit_is_absolute(world: World) -> None:
+    name = world.session()
+    world.publish(name, 10)
+    _, applied = world.attach(name, "a", 3)
+    assert sequences(applied) == [1, 2, 3]
+    applied = world.apply([world.op(name, Credit(1, "a", 3))])
+    assert sequences(applied) == []
+    applied = world.apply([world.op(name, Credit(1, "a", 5))])
+    assert sequences(applied) == [4, 5]
+    assert delivery(applied).first_tag == 4
+
+
+def test_a_settle_may_bring_new_credit(world: World) -> None:
+    name = world.session()
+    world.publish(name, 10)
+    attach, _ = world.attach(name, "a", 3)
+    applied = world.apply([world.op(name, Settle(1, "a", attach, ((1, 2),), 5))])
+    assert applied.replies == (Ok(2),)
+    assert sequences(applied) == [4, 5]
+    assert info(world).total == 8
+
+
+def test_unknown_tags_are_ignored_and_ranges_may_have_holes(world: World) -> None:
+    name = world.session()
+    world.publish(name, 10)
+    attach, _ = world.attach(name, "a", 10)
+    assert world.do(name, Settle(1, "a", attach, ((2, 3), (7, 7)))) == Ok(3)
+    assert world.do(name, Settle(1, "a", attach, ((1, 8), (50, 60)))) == Ok(5)
+    assert world.do(name, Settle(1, "a", attach, ((1, 8),))) == Ok(0)
+    assert [run.first_sequence for run in world.machine.held_by(1, 1)[0].runs] == [9]
+    assert world.machine.held_by(1, 1)[0].first_tag == 9
+
+
+def test_a_returned_message_goes_back_to_its_own_place_and_is_served_again(world: World) -> None:
+    name = world.session()
+    world.publish(name, 6)
+    attach, _ = world.attach(name, "a", 4)
+    world.do(name, Return(1, "a", attach, ((2, 3),)))
+    applied = world.apply([world.op(name, Credit(1, "a", 8))])
+    assert sequences(applied) == [2, 3, 5, 6]
+    assert delivery(applied).redelivered == 0b0011
+    assert delivery(applied).delivery_counts == ()
+
+
+def test_a_failed_delivery_is_counted_and_the_limit_drops_the_message() -> None:
+    world = World()
+    world.queue(delivery_limit=1)
+    name = world.session()
+    world.publish(name, 2)
+    attach, _ = world.attach(name, "a", 1000)
+    applied = world.apply([world.op(name, Modify(1, "a", attach, ((2, 2),), delivery_failed=True))])
+    assert sequences(applied) == [2]
+    assert delivery(applied).delivery_counts == ((0, 1),)
+    applied = world.apply([world.op(name, Modify(1, "a", attach, ((3, 3),), delivery_failed=True))])
+    assert sequences(applied) == []
+    assert info(world).dropped == (0, 0, 1, 0)
+    applied = world.apply([world.op(name, Modify(1, "a", attach, ((1, 1),)))])
+    assert sequences(applied) == [1]
+    assert delivery(applied).delivery_counts == ()
+
+
+def test_the_end_of_a_session_is_no_failed_delivery() -> None:
+    world = World()
+    world.queue(delivery_limit=0)
+    name, other = world.session(1), world.session(2)
+    world.publish(name, 2)
+    world.attach(name, "a", 10)
+    world.do(name, CloseSession())
+    _, applied = world.attach(other, "b", 10)
+    assert sequences(applied) == [1, 2]
+    assert delivery(applied).redelivered == 0b11
+
+
+def test_a_discarded_message_is_dropped_where_no_target_is(world: World) -> None:
+    name = world.session()
+    world.publish(name, 3)
+    attach, _ = world.attach(name, "a", 10)
+    assert world.do(name, Discard(1, "a", attach, ((1, 2),))) == Ok(2)
+    assert world.do(name, Modify(1, "a", attach, ((3, 3),), undeliverable_here=True)) == Ok(1)
+    assert (info(world).total, info(world).dropped) == (0, (0, 3, 0, 0))
+
+
+def test_a_settle_from_another_attachment_is_refused(world: World) -> None:
+    name = world.session()
+    world.publish(name, 3)
+    attach, _ = world.attach(name, "a", 10)
+    reply = world.do(name, Settle(1, "a", attach + 1, ((1, 1),)))
+    assert isinstance(reply, Refused)
+    assert reply.reason == "wrong_attach"
+    assert info(world).checked_out == 3
+
+
+def test_attaching_again_keeps_the_attachment_and_sets_the_credit(world: World) -> None:
+    name = world.session()
+    world.publish(name, 5)
+    attach, _ = world.attach(name, "a", 2)
+    again, applied = world.attach(name, "a", 4)
+    assert again == attach
+    assert sequences(applied) == [3, 4]
+
+
+def test_cancel_keeps_what_is_held_until_it_is_settled(world: World) -> None:
+    name = world.session()
+    world.publish(name, 5)
+    attach, _ = world.attach(name, "a", 3)
+    world.do(name, Cancel(1, "a", return_held=False))
+    assert sequences(world.publish(name, 5)) == []
+    assert info(world).consumers == 0
+    assert world.do(name, Settle(1, "a", attach, ((1, 2),))) == Ok(2)
+    assert world.do(name, Return(1, "a", attach, ((3, 3),))) == Ok(1)
+    reply = world.do(name, Settle(1, "a", attach, ((3, 3),)))
+    assert isinstance(reply, Refused)
+    assert reply.reason == "not_attached"
+    assert info(world).ready == 8
+
+
+def test_cancel_can_return_what_is_held(world: World) -> None:
+    name = world.session()
+    world.publish(name, 5)
+    world.attach(name, "a", 3)
+    world.do(name, Cancel(1, "a", return_held=True))
+    assert (info(world).ready, info(world).checked_out) == (5, 0)
+
+
+def test_attaching_after_a_cancel_starts_over(world: World) -> None:
+    name = world.session()
+    world.publish(name, 3)
+    attach, _ = world.attach(name, "a", 3)
+    world.do(name, Cancel(1, "a", return_held=False))
+    again, applied = world.attach(name, "a", 3)
+    assert again != attach
+    assert sequences(applied) == [1, 2, 3]
+    assert delivery(applied).first_tag == 1
+
+
+def test_drain_uses_the_credit_and_gives_the_rest_back(world: World) -> None:
+    name = world.session()
+    world.publish(name, 2)
+    attach, _ = world.attach(name, "a", 0)
+    applied = world.apply([world.op(name, Credit(1, "a", 10, drain=True))])
+    assert sequences(applied) == [1, 2]
+    assert applied.effects[-1] == Notify(delivery(applied, 0).address, 1, "a", attach, "drained", 3)
+    assert sequences(world.publish(name, 1)) == []
+
+
+def test_get_takes_the_lowest_messages_and_its_tags_go_on(world: World) -> None:
+    name = world.session()
+    world.publish(name, 10)
+    first = world.apply([world.op(name, Get(1, 3, False))])
+    assert first.replies == (Ok(3),)
+    assert (delivery(first).consumer_tag, delivery(first).first_tag) == ("", 1)
+    second = world.apply([world.op(name, Get(1, 2, True))])
+    assert (sequences(second), delivery(second).first_tag, delivery(second).settled) == ([4, 5], 4, True)
+    assert info(world).total == 8
+    assert world.do(name, Settle(1, "", delivery(first).attach, ((1, 3),))) == Ok(3)
+    assert info(world).total == 5
+
+
+def test_get_from_an_empty_queue_takes_nothing(world: World) -> None:
+    applied = world.apply([world.op(world.session(), Get(1, 3, False))])
+    assert (applied.replies, applied.effects) == ((Ok(0),), ())
+
+
+def test_a_deleted_queue_tells_its_consumers_and_its_id_never_comes_back(world: World) -> None:
+    name = world.session()
+    world.publish(name, 5)
+    attach, applied = world.attach(name, "a", 3)
+    address = delivery(applied).address
+    applied = world.apply([(None, DeleteQueue(1))])
+    assert applied.replies == (Ok(5),)
+    assert applied.effects == (Notify(address, 1, "a", attach, "queue_deleted"),)
+    assert world.apply([(None, DeleteQueue(1))]).replies == (Ok(0),)
+    refused = world.apply([(None, CreateQueue(1, QueueConfig("again")))]).replies[0]
+    assert isinstance(refused, Refused)
+    world.do(name, CloseSession())
+
+
+def test_purge_removes_what_is_ready_and_leaves_what_is_held(world: World) -> None:
+    name = world.session()
+    world.publish(name, 40_000)
+    attach, _ = world.attach(name, "a", 3)
+    assert world.apply([(None, Purge(1))]).replies == (Ok(39_997),)
+    assert (info(world).ready, info(world).checked_out) == (0, 3)
+    world.do(name, Return(1, "a", attach, ((1, 3),)))
+    assert info(world).ready == 3
+
+
+def test_a_consumer_holds_at_most_65536_messages(world: World) -> None:
+    world.checks = False
+    name = world.session()
+    for _ in range(15):
+        world.publish(name, 10_000)
+    attach, _ = world.attach(name, "a", 1_000_000)
+    world.wake_until_done()
+    assert info(world).checked_out == 65_536
+    world.do(name, Settle(1, "a", attach, ((1, 100),)))
+    assert info(world).checked_out == 65_536
+
+
+def test_many_messages_are_handed_out_some_an_entry() -> None:
+    with small_blocks() as rules:
+        world = World(rules)
+        world.queue()
+        name = world.session()
+        world.publish(name, 100)
+        world.attach(name, "a", 30)
+        _, applied = world.attach(name, "b", 30)
+        assert len(sequences(applied)) == rules.message_budget
+        assert world.machine.next_wake() == world.now_ms
+        assert sum(len(sequences(entry)) for entry in world.wake_until_done()) == 20
+
+
+def test_a_large_queue_over_its_new_limit_is_cut_some_blocks_an_entry() -> None:
+    with small_blocks() as rules:
+        world = World(rules)
+        world.queue()
+        world.publish(world.session(), 100)
+        world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", max_length=5)))])
+        assert info(world).ready == 100 - 7 - 3 * 8
+        world.wake_until_done()
+        assert (info(world).ready, info(world).first_sequence) == (5, 96)
+
+
+def test_drop_head_offers_first_and_drops_the_oldest_then() -> None:
+    world = World()
+    world.queue(max_length=3)
+    name = world.session()
+    world.attach(name, "a", 4)
+    world.publish(name, 10)
+    assert (info(world).checked_out, info(world).ready, info(world).dropped) == (4, 3, (0, 0, 0, 3))
+    found = world.machine.waiting(1, 0, 100)
+    assert found.runs == (Run(8, 3, world.index, 0, 7),)  # type: ignore[union-attr]
+
+
+def test_reject_publish_refuses_a_batch_that_does_not_fit_as_a_whole() -> None:
+    world = World()
+    world.queue(max_length=5, overflow="reject_publish")
+    name = world.session()
+    world.publish(name, 3)
+    refused = world.publish(name, 3).replies[0]
+    assert isinstance(refused, Refused)
+    assert refused.reason == "queue_full"
+    assert info(world).ready == 3
+    assert not isinstance(world.publish(name, 2).replies[0], Refused)
+
+
+def test_only_messages_that_are_ready_count_for_the_limit() -> None:
+    world = World()
+    world.queue(max_length=5, overflow="reject_publish")
+    name = world.session()
+    world.attach(name, "a", 5)
+    for _ in range(2):
+        assert not isinstance(world.publish(name, 5).replies[0], Refused)
+    assert (info(world).checked_out, info(world).ready) == (5, 5)
+
+
+def test_browsing_shows_what_is_ready_page_by_page(world: World) -> None:
+    name = world.session()
+    world.publish(name, 30)
+    world.attach(name, "a", 5)
+    page = world.machine.waiting(1, 0, 10)
+    assert [(run.first_sequence, run.count) for run in page.runs] == [(6, 10)]  # type: ignore[union-attr]
+    assert page.next_sequence == 16  # type: ignore[union-attr]
+    page = world.machine.waiting(1, 16, 100)
+    assert [(run.first_sequence, run.count) for run in page.runs] == [(16, 15)]  # type: ignore[union-attr]
+    assert page.next_sequence is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("command", [Attach(1, "", b"", 1), Attach(1, "a", b"", -1), Attach(1, "a", b"x", 1)])
+def test_a_bad_attach_is_refused(world: World, command: Attach) -> None:
+    reply = world.do(world.session(), command)
+    assert isinstance(reply, Refused)
+    assert reply.reason == "bad_argument"
+
+
+def test_what_a_process_holds_can_be_told_again_as_it_was_delivered(world: World) -> None:
+    name, other = world.session(1), world.session(2, node=2)
+    world.publish(name, 10)
+    attach, applied = world.attach(name, "a", 10)
+    assert world.machine.held_by(1, 1) == applied.effects
+    assert world.machine.held_by(2, 1) == world.machine.held_by(1, 2) == ()
+    world.do(name, Settle(1, "a", attach, ((4, 5),)))
+    first, second = world.machine.held_by(1, 1)
+    assert (first.first_tag, second.first_tag) == (1, 6)
+    world.do(name, Return(1, "a", attach, ((9, 10),)))
+    _, applied = world.attach(other, "b", 10)
+    assert world.machine.held_by(2, 1) == applied.effects
+    assert delivery(applied).redelivered == 0b11
+
+
+def test_the_oldest_message_is_named() -> None:
+    world = World()
+    world.queue()
+    name = world.session()
+    assert info(world).first_sequence == info(world).next_sequence == 1
+    world.publish(name, 20_000)
+    world.do(name, Get(1, 3, True))
+    assert info(world).first_sequence == 4
+    assert info(world).ready_bytes == pytest.approx(1_999_700, abs=200)
+
+
+def test_a_reply_to_an_identical_attach_is_an_attachment(world: World) -> None:
+    reply = world.do(world.session(), Attach(1, "a", b"", 0))
+    assert reply == AttachedReply(1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.booleans()), max_size=60),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 9)), min_size=64, max_size=90),
+)
+def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
+    runs: list[tuple[int, int, bool]], picked: list[tuple[int, int]]
+) -> None:
+    one, other = Held(), Held()
+    tag, sequence = 1, 1
+    for gap, count, is_apart in runs:
+        tag += gap
+        sequence += gap + is_apart
+        for held in (one, other):
+            held.add(tag, sequence, count)
+        tag += count
+        sequence += count
+    ranges = [(first, first + width) for first, width in picked]
+    singly = [pair for first, last in ranges for pair in one.take_out(first, last)]
+    at_once = other.take_out_all_of(ranges)
+    assert sorted(s + i for s, n in at_once for i in range(n)) == sorted(
+        s + i for s, n in singly for i in range(n)
+    )
+    assert (other.tags, other.sequences, other.counts, other.total) == (
+        one.tags,
+        one.sequences,
+        one.counts,
+        one.total,
+    )
+
+
+def test_a_scattered_return_of_many_messages_across_blocks_is_as_any_other(world: World) -> None:
+    name = world.session()
+    for _ in range(4):
+        world.publish(name, 10_000)
+    attach, _ = world.attach(name, "a", 40_000)
+    scattered = tuple([(tag, tag + tag % 3) for tag in range(1, 40_000, 100)])
+    touched = sum(last - first + 1 for first, last in scattered)
+    assert world.do(name, Cancel(1, "a", return_held=False)) == Ok()
+    assert world.do(name, Return(1, "a", attach, scattered)) == Ok(touched)
+    page = world.machine.waiting(1, 0, 100_000)
+    shown = [run.first_sequence + i for run in page.runs for i in range(run.count)]  # type: ignore[union-attr]
+    assert shown == [tag for first, last in scattered for tag in range(first, last + 1)]
+
+
+def test_queues_with_unfinished_work_take_turns_at_the_wake_ups() -> None:
+    with small_blocks():
+        world = World()
+        world.checks = False
+        name = world.session()
+        for queue in range(1, 21):
+            world.queue(queue)
+            world.publish(name, 100, queue=queue)
+            config = QueueConfig(f"queue-{queue}", max_length=1)
+            world.apply([(None, UpdateConfig(queue, config))])
+        before = [info(world, queue).ready for queue in range(1, 21)]
+        world.wake()
+        world.wake()
+        after = [info(world, queue).ready for queue in range(1, 21)]
+        assert all(ready < was for ready, was in zip(after, before, strict=True))

@@ -1,0 +1,101 @@
+"""Snapshots: the same state gives the same bytes, everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fifo.commands import CloseSession, Credit, Modify, NodeDown, Return
+from fifo.group import GroupMachine
+from support.fifo_world import Log, World
+
+ROOT = Path(__file__).parents[2]
+
+
+def busy_world() -> World:
+    """A group with some of everything in it."""
+    world = World()
+    world.queue(1, filter_enabled=True)
+    world.queue(2, message_ttl_ms=1000, max_length=50, delivery_limit=3)
+    first, second, third = world.session(1), world.session(2, node=2), world.session(3, node=3)
+    rows = [{"application-properties.colour": colour} for colour in ("red", "green", "blue")]
+    world.publish(first, 3, rows)
+    world.publish(first, 40, queue=2)
+    world.publish(second, 1, queue=2)
+    world.attach(second, "red", 5, "colour = 'red'")
+    world.attach(second, "green", 5, "colour = 'green' OR colour IS NULL")
+    attach, _ = world.attach(third, "all", 10, queue=2)
+    world.do(third, Modify(2, "all", attach, ((2, 3), (7, 8)), delivery_failed=True))
+    world.do(third, Return(2, "all", attach, ((5, 5),), 12))
+    world.do(second, Credit(1, "red", 7, drain=True))
+    world.publish(first, 2, rows[:2], first=900, lowest_unconfirmed=40)
+    world.do(first, CloseSession())
+    world.apply([(None, NodeDown(2, 1))])
+    return world
+
+
+def test_the_rest_of_a_log_after_a_snapshot_gives_the_same_state_as_all_of_it() -> None:
+    world = busy_world()
+    for cut in range(len(world.entries)):
+        fresh = GroupMachine(world.log)
+        for meta, operations in world.entries[:cut]:
+            fresh.apply(meta, operations)
+        again = GroupMachine.restore(fresh.snapshot(), world.log)
+        for meta, operations in world.entries[cut:]:
+            again.apply(meta, operations)
+        assert again.snapshot() == world.machine.snapshot()
+        assert again.state_hash() == world.machine.state_hash()
+
+
+def test_replay_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+    code = (
+        "import sys; sys.path[:0] = ['.', 'selectors', 'tests', 'tests/fifo']\n"
+        "from test_fifo_snapshot import busy_world\n"
+        "world = busy_world(); print(world.machine.state_hash().hex(), world.machine.running_hash)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "4711")
+    }
+    assert len(found) == 1
+    world = busy_world()
+    assert found == {f"{world.machine.state_hash().hex()} {world.machine.running_hash}\n"}
+
+
+def test_a_changed_reply_changes_the_running_hash() -> None:
+    one, other = World(), World()
+    for world, count in ((one, 5), (other, 6)):
+        world.queue()
+        world.publish(world.session(), count)
+    assert one.machine.running_hash != other.machine.running_hash
+
+
+def test_bytes_that_are_no_snapshot_are_refused() -> None:
+    data = busy_world().machine.snapshot()
+    with pytest.raises(ValueError, match="begin"):
+        GroupMachine.restore(b"", Log())
+    with pytest.raises(ValueError, match="format"):
+        GroupMachine.restore(data[:5] + b"\x7f" + data[6:], Log())
+    with pytest.raises(ValueError, match="too many"):
+        GroupMachine.restore(data + b"x", Log())
+    for size in range(6, len(data)):
+        with pytest.raises(ValueError, match="ends"):
+            GroupMachine.restore(data[:size], Log())
+
+
+def test_an_entry_that_cannot_be_next_is_an_error() -> None:
+    world = busy_world()
+    meta, operations = world.entries[-1]
+    with pytest.raises(ValueError, match="both must not go back"):
+        world.machine.apply(meta, operations)

@@ -1,0 +1,235 @@
+"""The rooms: who may import whom, and what the pure ones must never touch (docs/ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from support.imports import Import, imports_of, modules
+from support.repository import ROOT
+
+# Each room, and the rooms it may import besides itself. A room is the longest prefix of a module's name listed here.
+ALLOWED = {
+    "quorum_selectors": (),
+    "fifo": ("quorum_selectors",),
+    "quorum.v1": (),
+    "quorum.errors": (),
+    "quorum.catalog": ("fifo", "quorum_selectors"),
+    "quorum.log": ("quorum.errors",),
+    "quorum.replication": ("quorum.log", "quorum.errors"),
+    "quorum.config": ("quorum.replication", "quorum.errors"),
+    "quorum.node": (
+        "fifo",
+        "quorum_selectors",
+        "quorum.v1",
+        "quorum.catalog",
+        "quorum.log",
+        "quorum.replication",
+        "quorum.config",
+        "quorum.errors",
+    ),
+    "quorum.api": (
+        "fifo",
+        "quorum_selectors",
+        "quorum.v1",
+        "quorum.catalog",
+        "quorum.log",
+        "quorum.replication",
+        "quorum.config",
+        "quorum.errors",
+        "quorum.node",
+    ),
+    "quorum.client": ("quorum.v1",),
+    "quorum.sync": ("quorum.client", "quorum.v1"),
+    "quorum": ("quorum.client", "quorum.sync"),
+    "quorum.__main__": ("quorum.cli",),
+    "quorum.cli": (
+        "quorum",
+        "quorum_selectors",
+        "quorum.v1",
+        "quorum.config",
+        "quorum.errors",
+        "quorum.log",
+        "quorum.node",
+        "quorum.api",
+        "quorum.client",
+        "quorum.sync",
+        "quorum.bench",
+        "quorum.demo",
+    ),
+    "quorum.bench": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
+    "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
+}
+
+IMPURE_TEXT = """
+    asyncio concurrent ctypes datetime glob http io logging mmap multiprocessing os pathlib pickle queue random secrets
+    select selectors shelve shutil signal socket ssl structlog subprocess sys tempfile threading time urllib uuid
+    grpc pydantic pydantic_settings pysyncobj google
+"""
+IMPURE = frozenset(IMPURE_TEXT.split())
+"""I/O, clocks, chance, threads: nothing of it in a machine, or members would part."""
+
+PURE_EXCEPTIONS: dict[str, frozenset[str]] = {
+    # the grammar is a file beside the module; it is read once, at import
+    "quorum_selectors.jms": frozenset({"importlib", "pathlib"}),
+    # sys.byteorder: what is written has to be the same bytes on every machine
+    "fifo.codec": frozenset({"sys"}),
+}
+PURE = ("quorum_selectors", "fifo", "quorum.catalog")
+
+ALL = [(name, imports_of(file)) for name, file in modules()]
+
+
+def room_of(name: str) -> str | None:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        room = ".".join(parts[:length])
+        if room in ALLOWED:
+            # `quorum` is the package's own front, not a roof for rooms nobody has named
+            return None if room == "quorum" and length < len(parts) else room
+    return None
+
+
+def wrong(name: str, found: Import) -> str | None:
+    """What is wrong with this import, None if nothing."""
+    target = room_of(found.module)
+    if target is None:
+        inside = found.module.split(".")[0] in ("quorum", "fifo", "quorum_selectors")
+        return f"{found.place}: {found.module} is in no known room" if inside else None
+    own = room_of(name)
+    if own is None:
+        return f"{found.place}: {name} is in no known room"
+    if target != own and target not in ALLOWED[own]:
+        return f"{found.place}: {own} must not import {target} ({found.module})"
+    return None
+
+
+def test_imports_run_downwards_only() -> None:
+    assert [problem for name, imports in ALL for each in imports if (problem := wrong(name, each))] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("fifo.machine", "quorum.log"),
+        ("quorum_selectors.jms", "fifo.commands"),
+        ("quorum.log.writer", "quorum.node.member"),
+        ("quorum.replication.group", "quorum.api.server"),
+        ("quorum.catalog.machine", "quorum.log"),
+        ("quorum.client.session", "quorum.node.member"),
+        ("quorum.client.session", "fifo.commands"),
+        ("quorum.node.member", "quorum.api.hub"),
+        ("quorum.cellar.wine", "quorum.v1.queue_pb2"),
+        ("quorum.node.member", "quorum.cellar.wine"),
+    ],
+)
+def test_the_rule_would_notice(name: str, module: str) -> None:
+    assert wrong(name, Import(module, ROOT / "x.py", 1, False)) is not None
+
+
+def test_the_machines_and_the_language_touch_no_clock_chance_thread_or_file() -> None:
+    problems = [
+        f"{each.place}: {name} is pure and must not import {each.module}"
+        for name, imports in ALL
+        if name.startswith(PURE)
+        for each in imports
+        if (top := each.module.split(".")[0]) in IMPURE and top not in PURE_EXCEPTIONS.get(name, ())
+    ]
+    assert problems == []
+
+
+def test_the_machines_import_a_listed_set_of_packages_only() -> None:
+    allowed = {"quorum_selectors": {"lark", "numpy"}, "fifo": {"sortedcontainers", "numpy"}, "quorum": set()}
+    problems = [
+        f"{each.place}: {name} imports {each.module}"
+        for name, imports in ALL
+        if name.startswith(PURE)
+        for each in imports
+        if (top := each.module.split(".")[0]) not in sys.stdlib_module_names
+        and top not in ("quorum", "fifo", "quorum_selectors")
+        and top not in allowed[name.split(".")[0]]
+    ]
+    assert problems == []
+
+
+FORBIDDEN_MODULES = frozenset({"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle"})
+FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
+
+
+def dangers(source: str, file: Path) -> list[str]:
+    """Where a module's text runs data as code, or could read a pickle."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS
+        ):
+            found.append(f"{file.name}:{node.lineno}: {node.func.id}()")
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
+            found.append(f"{file.name}:{node.value.lineno}: allow_pickle")
+        found.extend(
+            f"{file.name}:{node.lineno}: import {name}"  # type: ignore[attr-defined]
+            for name in names
+            if name.split(".")[0] in FORBIDDEN_MODULES or name == "pysyncobj.pickle"
+        )
+    return found
+
+
+def _is_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False
+
+
+def test_nothing_in_the_product_reads_pickles_or_runs_data_as_code() -> None:
+    assert [
+        danger for _, file in modules() for danger in dangers(file.read_text(encoding="utf-8"), file)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from marshal import loads", "eval('1')", "exec(x)", "np.load(f, allow_pickle=True)"],
+)
+def test_the_search_for_dangers_would_notice(source: str) -> None:
+    assert dangers(source, Path("x.py")) != []
+
+
+def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {_distribution(line) for line in project["dependencies"]}
+    owners = packages_distributions()
+    namespaces = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
+    problems = []
+    for _, imports in ALL:
+        for each in imports:
+            top = each.module.split(".")[0]
+            if (
+                each.typing_only
+                or top in sys.stdlib_module_names
+                or top in ("quorum", "fifo", "quorum_selectors")
+            ):
+                continue
+            prefix = ".".join(each.module.split(".")[:2])
+            needed = (
+                {namespaces[prefix]}
+                if prefix in namespaces
+                else {_distribution(d) for d in owners.get(top, [])}
+            )
+            if not needed & declared:
+                problems.append(f"{each.place}: {each.module} comes from {sorted(needed)}, no dependency")
+    assert problems == []
+
+
+def _distribution(requirement: str) -> str:
+    name = requirement
+    for end in "<>=!~;[ ":
+        name = name.split(end)[0]
+    return name.lower().replace("_", "-")

@@ -1,0 +1,131 @@
+"""Traps of this layout, and what is generated or built from it."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MAKEFLAGS")}, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def test_the_standard_selectors_module_is_not_hidden_at_the_repository_root() -> None:
+    assert not (ROOT / "selectors" / "__init__.py").exists()
+    script = "import asyncio, subprocess, selectors; selectors.DefaultSelector; print(selectors.__file__)"
+    found = run(sys.executable, "-c", script).stdout.strip()
+    assert not Path(found).is_relative_to(ROOT / "selectors")
+
+
+def test_plain_folders_stay_plain() -> None:
+    for folder in ("proto", "selectors", "deploy", "docs"):
+        assert not (ROOT / folder / "__init__.py").exists()
+    assert sorted((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_no_module_is_named_like_a_standard_one() -> None:
+    taken = {"queue", "types", "logging", "token", "ast", "struct", "selectors", "random", "time", "typing"}
+    for folder in (ROOT / "quorum", ROOT / "fifo", ROOT / "selectors" / "quorum_selectors", ROOT / "tests"):
+        assert [str(file) for file in sorted(folder.rglob("*.py")) if file.stem in taken] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [file.name for file in sorted((ROOT / "tests").rglob("test_*.py"))]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_the_committed_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
+    run("make", "-s", "proto", "STAMP=", f"PY={sys.executable}", f"OUT={tmp_path}")
+    fresh, committed = tmp_path / "quorum" / "v1", ROOT / "quorum" / "v1"
+    files = sorted(file.name for file in fresh.iterdir())
+    present = sorted(file.name for file in committed.iterdir() if file.suffix in (".py", ".pyi"))
+    assert present == sorted([*files, "__init__.py"])
+    _, different, missing = filecmp.cmpfiles(fresh, committed, files, shallow=False)
+    assert (different, missing) == ([], []), "run `make proto` and commit what it changes"
+
+
+def test_the_version_is_written_once() -> None:
+    from quorum import __version__
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" in project["dynamic"]
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution, built in a copy of the tree, so that nothing of the build stays here."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"quorum", "fifo", "quorum_selectors"}
+    for name in (
+        "quorum_selectors/jms.lark",
+        "quorum/py.typed",
+        "quorum/v1/queue_pb2.pyi",
+        "quorum/demo/flights.csv.gz",
+        "fifo/commands.py",
+    ):
+        assert name in names
+
+
+def test_the_wheel_installs_into_a_fresh_environment_and_its_command_runs(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Its dependencies are lent from this environment by a path file: this is about what the wheel itself brings."""
+    home = tmp_path / "env"
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    site = Path(
+        run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=tmp_path).stdout.strip()
+    )
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        "-q",
+        wheel,
+        cwd=tmp_path,
+    )
+    lent = Path(
+        run(
+            sys.executable, "-c", "import grpc, pathlib; print(pathlib.Path(grpc.__file__).parents[1])"
+        ).stdout
+    )
+    (site / "lent.pth").write_text(str(lent).strip() + "\n", encoding="utf-8")
+    version = run(home / "bin" / "quorum", "--version", cwd=tmp_path).stdout
+    assert version.startswith("quorum ")
+    script = "import quorum, fifo, quorum_selectors.jms as j; print(quorum.__file__); j.parse('a = 1')"
+    where = run(python, "-c", script, cwd=tmp_path).stdout.strip()
+    assert Path(where).is_relative_to(home)
+    assert "quorum node" in run(python, "-m", "quorum", "node", "--help", cwd=tmp_path).stdout

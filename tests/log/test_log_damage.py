@@ -1,0 +1,324 @@
+"""Damage: a changed bit, a lost or foreign file. It is noticed and named, never cut, never served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorum.log import Log, LogDamaged, LogError, LogUnknown, inspect
+from quorum.log.record import HEADER_BYTES, Stamp
+from quorum.log.segments import HEADER_BLOCK, MANIFEST, segment_path
+from support.disk import SimDisk
+from support.disk_log_model import DIRECTORY, Script, observe, visible
+
+ONE, TWO, THREE = (segment_path(DIRECTORY, number) for number in (1, 2, 3))
+
+
+def filled(disk: SimDisk, *, marked: bool = True, segment_bytes: int = 20_000) -> Log:
+    """A log of one group with twelve entries of 3,000 bytes over several segments, each synced by itself."""
+    random_bytes = disk.chance.randbytes
+    log = Log(DIRECTORY, disk, segment_bytes=segment_bytes, recent_bytes=0, random_bytes=random_bytes)
+    log.open()
+    journal = log.journal(7)
+    for index in range(1, 13):
+        journal.append([bytes([index]) * 3000], index, 1)
+        log.sync()
+    if marked:
+        log.mark_if_quiet(0)
+        assert log.mark_if_quiet(10)
+    return log
+
+
+def reopened(disk: SimDisk, **options: int) -> Log:
+    disk.restart()
+    log = Log(DIRECTORY, disk, **({"segment_bytes": 20_000, "recent_bytes": 0} | options))
+    log.open()
+    return log
+
+
+def bodies(log: Log) -> list[bytes]:
+    return [log.read(7, index) for index in range(1, log.journal(7).last_index + 1)]
+
+
+def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read() -> None:
+    """Every sixty-first byte of every file; harmless are only the unused rest of a block or of the
+    allocation."""
+    script = Script(SimDisk(3), 3, segment_bytes=9_000)
+    script.open()
+    script.steps(80)
+    script.log.sync()
+    script.log.mark_if_quiet(script.now_ms)
+    script.log.mark_if_quiet(script.now_ms + 10)
+    disk = script.disk
+    expected = visible(observe(script.log, script.groups))
+    end = max(record.offset + HEADER_BYTES + record.length for record in inspect(script_active(disk), disk))
+    noticed = harmless = 0
+    for path in [name for name in sorted(disk.names) if name.name != "LOCK"]:
+        for byte in range(0, len(disk.names[path].data), 61):
+            before = {name: (bytes(inode.data), inode) for name, inode in disk.names.items()}
+            disk.flip(path, byte * 8 + byte % 8)
+            flipped = bytes(disk.names[path].data)
+            disk.restart()
+            log = script.new_log()
+            problem = opening_problem(log)
+            if problem is not None:
+                noticed += 1
+                assert isinstance(problem, LogDamaged)
+                assert str(path) in str(problem)
+                assert bytes(disk.names[path].data) == flipped, "damage leaves the files as they are"
+            else:
+                harmless += 1
+                assert visible(observe(log, script.groups)) == expected
+                assert path == script_active(disk)
+                assert byte >= end - HEADER_BYTES, (
+                    "only behind the last record, or in the mark that ends the log"
+                )
+            disk.names.clear()
+            for name, (data, inode) in before.items():
+                inode.data[:] = data
+                inode.durable[:] = data
+                inode.forget()
+                disk.names[name] = inode
+    assert noticed > 600
+    assert harmless > 2
+
+
+def opening_problem(log: Log) -> LogError | None:
+    try:
+        log.open()
+    except LogError as error:
+        return error
+    return None
+
+
+def script_active(disk: SimDisk) -> Path:
+    return max(name for name in disk.names if name.name.startswith("segment-"))
+
+
+def test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader() -> None:
+    for place in range(0, HEADER_BYTES + 3000, 101):
+        disk = SimDisk()
+        log = filled(disk)
+        disk.flip(ONE, (HEADER_BLOCK + place) * 8 + 3)
+        with pytest.raises(LogDamaged, match="LSN 1"):
+            log.read(7, 1)
+        with pytest.raises(LogDamaged, match="LSN 1"):
+            log.read_range(7, 1, 5, 10)
+        assert log.read(7, 2) == b"\2" * 3000
+
+
+def test_damage_in_a_sealed_segment_names_file_offset_lsn_and_what_is_known() -> None:
+    disk = SimDisk()
+    filled(disk)
+    disk.flip(ONE, (HEADER_BLOCK + HEADER_BYTES + 3000 + HEADER_BYTES + 5) * 8)
+    with pytest.raises(LogDamaged) as caught:
+        reopened(disk)
+    (damage,) = caught.value.damages
+    assert damage.path == str(ONE)
+    assert damage.offset == HEADER_BLOCK + HEADER_BYTES + 3000
+    assert damage.lsn == 2
+    assert damage.known == (7, 1, 2)
+
+
+def test_damage_of_a_header_leaves_term_and_index_unknown() -> None:
+    disk = SimDisk()
+    filled(disk)
+    disk.flip(ONE, (HEADER_BLOCK + 33) * 8)
+    with pytest.raises(LogDamaged) as caught:
+        reopened(disk)
+    assert caught.value.damages[0].known is None
+    assert caught.value.damages[0].lsn == 1
+
+
+def test_in_the_active_segment_a_later_statement_tells_damage_from_a_torn_end() -> None:
+    """Entry 12 was synced but nothing later says so: it is cut. Entry 11 is covered by what 12 states."""
+    for index, is_damage in [(11, True), (12, False)]:
+        disk = SimDisk()
+        filled(disk, marked=False, segment_bytes=1_000_000)
+        disk.flip(ONE, (HEADER_BLOCK + (index - 1) * (HEADER_BYTES + 3000) + 100) * 8)
+        if is_damage:
+            with pytest.raises(LogDamaged, match="LSN 11"):
+                reopened(disk, segment_bytes=1_000_000)
+        else:
+            assert reopened(disk, segment_bytes=1_000_000).journal(7).last_index == 11
+
+
+def test_after_ten_quiet_milliseconds_the_last_record_is_covered_too() -> None:
+    disk = SimDisk()
+    filled(disk, marked=True, segment_bytes=1_000_000)
+    disk.flip(ONE, (HEADER_BLOCK + 11 * (HEADER_BYTES + 3000) + 100) * 8)
+    with pytest.raises(LogDamaged, match="LSN 12"):
+        reopened(disk, segment_bytes=1_000_000)
+
+
+def test_opening_states_what_it_found_so_it_cannot_be_cut_later() -> None:
+    disk = SimDisk()
+    filled(disk, marked=False, segment_bytes=1_000_000)
+    reopened(disk, segment_bytes=1_000_000)
+    disk.flip(ONE, (HEADER_BLOCK + 11 * (HEADER_BYTES + 3000) + 100) * 8)
+    with pytest.raises(LogDamaged, match="LSN 12"):
+        reopened(disk, segment_bytes=1_000_000)
+
+
+def test_a_synced_tail_that_became_zeros_is_damage_when_a_statement_is_left() -> None:
+    disk = SimDisk()
+    filled(disk, marked=True, segment_bytes=1_000_000)
+    start = HEADER_BLOCK + 9 * (HEADER_BYTES + 3000)
+    inode = disk.names[ONE]
+    inode.data[start : start + 2 * (HEADER_BYTES + 3000)] = bytes(2 * (HEADER_BYTES + 3000))
+    with pytest.raises(LogDamaged, match="LSN 10"):
+        reopened(disk, segment_bytes=1_000_000)
+
+
+@pytest.mark.parametrize("path", [ONE, TWO, THREE])
+def test_a_segment_that_is_gone_is_damage(path: Path) -> None:
+    disk = SimDisk()
+    filled(disk)
+    assert path in disk.names
+    del disk.names[path]
+    with pytest.raises(LogDamaged, match="it is gone"):
+        reopened(disk)
+
+
+@pytest.mark.parametrize("path", [ONE, TWO, THREE])
+def test_a_shortened_segment_is_damage(path: Path) -> None:
+    disk = SimDisk()
+    filled(disk)
+    del disk.names[path].data[-1:]
+    with pytest.raises(LogDamaged, match="shorter"):
+        reopened(disk)
+
+
+def test_a_log_without_its_manifest_is_damage_not_a_new_log() -> None:
+    disk = SimDisk()
+    filled(disk)
+    del disk.names[DIRECTORY / MANIFEST]
+    with pytest.raises(LogDamaged, match="does not list"):
+        reopened(disk)
+
+
+def test_an_older_manifest_is_damage() -> None:
+    disk = SimDisk()
+    log = filled(disk, segment_bytes=1_000_000)
+    old = bytes(disk.names[DIRECTORY / MANIFEST].data)
+    log.journal(7).append([bytes(900_000)], 13, 1)
+    log.journal(7).append([bytes(900_000)], 14, 1)
+    log.sync()
+    disk.names[DIRECTORY / MANIFEST].data[:] = old
+    with pytest.raises(LogDamaged, match="does not list"):
+        reopened(disk)
+
+
+def test_snapshots_without_a_log_are_damage_not_a_new_log() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    log.journal(7).save_snapshot(3, 1, b"state")
+    for path in [name for name in disk.names if name.parent == DIRECTORY]:
+        del disk.names[path]
+    with pytest.raises(LogDamaged, match="not new"):
+        reopened(disk)
+
+
+def test_a_segment_of_another_log_is_not_believed() -> None:
+    mine, other = SimDisk(1), SimDisk(2)
+    filled(mine)
+    filled(other)
+    mine.names[TWO].data[:] = other.names[TWO].data
+    with pytest.raises(LogDamaged, match="another file"):
+        reopened(mine)
+
+
+def test_records_of_a_recycled_file_are_not_believed() -> None:
+    """Whole valid records with the right LSNs, but made for another file id, behind the end of the log."""
+    mine, other = SimDisk(1), SimDisk(2)
+    filled(mine, marked=False, segment_bytes=1_000_000)
+    log = filled(other, marked=False, segment_bytes=1_000_000)
+    for index in range(13, 20):
+        log.journal(7).append([b"foreign"], index, 1)
+        log.sync()
+    end = HEADER_BLOCK + 12 * (HEADER_BYTES + 3000)
+    tail = other.names[ONE].data[end:]
+    assert b"foreign" in tail
+    mine.names[ONE].data[end:] = tail
+    log = reopened(mine, segment_bytes=1_000_000)
+    assert log.journal(7).last_index == 12
+    assert b"foreign" not in mine.names[ONE].data
+
+
+def test_a_body_that_contains_a_copy_of_this_very_segment_does_no_harm() -> None:
+    """A client may publish what it read from a disk. The copy stands in a good record and is skipped; when
+    that record itself is torn, the copy's statements are of LSNs that are there."""
+    disk = SimDisk()
+    log = filled(disk, marked=False, segment_bytes=1_000_000)
+    copy = bytes(disk.names[ONE].data[HEADER_BLOCK : HEADER_BLOCK + 9200])
+    log.journal(7).append([copy], 13, 1)
+    log.sync()
+    assert bodies(reopened(disk, segment_bytes=1_000_000))[12] == copy
+    disk = SimDisk()
+    log = filled(disk, marked=False, segment_bytes=1_000_000)
+    log.journal(7).append([copy], 13, 1)
+    log.sync()
+    disk.flip(ONE, (HEADER_BLOCK + 12 * (HEADER_BYTES + 3000) + 60) * 8)
+    assert reopened(disk, segment_bytes=1_000_000).journal(7).last_index == 12
+
+
+def test_an_unreadable_place_is_damage_of_that_record_only() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.bad_reads = True
+    with pytest.raises(LogDamaged, match="cannot be read"):
+        log.read(7, 3)
+    disk.bad_reads = False
+    assert log.read(7, 3) == b"\3" * 3000
+    log.journal(7).append([b"more"], 13, 1)
+    log.sync()
+
+
+def test_inspect_shows_every_record_and_the_bad_ones() -> None:
+    disk = SimDisk()
+    filled(disk, segment_bytes=1_000_000)
+    good = list(inspect(ONE, disk))
+    assert [record.lsn for record in good] == list(range(1, 14))
+    assert [record.kind for record in good] == ["ENTRY"] * 12 + ["MARK"]
+    assert not any(record.problem for record in good)
+    disk.flip(ONE, (good[4].offset + 100) * 8)
+    disk.flip(ONE, (good[8].offset + 20) * 8)
+    shown = list(inspect(ONE, disk))
+    assert [record.lsn for record in shown] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13]
+    assert [record.lsn for record in shown if record.problem] == [5, 10]
+
+
+def test_a_record_is_only_believed_in_the_segment_it_was_made_for() -> None:
+    """Not by the magic alone: with the magic forged, the CRC still tells the file ids apart."""
+    mine, other = Stamp(b"a" * 16), Stamp(b"b" * 16)
+    fields = {"kind": 1, "lsn": 5, "synced": 4, "group": 3, "term": 2, "index": 1}
+    header = other.encode(b"body", **fields)
+    assert mine.decode(mine.encode(b"body", **fields)) == other.decode(header)
+    assert mine.decode(header) is None
+    assert mine.decode(mine.magic + header[4:]) is None
+    assert 0 not in mine.magic
+
+
+@pytest.mark.parametrize(
+    ("lsn", "index", "message"), [(14, 13, "expected LSN 13"), (13, 15, "next entry is 13")]
+)
+def test_a_whole_record_that_does_not_follow_is_damage(lsn: int, index: int, message: str) -> None:
+    disk = SimDisk()
+    log = filled(disk, marked=False, segment_bytes=1_000_000)
+    stamp = log._segments[1].stamp
+    record = stamp.encode(b"x", kind=1, lsn=lsn, synced=0, group=7, term=1, index=index) + b"x"
+    end = HEADER_BLOCK + 12 * (HEADER_BYTES + 3000)
+    disk.names[ONE].data[end : end + len(record)] = record
+    with pytest.raises(LogDamaged, match=message):
+        reopened(disk, segment_bytes=1_000_000)
+
+
+def test_a_record_kind_of_a_newer_program_is_said_to_be_unknown() -> None:
+    disk = SimDisk()
+    log = filled(disk, marked=False, segment_bytes=1_000_000)
+    record = log._segments[1].stamp.encode(b"", kind=77, lsn=13, synced=0, group=7, term=1, index=1)
+    end = HEADER_BLOCK + 12 * (HEADER_BYTES + 3000)
+    disk.names[ONE].data[end : end + len(record)] = record
+    with pytest.raises(LogUnknown, match="kind 77"):
+        reopened(disk, segment_bytes=1_000_000)

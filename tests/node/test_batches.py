@@ -1,0 +1,147 @@
+"""A MessageBatch at the edge of the cluster (quorum/node/batches.py)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorum.node import batches
+from quorum.node.batches import BatchError, BatchLimits
+from quorum.v1 import queue_pb2 as pb
+from quorum_selectors import columns
+from quorum_selectors.wellknown import resolve_field_names
+
+LIMITS = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=4_000)
+ALL = resolve_field_names(["*", "header.priority", "properties.subject"])
+
+
+def batch(*bodies: bytes, **fields: object) -> pb.MessageBatch:
+    made = pb.MessageBatch(count=len(bodies), bodies=b"".join(bodies))
+    end = 0
+    for body in bodies:
+        end += len(body)
+        made.body_ends.append(end)
+    made.MergeFrom(pb.MessageBatch(**fields))
+    return made
+
+
+def check(made: pb.MessageBatch, kept: object = None, max_bytes: int = -1) -> batches.CheckedBatch:
+    return batches.check(made.SerializeToString(), LIMITS, kept, max_bytes)
+
+
+def refused(
+    made: pb.MessageBatch | bytes, reason: str, text: str, max_bytes: int = -1, kept: object = None
+) -> None:
+    data = made if isinstance(made, bytes) else made.SerializeToString()
+    with pytest.raises(BatchError, match=text) as caught:
+        batches.check(data, LIMITS, kept, max_bytes)
+    assert caught.value.reason == reason
+
+
+def test_a_plain_batch_is_counted() -> None:
+    checked = check(batch(b"one", b"", b"three"))
+    assert (checked.count, checked.size_bytes, checked.ttl_ms, checked.columns) == (3, 8, -1, b"")
+
+
+def test_rubbish_is_refused_with_a_reason() -> None:
+    refused(b"\xff\xff\xff", "bad_batch", "not a serialized MessageBatch")
+    refused(pb.MessageBatch(), "bad_batch", "0 messages")
+    refused(pb.MessageBatch(count=2, bodies=b"x", body_ends=[1]), "bad_batch", "1 body_ends for 2 messages")
+    refused(pb.MessageBatch(count=2, bodies=b"xy", body_ends=[2, 1]), "bad_batch", "last of body_ends is 1")
+    refused(
+        pb.MessageBatch(count=3, bodies=b"xy", body_ends=[2, 1, 2]), "bad_batch", "decreases at message 1"
+    )
+    refused(pb.MessageBatch(count=1, bodies=b"xy", body_ends=[1]), "bad_batch", "last of body_ends is 1")
+    refused(batch(b"x" * 51), "message_too_large", "message 0 .* has 51 bytes; allowed: 50")
+    refused(batch(*[b"x" * 45] * 100), "batch_too_large", "at most 4000")
+    refused(batch(*[b""] * 101), "bad_batch", "allowed: 1..100")
+    refused(batch(b"a", b"b", properties=[pb.Properties()]), "bad_batch", "1 properties for 2 messages")
+    both = batch(b"a", properties=[pb.Properties()], shared_properties=pb.Properties(subject="s"))
+    refused(both, "bad_batch", "exclude each other")
+    refused(batch(b"a", shared_properties=pb.Properties(priority=256)), "bad_batch", "allowed: 0..255")
+
+
+def test_equal_times_to_live_are_one_number() -> None:
+    assert check(batch(b"a", b"b", shared_properties=pb.Properties(ttl_ms=7))).ttl_ms == 7
+    each = [pb.Properties(ttl_ms=7), pb.Properties(ttl_ms=7)]
+    assert check(batch(b"a", b"b", properties=each)).ttl_ms == 7
+    each[1].ClearField("ttl_ms")
+    checked = check(batch(b"a", b"b", properties=each))
+    assert (checked.ttl_ms, tuple(checked.ttls_ms)) == (-1, (7, -1))
+
+
+def test_filter_fields_become_columns() -> None:
+    first = pb.Properties(subject="s", priority=3)
+    first.application_properties["colour"].text = "red"
+    first.application_properties["count"].integer = -5
+    first.application_properties["raw"].binary = b"\x00"
+    second = pb.Properties(correlation_id="not kept")
+    second.application_properties["colour"].boolean = True
+    checked = check(batch(b"a", b"b", properties=[first, second]), kept=ALL)
+    rows = columns.decode(checked.columns, 2)
+    assert dict(rows.row(0)) == {
+        "header.priority": 3,
+        "properties.subject": "s",
+        "application-properties.colour": "red",
+        "application-properties.count": -5,
+    }
+    assert dict(rows.row(1)) == {"application-properties.colour": True}
+
+
+def test_shared_fields_are_one_row() -> None:
+    checked = check(batch(b"a", b"b", shared_properties=pb.Properties(subject="s")), kept=ALL)
+    rows = columns.decode(checked.columns, 2)
+    assert dict(rows.row(0)) == dict(rows.row(1)) == {"properties.subject": "s"}
+
+
+def test_too_much_metadata_is_refused_before_the_log() -> None:
+    made = batch(b"a", b"b", properties=[pb.Properties(), pb.Properties(subject="x" * 200)])
+    refused(made, "metadata_too_large", "message 1 .* allows 100", max_bytes=100, kept=ALL)
+    assert check(made, kept=ALL).count == 2
+
+
+bodies = st.lists(st.binary(max_size=20), min_size=1, max_size=12)
+
+
+@given(bodies, st.data())
+def test_as_many_messages_fit_as_their_bodies_allow(given_bodies: list[bytes], data: st.DataObject) -> None:
+    stored = batches.StoredBatch(batch(*given_bodies).SerializeToString())
+    first = data.draw(st.integers(0, len(given_bodies) - 1))
+    count = data.draw(st.integers(1, len(given_bodies) - first))
+    max_bytes = data.draw(st.integers(0, 60))
+    fitting = stored.fitting(first, count, max_bytes)
+    assert 1 <= fitting <= count
+    sizes = [len(body) for body in given_bodies]
+    assert fitting == 1 or sum(sizes[first : first + fitting]) <= max_bytes
+    assert fitting == count or sum(sizes[first : first + fitting + 1]) > max_bytes
+
+
+KINDS = st.sampled_from(["none", "shared a", "shared b", "each"])
+
+
+@given(st.lists(st.tuples(bodies, KINDS, st.data()), min_size=1, max_size=4))
+def test_a_built_batch_keeps_bodies_and_properties(
+    parts: list[tuple[list[bytes], str, st.DataObject]],
+) -> None:
+    builder, expected = batches.BatchBuilder(), []
+    for part, kind, data in parts:
+        if kind == "none":
+            made, subjects = batch(*part), [""] * len(part)
+        elif kind == "each":
+            subjects = [str(i) for i in range(len(part))]
+            made = batch(*part, properties=[pb.Properties(subject=s) for s in subjects])
+        else:
+            subjects = [kind] * len(part)
+            made = batch(*part, shared_properties=pb.Properties(subject=kind))
+        first = data.draw(st.integers(0, len(part) - 1))
+        count = data.draw(st.integers(1, len(part) - first))
+        builder.add(batches.StoredBatch(made.SerializeToString()), first, count)
+        expected += list(zip(part, subjects, strict=True))[first : first + count]
+    built = builder.build()
+    assert builder.count == pb.MessageBatch.FromString(built).count == len(expected)
+    assert builder.size_bytes >= sum(len(body) for body, _ in expected)
+    assert len(built) <= builder.size_bytes + 16 * (len(expected) + 1), (
+        "its weight is what it takes to send it"
+    )
+    assert [(body, properties.subject) for body, properties in batches.messages(built)] == expected

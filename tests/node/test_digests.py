@@ -1,0 +1,52 @@
+"""Members compare what they have made of the same entries (quorum/node/digests.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorum.node.digests import EVERY, KEPT, Digests, Diverged, decode_claim
+from quorum.node.leases import PeerFrameError
+
+
+def test_only_every_thousandth_entry_is_claimed() -> None:
+    digests = Digests(3)
+    assert digests.applied(EVERY + 1, 5) is None
+    claim = digests.applied(2 * EVERY, 5)
+    assert claim is not None
+    assert decode_claim(claim) == (3, 2 * EVERY, 5)
+
+
+def test_equal_hashes_agree_in_either_order() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 5)
+    digests.claim("n1", 2 * EVERY, 6)
+    digests.applied(2 * EVERY, 6)
+
+
+def test_a_member_that_differs_stops_when_it_hears_the_leaders_hash() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    with pytest.raises(Diverged, match="group 3, entry 1000: hash 00000005 here, 00000006 at its leader n1"):
+        digests.claim("n1", EVERY, 6)
+
+
+def test_a_member_that_lags_stops_when_it_gets_there() -> None:
+    digests = Digests(3)
+    digests.claim("n1", EVERY, 6)
+    with pytest.raises(Diverged):
+        digests.applied(EVERY, 5)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    digests = Digests(3)
+    for number in range(1, 100):
+        digests.claim("n1", number * EVERY, 1)
+        digests.applied((100 + number) * EVERY, 1)
+    assert len(digests.own) == len(digests.claimed) == KEPT
+
+
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_a_claim_of_another_size_is_refused(size: int) -> None:
+    with pytest.raises(PeerFrameError):
+        decode_claim(bytes(size))

@@ -1,0 +1,110 @@
+"""Who may deliver, and when a node may be declared down (quorum/node/leases.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+
+LEASE, STEP_DOWN = 4_000, 1_000
+
+
+def leases(me: int = 1, peers: tuple[int, ...] = (2, 3)) -> Leases:
+    return Leases(me, peers, LEASE, STEP_DOWN)
+
+
+def answer(sent_ms: int, leader: int, term: int = 5) -> HeartbeatAnswer:
+    return HeartbeatAnswer(sent_ms, {1: (leader, term)})
+
+
+def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
+    one = leases()
+    one.answered(2, answer(1_000, leader=2))
+    assert one.held_until(1, leader=2, term=5) == 1_000 + LEASE
+
+
+def test_only_the_leader_itself_renews_a_lease() -> None:
+    one = leases()
+    one.answered(3, answer(1_000, leader=2))
+    assert one.held_until(1, leader=2, term=5) == 0
+
+
+def test_an_answer_of_another_term_renews_nothing() -> None:
+    one = leases()
+    one.answered(2, answer(1_000, leader=2, term=4))
+    assert one.held_until(1, leader=2, term=5) == 0
+
+
+def test_without_a_leader_there_is_no_lease() -> None:
+    assert leases().held_until(1, leader=0, term=5) == 0
+
+
+def test_a_leader_holds_its_own_lease_by_a_majority() -> None:
+    one = leases()
+    assert one.held_until(1, leader=1, term=5) == 0
+    one.answered(2, answer(1_000, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 1_000 + LEASE
+    one.answered(3, answer(1_500, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 1_500 + LEASE
+
+
+def test_with_five_members_a_leader_needs_two_others() -> None:
+    one = leases(peers=(2, 3, 4, 5))
+    one.answered(2, answer(1_000, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 0
+    one.answered(3, answer(1_500, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 1_000 + LEASE
+
+
+def test_a_late_answer_does_not_shorten_a_lease() -> None:
+    one = leases()
+    one.answered(2, answer(2_000, leader=2))
+    one.answered(2, answer(1_000, leader=2))
+    assert one.held_until(1, leader=2, term=5) == 2_000 + LEASE
+
+
+def test_a_single_member_needs_nobody() -> None:
+    assert leases(peers=()).held_until(1, leader=1, term=5) > 1 << 60
+
+
+def test_a_silent_node_is_down_after_lease_and_drift() -> None:
+    one = leases()
+    one.elected(1, 0)
+    one.hear(2, boot=7, now_ms=100_000)
+    assert not one.is_down(1, 2, 7, 100_000 + LEASE + DRIFT_MS)
+    assert one.is_down(1, 2, 7, 100_001 + LEASE + DRIFT_MS)
+
+
+def test_a_new_leader_waits_until_leases_of_earlier_leaders_have_ended() -> None:
+    one = leases()
+    one.hear(2, boot=7, now_ms=0)
+    one.elected(1, 100_000)
+    assert not one.is_down(1, 2, 7, 100_000 + LEASE + STEP_DOWN + DRIFT_MS)
+    assert one.is_down(1, 2, 7, 100_001 + LEASE + STEP_DOWN + DRIFT_MS)
+
+
+def test_a_newer_process_proves_that_the_older_is_gone() -> None:
+    one = leases()
+    one.elected(1, 0)
+    one.hear(2, boot=8, now_ms=10)
+    assert one.is_down(1, 2, 7, 11)
+    assert not one.is_down(1, 2, 8, 11)
+
+
+def test_a_node_never_heard_of_is_down_in_the_end() -> None:
+    one = leases()
+    one.elected(1, 1_000)
+    assert one.is_down(1, 3, 1, 1_001 + LEASE + STEP_DOWN + DRIFT_MS)
+
+
+def test_frames_survive_the_wire() -> None:
+    beat = Heartbeat(1, 2, 3)
+    assert Heartbeat.decode(beat.encode()) == beat
+    full = HeartbeatAnswer(9, {0: (1, 2), 3: (0, 4)})
+    assert HeartbeatAnswer.decode(full.encode()) == full
+
+
+@pytest.mark.parametrize("cut", range(len(HeartbeatAnswer(9, {0: (1, 2)}).encode())))
+def test_a_cut_answer_is_refused(cut: int) -> None:
+    with pytest.raises(PeerFrameError):
+        HeartbeatAnswer.decode(HeartbeatAnswer(9, {0: (1, 2)}).encode()[:cut])

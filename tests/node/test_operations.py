@@ -1,0 +1,103 @@
+"""The wire form of operations (quorum/node/operations.py): every command survives it, rubbish is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fifo import commands as c
+from quorum.node import operations as op
+
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+ms = st.integers(-1, 2**53)
+tag = st.text(max_size=40)
+ranges = st.lists(st.tuples(u64, u64), max_size=5).map(tuple)
+config = st.builds(
+    c.QueueConfig,
+    name=tag,
+    filter_enabled=st.booleans(),
+    filter_field_names=st.lists(tag, max_size=4).map(tuple),
+    filter_max_in_memory_bytes_per_msg=ms,
+    max_length=ms,
+    overflow=st.sampled_from(op.OVERFLOWS),
+    message_ttl_ms=ms,
+    delivery_limit=ms,
+)
+settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
+commands = st.one_of(
+    st.builds(c.RegisterProducer, st.builds(c.Address, u32, u64, u64)),
+    st.builds(c.CloseSession),
+    st.builds(c.NodeDown, u32, u64),
+    st.builds(c.Attach, u64, tag, st.binary(max_size=50), u64),
+    st.builds(c.Credit, u64, tag, u64, st.booleans()),
+    st.builds(c.Cancel, u64, tag, st.booleans()),
+    st.builds(c.Get, u64, u32, st.booleans()),
+    st.builds(c.Settle, **settle_fields),
+    st.builds(c.Return, **settle_fields),
+    st.builds(c.Discard, **settle_fields),
+    st.builds(c.Modify, **settle_fields, delivery_failed=st.booleans(), undeliverable_here=st.booleans()),
+    st.builds(c.CreateQueue, u64, config),
+    st.builds(c.UpdateConfig, u64, config),
+    st.builds(c.DeleteQueue, u64),
+    st.builds(c.Purge, u64),
+    st.builds(c.Wake),
+    st.builds(c.SetVersion, u64),
+)
+origins = st.none() | st.builds(c.Origin, st.binary(min_size=16, max_size=16), u32, u64)
+
+
+def entry(*operations: bytes) -> bytes:
+    return b"".join(op.command_parts(operations, 77, 1))
+
+
+@given(commands, origins)
+def test_every_command_survives_the_wire(command: c.Command, origin: c.Origin | None) -> None:
+    [decoded] = op.Command(entry(op.encode(command, origin))).decode()
+    assert decoded == c.Operation(0, origin, command)
+
+
+@given(u64, u64, u64, st.lists(ms, min_size=1, max_size=5), st.binary(max_size=30), st.binary(max_size=30))
+def test_an_enqueue_survives_and_its_batch_is_found(
+    queue: int, first: int, lowest: int, ttls: list[int], columns: bytes, batch: bytes
+) -> None:
+    command = c.Enqueue(queue, first, lowest, len(ttls), len(batch), -1, tuple(ttls), columns)
+    origin = c.Origin(bytes(16), 1, 2)
+    body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
+    decoded = body.decode()[1].command
+    assert isinstance(decoded, c.Enqueue)
+    assert (decoded.queue, decoded.first_client_sequence, decoded.lowest_unconfirmed) == (
+        queue,
+        first,
+        lowest,
+    )
+    assert (decoded.count, decoded.size_bytes, tuple(decoded.ttls_ms)) == (len(ttls), len(batch), tuple(ttls))
+    assert bytes(decoded.columns) == columns
+    assert bytes(op.batch_of(body.operation(1))) == batch
+    assert bytes(op.columns_of(body.operation(1))) == columns
+    assert op.count_of(body.operation(1)) == len(ttls)
+
+
+def test_a_command_carries_time_and_version() -> None:
+    body = op.Command(entry(op.encode(c.Wake(), None)))
+    assert (body.now_ms, body.version, body.count) == (77, 1, 1)
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_refused_with_one_error(data: bytes) -> None:
+    try:
+        op.Command(data).decode()
+    except op.OperationError:
+        pass
+
+
+@given(commands, st.data())
+def test_a_cut_command_is_refused(command: c.Command, data: st.DataObject) -> None:
+    whole = entry(op.encode(command, None))
+    with pytest.raises(op.OperationError):
+        op.Command(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_no_batch_is_found_in_what_is_no_enqueue() -> None:
+    with pytest.raises(op.OperationError, match="no enqueue"):
+        op.batch_of(memoryview(op.encode(c.Wake(), None)))

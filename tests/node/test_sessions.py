@@ -1,0 +1,100 @@
+"""A session's conversation with a group: numbers, answers, repeats (quorum/node/sessions.py)."""
+
+from __future__ import annotations
+
+from fifo.commands import Address, Purge
+from fifo.effects import Done, Ok, Refused
+from quorum.node.operations import Command, command_parts
+from quorum.node.sessions import Conversation, Session
+
+ADDRESS = Address(1, 2, 3)
+
+
+def conversation() -> Conversation:
+    talk = Conversation(1, b"p" * 16, 1, ADDRESS)
+    talk.start()
+    return talk
+
+
+def numbers(operations: list[bytes]) -> list[int]:
+    decoded = Command(b"".join(command_parts(operations, 0, 1))).decode()
+    return [each.origin.n for each in decoded if each.origin is not None]
+
+
+def sent_again(talk: Conversation) -> list[bytes]:
+    talk.rewind()
+    return sent(talk)
+
+
+def sent(talk: Conversation) -> list[bytes]:
+    operations = []
+    while talk.has_unsent:
+        operations.append(talk.send_next())
+    return operations
+
+
+def test_operations_are_numbered_densely_after_the_registration() -> None:
+    talk = conversation()
+    talk.number(Purge(1), "a")
+    talk.number(Purge(1), "b")
+    assert numbers(sent_again(talk)) == [0, 1, 2]
+
+
+def test_what_is_answered_is_not_sent_again() -> None:
+    talk = conversation()
+    talk.number(Purge(1), "a")
+    talk.number(Purge(1), "b")
+    assert talk.answer(0, Ok()) == (True, None)
+    assert talk.answer(1, Ok()) == (True, "a")
+    assert numbers(sent_again(talk)) == [2]
+
+
+def test_a_repeat_and_a_gap_answer_nothing() -> None:
+    talk = conversation()
+    talk.answer(0, Ok())
+    talk.number(Purge(1), "a")
+    assert talk.answer(0, Done()) == (False, None)
+    assert talk.answer(1, Refused("gap", "")) == (False, None)
+    assert talk.answer(1, Refused("not_found", "")) == (True, "a")
+
+
+def test_a_session_talks_to_each_group_by_itself() -> None:
+    session = Session(1, b"p" * 16, 1, ADDRESS)
+    one = session.conversation(1)
+    assert numbers(sent(one)) == [0]
+    assert session.conversation(1) is one
+    assert not sent(one)
+    other = session.conversation(2)
+    assert other is not one
+    assert numbers(sent(other)) == [0]
+
+
+def test_closing_tells_every_group_and_is_finished_when_all_have_heard() -> None:
+    session = Session(1, b"p" * 16, 1, ADDRESS)
+    for group in (1, 2):
+        session.conversation(group).answer(0, Ok())
+    assert [each.group for each in session.close()] == [1, 2]
+    assert not session.is_finished()
+    session.conversations[1].answer(1, Ok())
+    session.conversations[2].answer(1, Ok())
+    assert session.is_finished()
+
+
+def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:
+    talk = conversation()
+    for token in "abc":
+        talk.number(Purge(1), token)
+    sizes = [talk.next_size()]
+    talk.send_next()
+    sizes.append(talk.next_size())
+    talk.send_next()
+    assert talk.in_flight_bytes == sum(sizes)
+    talk.answer(0, Ok())
+    assert talk.in_flight_bytes == sizes[1]
+    talk.rewind()
+    assert (talk.in_flight_bytes, talk.has_unsent) == (0, True)
+    assert talk.answer(1, Ok()) == (True, "a"), "the first sending had arrived after all"
+    assert numbers(sent(talk)) == [2, 3]
+    talk.answer(2, Ok())
+    talk.answer(3, Ok())
+    assert (talk.in_flight_bytes, talk.sent_count) == (0, 0)

@@ -1,0 +1,257 @@
+"""Found by hunting (quorum/node): each of these once cost a message, a lease, memory or a member."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import AttachedReply, Confirmed, Refused
+from quorum.node import events as ev
+from quorum.node.leases import HeartbeatAnswer, Leases
+from quorum.node.member import KIND_PROPOSE, KIND_RAFT, Frame
+from quorum.node.operations import MAX_OPERATION_BYTES
+from quorum.replication.group import GroupConfig
+from support.cluster import Cluster, Session, batch, enqueue
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.ready()
+    return made
+
+
+def end_declarations(cluster: Cluster) -> None:
+    """The cluster's own sessions are ended, so that those of the test are the only ones."""
+    for name, number in list(cluster.sessions):
+        cluster.submit(name, ev.EndSession(number))
+    cluster.run(300)
+    assert not any(member.sessions for member in cluster.members.values())
+
+
+def confirm(cluster: Cluster, session: Session, last: int) -> None:
+    cluster.until(lambda: len(session.confirmed()) >= last, f"{last} confirms")
+
+
+# ---- sessions
+
+
+def test_a_session_replaced_at_its_own_node_is_forgotten_and_sends_nothing_more(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    end_declarations(cluster)
+    older = Session(cluster, "n1")
+    older.publish(group, queue, b"one")
+    confirm(cluster, older, 1)
+    newer = Session(cluster, "n1", older.producer, epoch=2)
+    newer.publish(group, queue, b"one")
+    confirm(cluster, newer, 1)
+    assert older.ended == "fenced"
+    cluster.run(500)
+    assert list(cluster.members["n1"].sessions) == [newer.number]
+    before = cluster.members["n1"].replicas[group].raft.last_index
+    cluster.run(5_000)
+    assert cluster.members["n1"].replicas[group].raft.last_index == before, "an idle group's log grows"
+
+
+def test_a_session_that_closes_while_its_successor_works_is_forgotten(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    end_declarations(cluster)
+    older = Session(cluster, "n1")
+    older.publish(group, queue, b"one")
+    confirm(cluster, older, 1)
+    cluster.submit("n1", ev.EndSession(older.number))
+    newer = Session(cluster, "n1", older.producer, epoch=2)
+    newer.publish(group, queue, b"two")
+    cluster.run(500)
+    assert list(cluster.members["n1"].sessions) == [newer.number]
+
+
+def test_a_session_that_never_spoke_to_a_group_is_forgotten(cluster: Cluster) -> None:
+    silent = Session(cluster, "n1")
+    cluster.run(50)
+    cluster.submit("n1", ev.EndSession(silent.number))
+    cluster.run(50)
+    assert silent.number not in cluster.members["n1"].sessions
+
+
+def test_a_closed_session_keeps_no_batches_while_its_group_has_no_leader(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    end_declarations(cluster)
+    cluster.isolate("n1")
+    session = Session(cluster, "n1")
+    cluster.until(lambda: cluster.members["n1"].replicas[group].raft.leader is None, "n1 knows no leader")
+    session.publish(group, queue, bytes(100_000))
+    cluster.run(50)
+    cluster.submit("n1", ev.EndSession(session.number))
+    cluster.run(50)
+    (kept,) = cluster.members["n1"].sessions.values()
+    assert sum(len(sent.data) for sent in kept.conversations[group].unanswered) < 1_000
+    cluster.heal()
+    cluster.until(lambda: not cluster.members["n1"].sessions, "the group hears of the end")
+    info = cluster.members["n1"].queue_machine(group).info(queue)
+    assert info is not None
+    assert info.total == 0, "what nobody was told about may be missing, and is"
+
+
+def test_sessions_whose_answers_a_snapshot_replaced_end_and_are_forgotten() -> None:
+    cluster = Cluster(raft=GroupConfig(keep_entries=20), snapshot_bytes=20_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    end_declarations(cluster)
+    leader = cluster.leader(group)
+    assert leader is not None
+    away = next(name for name in cluster.names if name != leader)
+    there = Session(cluster, away)
+    assert isinstance(there.call(group, c.Attach(queue, "c", b"", 0)), AttachedReply)
+    there.publish(group, queue, b"sent, and its answer never seen")
+    cluster.step(away)
+    cluster.isolate(away)
+    producer = Session(cluster, leader)
+    for number in range(150):
+        producer.publish(group, queue, b"%d" % number, bytes(500))
+        cluster.run(40)  # long enough for the leader to declare the other's process down
+    confirm(cluster, producer, 300)
+    assert cluster.members[leader].queue_machine(group).departed_boot(cluster.members[away].me) > 0
+    cluster.heal()
+    cluster.until(lambda: there.ended is not None, "the session ends")
+    cluster.until(lambda: not cluster.members[away].sessions, "and is forgotten")
+    again = Session(cluster, away)
+    reply = again.call(group, enqueue(queue, 1, [b"x"]), batch([b"x"]))
+    assert isinstance(reply, Confirmed), (
+        "the snapshot says that this process was declared down: it needs a new name"
+    )
+
+
+# ---- leases
+
+
+def leaders_differ() -> tuple[Cluster, dict[str, tuple[int, int]]]:
+    """A cluster in which two members lead a queue's group each; leader -> (group, queue)."""
+    for seed in range(1, 50):
+        cluster = Cluster(seed=seed)
+        cluster.ready()
+        places: dict[str, tuple[int, int]] = {}
+        for number in range(3):
+            group, queue = cluster.declare(f"q{number}")
+            places[cluster.leader(group) or ""] = group, queue
+        if len(places) == 2:
+            return cluster, places
+    raise AssertionError("no seed gives two leaders")
+
+
+def test_being_declared_down_in_one_group_ends_nothing_in_another() -> None:
+    cluster, places = leaders_differ()
+    cut_from, other_leader = places
+    (cut_group, cut_queue), (group, queue) = places.values()
+    (name,) = set(cluster.names) - set(places)
+    holder, lost = Session(cluster, name), Session(cluster, name)
+    assert isinstance(holder.call(group, c.Attach(queue, "c", b"", 10)), AttachedReply)
+    assert isinstance(lost.call(cut_group, c.Attach(cut_queue, "c", b"", 10)), AttachedReply)
+    cluster.cut(name, cut_from)
+    cluster.run(9_000)
+    member = cluster.members[name]
+    assert cluster.members[cut_from].queue_machine(cut_group).departed_boot(member.me) >= member.config.boot
+    cluster.heal()
+    cluster.until(lambda: lost.ended is not None, "the group that declared it down says so")
+    cluster.run(3_000)
+    assert member.boot > member.config.boot
+    assert cluster.members[other_leader].queue_machine(group).departed_boot(member.me) == -1
+    assert holder.ended is None
+
+
+def test_a_session_of_a_fenced_process_name_hears_that_the_node_was_down() -> None:
+    cluster, places = leaders_differ()
+    cut_from = next(iter(places))
+    (cut_group, cut_queue), (group, queue) = places.values()
+    (name,) = set(cluster.names) - set(places)
+    session, first = Session(cluster, name), Session(cluster, name)
+    assert isinstance(session.call(group, enqueue(queue, 1, [b"x"]), batch([b"x"])), Confirmed)
+    assert isinstance(first.call(cut_group, c.Attach(cut_queue, "c", b"", 10)), AttachedReply)
+    cluster.cut(name, cut_from)
+    cluster.run(9_000)
+    cluster.heal()
+    cluster.until(lambda: first.ended is not None, "the node hears that it was declared down")
+    cluster.ready()
+    assert session.call(cut_group, enqueue(cut_queue, 2, [b"y"]), batch([b"y"])) is None
+    assert session.ended == "node_down", "not fenced: no other session has taken over"
+
+
+def test_the_end_of_a_lease_is_told_before_its_renewal(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, _ = cluster.declare("orders")
+    name = next(name for name in cluster.names if name != cluster.leader(group))
+    told: list[ev.Output] = []
+    hear = cluster._hear
+
+    def record(node: str, output: ev.Output) -> None:
+        if node == name and isinstance(output, (ev.LeaseLapsed, ev.LeaseGranted)) and output.group == group:
+            told.append(output)
+        hear(node, output)
+
+    monkeypatch.setattr(cluster, "_hear", record)
+    cluster.paused.add(name)
+    cluster.run(10_000)
+    cluster.paused.clear()
+    cluster.until(lambda: cluster.may_deliver(name, group), "a lease again")
+    assert isinstance(told[0], ev.LeaseLapsed)
+    assert [type(each) for each in told].count(ev.LeaseLapsed) == 1
+
+
+def test_a_leader_grants_leases_on_what_a_majority_said_lately_only() -> None:
+    leases = Leases(1, (2, 3, 4, 5), lease_ms=4_000, step_down_ms=1_500)
+    leases.answered(2, HeartbeatAnswer(10_000, {7: (1, 3)}))
+    assert not leases.may_grant(7, 3, 10_001), "two of five"
+    leases.answered(3, HeartbeatAnswer(10_200, {7: (1, 3)}))
+    assert leases.may_grant(7, 3, 11_499)
+    assert not leases.may_grant(7, 3, 11_500), "the successor may have been elected 1,500 ms ago"
+    assert not leases.may_grant(7, 4, 10_300), "said in another term"
+
+
+# ---- frames
+
+
+def test_a_frame_that_does_not_decode_is_dropped(cluster: Cluster) -> None:
+    member = cluster.members["n1"]
+    for data in (b"", struct.pack("<I", 1), struct.pack("<I", 1) + b"\xff\xff"):
+        member.step(cluster.now_ms, [Frame("n2", KIND_RAFT, data)], [])
+    assert member.malformed_frames == 3
+
+
+def test_an_operation_that_no_follower_would_take_is_not_written(cluster: Cluster) -> None:
+    leader = cluster.members[cluster.leader(1) or ""]
+    peer = next(name for name in cluster.names if name != leader.config.name)
+    size = MAX_OPERATION_BYTES + 1
+    frame = Frame(peer, KIND_PROPOSE, struct.pack("<II", 1, size) + bytes(size))
+    leader.step(cluster.now_ms, [frame], [])
+    assert leader.malformed_frames == 1
+    assert not leader.replicas[1].pending
+
+
+def test_a_queue_that_was_deleted_again_is_not_waited_for(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    member = cluster.members["n1"]
+    member.replicas[group].pending.clear()
+    for each in cluster.members.values():
+        each.queue_machine(group).apply(
+            c.Meta(1 << 40, 1, 1 << 50, 1), [c.Operation(0, None, c.DeleteQueue(queue))]
+        )
+    token = object()
+    outputs = member.step(cluster.now_ms, [], [ev.AwaitQueue(group, queue, True, token)])
+    assert ev.Told(token, True) in outputs
+
+
+def test_a_registration_that_is_refused_ends_the_session(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, queue = cluster.declare("orders")
+    end_declarations(cluster)
+    monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 1)
+    first, second = Session(cluster, "n1"), Session(cluster, "n2")
+    assert not isinstance(first.call(group, c.Attach(queue, "c", b"", 0)), Refused)
+    second.call(group, c.Attach(queue, "c", b"", 0))
+    assert second.ended == "limit"
+    cluster.run(100)
+    assert not cluster.members["n2"].sessions

@@ -1,0 +1,484 @@
+"""The peers' network on real sockets of this machine: who gets in, what comes through, what keeps a link alive.
+
+Each network is polled by the test itself, without waiting, until what is awaited has come; DEADLINE_S only ends a test
+that hangs.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from quorum.log.record import crc32c, extend_crc32c
+from quorum.replication import connection as connection_module
+from quorum.replication.connection import KIND_PING, PeerNetwork
+from quorum.replication.errors import WireError
+from quorum.replication.handshake import (
+    ANSWER_BYTES,
+    HELLO_BYTES,
+    HandshakeError,
+    Identity,
+)
+from quorum.replication.wire import MAX_FRAME_BYTES, FrameReader, SendQueue, frame_header
+
+DEADLINE_S = 20.0
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+class Cluster:
+    """Networks on free ports of this machine, with a clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.networks: dict[str, PeerNetwork] = {}
+        self.frames: dict[str, list[tuple[str, int, bytes]]] = {}
+        self._sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("a", "b", "c")}
+        self.members = {name: each.getsockname()[:2] for name, each in self._sockets.items()}
+
+    def add(
+        self,
+        name: str,
+        *,
+        secret: bytes = SECRET,
+        cluster: str = "test",
+        boot: int = 1,
+        network_class: type[PeerNetwork] = PeerNetwork,
+    ) -> PeerNetwork:
+        listener = self._sockets.pop(name, None)
+        if listener is None:
+            listener = socket.create_server(self.members[name])
+        made = network_class(
+            name, boot, self.members, secret, cluster, clock=lambda: self.now, listener=listener
+        )
+        self.networks[name] = made
+        self.frames[name] = []
+        return made
+
+    def poll(self) -> None:
+        for name, network in self.networks.items():
+            network.flush()
+            self.frames[name] += network.poll(0.0)
+
+    def until(self, done: Callable[[], bool], *, passes_s: float = 0.01) -> None:
+        limit = time.monotonic() + DEADLINE_S
+        while not done():
+            assert time.monotonic() < limit, "nothing came of it"
+            self.now += passes_s
+            self.poll()
+            time.sleep(0.001)
+
+    def connected(self, one: str, other: str) -> bool:
+        return self.networks[one].connected(other) and self.networks[other].connected(one)
+
+    def close(self) -> None:
+        for network in self.networks.values():
+            network.close()
+        for each in self._sockets.values():
+            each.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.close()
+
+
+def pair(cluster: Cluster) -> tuple[PeerNetwork, PeerNetwork]:
+    one, other = cluster.add("a"), cluster.add("b")
+    cluster.until(lambda: cluster.connected("a", "b"))
+    return one, other
+
+
+def dial(cluster: Cluster, name: str = "a") -> socket.socket:
+    made = socket.create_connection(cluster.members[name], timeout=DEADLINE_S)
+    made.settimeout(DEADLINE_S)
+    return made
+
+
+def receive(cluster: Cluster, stranger: socket.socket, count: int) -> bytes:
+    stranger.setblocking(False)
+    data = b""
+    limit = time.monotonic() + DEADLINE_S
+    while len(data) < count and time.monotonic() < limit:
+        cluster.poll()
+        try:
+            part = stranger.recv(count - len(data))
+        except BlockingIOError:
+            time.sleep(0.001)
+            continue
+        if not part:
+            break
+        data += part
+    return data
+
+
+def is_closed(cluster: Cluster, stranger: socket.socket) -> bool:
+    stranger.setblocking(False)
+    cluster.poll()
+    try:
+        return stranger.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+# ---- what comes through
+
+
+def test_three_members_connect_and_exchange_frames(cluster: Cluster) -> None:
+    for name in "abc":
+        cluster.add(name)
+    cluster.until(lambda: all(cluster.connected(one, other) for one, other in ("ab", "ac", "bc")))
+    big = random.Random(1).randbytes(5 << 20)
+    for sender in "abc":
+        for receiver in "abc":
+            if sender != receiver:
+                cluster.networks[sender].send(receiver, 0, [b"\1\0\0\0", sender.encode()])
+                cluster.networks[sender].send(receiver, 3, [big, b"", sender.encode()])
+                cluster.networks[sender].send(receiver, 4, [])
+    cluster.until(lambda: all(len(frames) == 6 for frames in cluster.frames.values()))
+    for name, frames in cluster.frames.items():
+        for sender in set("abc") - {name}:
+            from_sender = [(kind, data) for peer, kind, data in frames if peer == sender]
+            tail = sender.encode()
+            assert from_sender == [(0, b"\1\0\0\0" + tail), (3, big + tail), (4, b"")]
+
+
+def test_many_frames_of_all_sizes_keep_their_order(cluster: Cluster) -> None:
+    one, _ = pair(cluster)
+    chance = random.Random(2)
+    sent = [chance.randbytes(chance.choice((0, 1, 8, 9, 10, 100, 5000, 300_000))) for _ in range(300)]
+    for data in sent:
+        one.send("b", 7, [data[:3], data[3:]])
+        if chance.random() < 0.1:
+            cluster.poll()
+    cluster.until(lambda: len(cluster.frames["b"]) == len(sent))
+    assert [data for _, _, data in cluster.frames["b"]] == sent
+
+
+def test_without_a_connection_frames_are_gone(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    assert not network.send("b", 0, [b"x"])
+    assert not network.connected("b")
+    with pytest.raises(ValueError, match="kind"):
+        network.send("b", KIND_PING, [])
+
+
+def test_what_waits_for_a_peer_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = pair(cluster)
+    monkeypatch.setattr(connection_module, "MAX_QUEUED_BYTES", 1 << 20)
+    while one.connected("b"):
+        one.send("b", 1, [bytes(100_000)])  # nobody writes or reads meanwhile
+    assert one.stats.overflows == 1
+    assert one.events()[-1] == ("b", False)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    one.send("b", 1, [b"after"])
+    cluster.until(lambda: ("a", 1, b"after") in cluster.frames["b"])
+
+
+def test_a_member_that_starts_again_is_connected_again(cluster: Cluster) -> None:
+    one, other = pair(cluster)
+    assert (one.events(), other.events()) == ([("b", True)], [("a", True)])
+    other.close()
+    del cluster.networks["b"]
+    cluster.until(lambda: not one.connected("b"))
+    other = cluster.add("b", boot=2)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert one.events() == [("b", False), ("b", True)]
+    other.close()
+    del cluster.networks["b"]
+    one.close()
+    one = cluster.add("a", boot=5)
+    cluster.add("b", boot=3)
+    cluster.until(lambda: cluster.connected("a", "b"))
+
+
+def test_members_may_be_given_by_name(cluster: Cluster) -> None:
+    cluster.members["a"] = ("localhost", cluster.members["a"][1])
+    pair(cluster)
+
+
+def test_wake_ends_a_wait_from_another_thread(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    waker = threading.Timer(0.05, network.wake)
+    waker.start()
+    began = time.monotonic()
+    assert network.poll(DEADLINE_S) == []
+    assert time.monotonic() - began < DEADLINE_S / 2
+    waker.join()
+    for _ in range(100_000):
+        network.wake()  # a full pipe is no error
+
+
+# ---- D13: idle links
+
+
+class Silent(PeerNetwork):
+    """Keeps no link alive."""
+
+    ping_after_s = float("inf")
+
+
+@pytest.mark.parametrize(("network_class", "survives"), [(Silent, False), (PeerNetwork, True)])
+def test_d13_an_idle_link_stays_open(
+    cluster: Cluster, network_class: type[PeerNetwork], survives: bool
+) -> None:
+    for name in "ab":
+        cluster.add(name, network_class=network_class)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    lost = cluster.networks["a"].stats
+    end = cluster.now + 20.0
+    cluster.until(lambda: cluster.now >= end, passes_s=0.2)
+    assert (lost.lost == 0) is survives
+    if survives:
+        cluster.networks["a"].send("b", 0, [b"vote for me"])
+        cluster.until(lambda: cluster.frames["b"] == [("a", 0, b"vote for me")])
+
+
+def test_a_peer_that_says_nothing_any_more_is_given_up(cluster: Cluster) -> None:
+    one, _ = pair(cluster)
+    del_b = cluster.networks.pop("b")  # its process hangs: nobody polls it
+    cluster.until(lambda: not one.connected("b"), passes_s=0.2)
+    del_b.close()
+
+
+# ---- who gets in
+
+
+def test_a_wrong_secret_is_refused_on_both_ends(cluster: Cluster) -> None:
+    one = cluster.add("a")
+    other = cluster.add("b", secret=SECRET[::-1])
+    cluster.until(lambda: other.stats.refused_handshakes >= 2)
+    assert (one.stats.connected, other.stats.connected) == (0, 0)
+
+
+def test_another_cluster_is_refused(cluster: Cluster) -> None:
+    one = cluster.add("a")
+    cluster.add("b", cluster="other")
+    cluster.until(lambda: one.stats.refused_handshakes >= 2)
+    assert one.stats.connected == 0
+
+
+def test_a_dialer_without_the_secret_gets_no_further_than_the_proof(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    fake = Identity("b", 9, SECRET[::-1], "test")
+    stranger = dial(cluster)
+    hello = fake.hello("a", bytes(32))
+    stranger.sendall(hello)
+    answer = receive(cluster, stranger, ANSWER_BYTES)
+    stranger.sendall(fake.prove(b"dialer", hello, answer[:HELLO_BYTES]))
+    cluster.until(lambda: is_closed(cluster, stranger))
+    assert not network.connected("b")
+    stranger.close()
+
+
+def test_a_recorded_handshake_cannot_be_replayed(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    real = Identity("b", 9, SECRET, "test")
+    hello = real.hello("a", bytes(32))
+    first = dial(cluster)
+    first.sendall(hello)
+    answer = receive(cluster, first, ANSWER_BYTES)
+    proof = real.prove(b"dialer", hello, answer[:HELLO_BYTES])
+    first.sendall(proof)
+    cluster.until(lambda: network.connected("b"))
+    first.close()
+    cluster.until(lambda: not network.connected("b"))
+    again = dial(cluster)
+    again.sendall(hello)
+    assert receive(cluster, again, ANSWER_BYTES) != answer
+    again.sendall(proof)
+    cluster.until(lambda: is_closed(cluster, again))
+    assert network.stats.connected == 1
+    again.close()
+
+
+def test_a_proof_cannot_be_reflected() -> None:
+    listener, dialer = Identity("a", 1, SECRET, "test"), Identity("b", 1, SECRET, "test")
+    dialed, listened = dialer.hello("a", bytes(32)), listener.hello("b", bytes(32))
+    proof = listener.prove(b"listener", dialed, listened)
+    dialer.check(proof, b"listener", dialed, listened)
+    with pytest.raises(HandshakeError):
+        listener.check(proof, b"dialer", dialed, listened)
+    with pytest.raises(HandshakeError, match="another node"):
+        listener.read(listened)
+
+
+@pytest.mark.parametrize("name", ["a", "A", "stranger"])
+def test_names_that_do_not_dial_here_are_refused(cluster: Cluster, name: str) -> None:
+    network = cluster.add("a")
+    stranger = dial(cluster)
+    stranger.sendall(Identity(name, 9, SECRET, "test").hello("a", bytes(32)))
+    cluster.until(lambda: is_closed(cluster, stranger))
+    assert network.stats.refused_handshakes == 1
+    stranger.close()
+
+
+def test_an_earlier_boot_does_not_replace_a_connection(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    cluster.add("b", boot=7)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    old = Identity("b", 6, SECRET, "test")
+    stranger = dial(cluster)
+    hello = old.hello("a", bytes(32))
+    stranger.sendall(hello)
+    answer = receive(cluster, stranger, ANSWER_BYTES)
+    stranger.sendall(old.prove(b"dialer", hello, answer[:HELLO_BYTES]))
+    cluster.until(lambda: is_closed(cluster, stranger))
+    assert network.stats.lost == 0
+    stranger.close()
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n" * 40, bytes(HELLO_BYTES), b"\xff" * HELLO_BYTES])
+def test_garbage_is_refused(cluster: Cluster, garbage: bytes) -> None:
+    network = cluster.add("a")
+    stranger = dial(cluster)
+    stranger.sendall(garbage)
+    cluster.until(lambda: is_closed(cluster, stranger))
+    assert network.stats.refused_handshakes == 1
+    stranger.close()
+
+
+def test_a_handshake_may_not_take_long(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    slow = dial(cluster)
+    cluster.until(lambda: len(network._strangers) == 1)
+    began = cluster.now
+    for byte in Identity("b", 9, SECRET, "test").hello("a", bytes(32))[:20]:
+        slow.sendall(bytes([byte]))
+        cluster.poll()
+    cluster.until(lambda: is_closed(cluster, slow))
+    assert cluster.now - began < 2 * connection_module.HANDSHAKE_LIMIT_S
+    slow.close()
+
+
+def test_strangers_are_few_at_a_time_and_members_still_get_in(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    crowd = [dial(cluster) for _ in range(connection_module.MAX_STRANGERS + 10)]
+    cluster.until(lambda: network.stats.refused_handshakes >= 10)
+    assert len(network._strangers) <= connection_module.MAX_STRANGERS
+    cluster.add("b")
+    cluster.until(lambda: cluster.connected("a", "b"))
+    for each in crowd:
+        each.close()
+
+
+# ---- what an authenticated peer may send
+
+
+def friend(cluster: Cluster) -> socket.socket:
+    """A connection as b that has proved itself, to send anything on."""
+    identity = Identity("b", 9, SECRET, "test")
+    made = dial(cluster)
+    hello = identity.hello("a", bytes(32))
+    made.sendall(hello)
+    answer = receive(cluster, made, ANSWER_BYTES)
+    made.sendall(identity.prove(b"dialer", hello, answer[:HELLO_BYTES]))
+    cluster.until(lambda: cluster.networks["a"].connected("b"))
+    return made
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<IBI", MAX_FRAME_BYTES + 1, 1, 0),
+        struct.pack("<IBI", 4, 1, 12345) + b"data",
+        struct.pack("<IBI", 4, 2, extend_crc32c(crc32c(struct.pack("<IB", 4, 1)), b"data")) + b"data",
+    ],
+    ids=["too long", "wrong CRC", "wrong kind"],
+)
+def test_a_bad_frame_ends_the_connection(cluster: Cluster, data: bytes) -> None:
+    network = cluster.add("a")
+    made = friend(cluster)
+    good, _ = frame_header(5, [b"good"])
+    made.sendall(good + b"good" + data)
+    cluster.until(lambda: not network.connected("b"))
+    assert network.stats.bad_frames == 1
+    assert cluster.frames["a"] == [("b", 5, b"good")]
+    made.close()
+
+
+def test_frames_arrive_however_the_bytes_are_cut(cluster: Cluster) -> None:
+    network = cluster.add("a")
+    made = friend(cluster)
+    chance = random.Random(3)
+    sent = [chance.randbytes(chance.choice((0, 1, 20, 3000))) for _ in range(30)]
+    stream = b"".join(frame_header(1, [data])[0] + data for data in sent)
+    at = 0
+    while at < len(stream):
+        length = chance.choice((1, 2, 5, 8, 9, 10, 100, 5000))
+        made.setblocking(True)
+        made.sendall(stream[at : at + length])
+        at += length
+        cluster.poll()
+    cluster.until(lambda: len(cluster.frames["a"]) == len(sent))
+    assert [data for _, _, data in cluster.frames["a"]] == sent
+    assert network.stats.bad_frames == 0
+    made.close()
+
+
+class Pieces:
+    """A channel that gives and takes a few bytes at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.data = bytearray()
+        self._chance = random.Random(seed)
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int | None:
+        if not self.data:
+            return None
+        count = min(len(self.data), len(buffer), self._chance.randint(1, 40))
+        memoryview(buffer)[:count] = self.data[:count]
+        del self.data[:count]
+        return count
+
+    def recv(self, count: int) -> bytes | None:
+        buffer = bytearray(count)
+        taken = self.recv_into(buffer)
+        return None if taken is None else bytes(buffer[:taken])
+
+    def send(self, parts: list[bytes | bytearray | memoryview]) -> int | None:
+        whole = b"".join(parts)
+        count = self._chance.randint(0, min(len(whole), 50))
+        if count:
+            self.data += whole[:count]
+        return count or None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_survive_any_partial_reads_and_writes(seed: int) -> None:
+    chance = random.Random(seed)
+    channel = Pieces(seed)
+    queue, reader = SendQueue(channel), FrameReader(channel, bytearray(64))
+    sent = [(chance.randrange(255), chance.randbytes(chance.choice((0, 1, 30, 200)))) for _ in range(40)]
+    frames: list[tuple[int, bytes]] = []
+    for kind, data in sent:
+        queue.add_frame(kind, [data[:7], data[7:]])
+    while queue.waiting_bytes or channel.data:
+        queue.write()
+        while reader.read(frames):
+            pass
+    assert frames == sent
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_are_frames_or_a_wire_error(seed: int) -> None:
+    chance = random.Random(seed)
+    channel = Pieces(seed)
+    channel.data += bytes(chance.choice((0, 0, 0, 1, 9, chance.randrange(256))) for _ in range(400))
+    reader = FrameReader(channel, bytearray(64))
+    frames: list[tuple[int, bytes]] = []
+    try:
+        while reader.read(frames):
+            pass
+    except WireError:
+        pass
+    assert all(frame_header(kind, [data]) for kind, data in frames)

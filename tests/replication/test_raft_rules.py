@@ -1,0 +1,679 @@
+"""Raft's rules on our groups, one test a rule. Sections are those of "In Search of an Understandable Consensus
+Algorithm" (Raft) and of Ongaro's thesis."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from quorum.log.record import crc32c
+from quorum.replication import codec, library
+from quorum.replication.codec import (
+    AppendAnswer,
+    AppendEntries,
+    Entry,
+    Outcome,
+    PreVote,
+    PreVoteRequest,
+    SnapshotAnswer,
+    SnapshotChunk,
+    StaleTerm,
+    Vote,
+    VoteRequest,
+)
+from quorum.replication.errors import ReentryError, ReplicationFailed, UnsupportedLibrary, WireError
+from quorum.replication.group import Group, GroupConfig
+from support.raft_log import ModelDisk, ModelLog
+from support.raft_world import GROUP, QUICK, Node, RealLogWorld, World, pack, unpack
+
+
+def frame(message: codec.Message) -> bytes:
+    return b"".join(codec.encode(message))
+
+
+class Lone:
+    """One member whose peers are this test."""
+
+    def __init__(
+        self, terms: str = "0", *, size: int = 3, hard_state: tuple[int, str | None] = (0, None)
+    ) -> None:
+        """terms: of the entries from index 1 on, one digit each."""
+        self.now = 1000.0
+        self.log = ModelLog(ModelDisk())
+        for index, term in enumerate(terms, 1):
+            self.log.journal(GROUP).append([b"\1"], index, int(term))
+        if hard_state != (0, None):
+            self.log.journal(GROUP).set_hard_state(*hard_state)
+        self.log.sync()
+        self.sent: list[tuple[str, codec.Message]] = []
+        self.installed: list[tuple[bytes, int, int]] = []
+        names = [f"n{number}" for number in range(1, size + 1)]
+        self.group = Group(
+            GROUP,
+            "n1",
+            names,
+            self.log,
+            lambda: self.now,
+            random.Random(1),
+            lambda peer, parts: self.sent.append((peer, codec.decode(b"".join(parts)))),
+            lambda *given: self.installed.append(given),
+            QUICK,
+        )
+        self.group.start()
+        for name in names[1:]:
+            self.group.peer_connected(name)
+
+    def hear(self, peer: str, message: codec.Message) -> None:
+        self.group.receive(peer, frame(message))
+
+    def answers(self) -> list[tuple[str, codec.Message]]:
+        """What leaves once all is synced."""
+        self.log.sync()
+        self.group.flush()
+        sent, self.sent = self.sent, []
+        return sent
+
+    def ask(self, message: codec.Message, peer: str = "n2") -> list[codec.Message]:
+        self.answers()
+        self.hear(peer, message)
+        return [answer for to, answer in self.answers() if to == peer]
+
+    def become_leader(self) -> None:
+        self.now += 1.0
+        self.group.tick()
+        (request,) = {message.round for _, message in self.answers() if isinstance(message, PreVoteRequest)}
+        for peer in self.group._peers:
+            self.hear(peer, PreVote(self.group.term, request, True))
+        self.group.tick()
+        self.answers()
+        for peer in self.group._peers:
+            self.hear(peer, Vote(self.group.term))
+        assert self.group.is_leader
+
+
+# ---- §5.1 terms
+
+
+def test_a_higher_term_makes_a_leader_follow() -> None:
+    lone = Lone()
+    lone.become_leader()
+    lone.hear("n2", AppendEntries(9, 1, 1, 1, 0, 0, []))
+    assert (lone.group.is_leader, lone.group.term, lone.group.leader) == (False, 9, "n2")
+
+
+def test_a_leader_of_the_past_is_told_the_term() -> None:
+    lone = Lone(hard_state=(5, None))
+    assert lone.ask(AppendEntries(4, 1, 1, 1, 0, 0, [])) == [StaleTerm(5)]
+    assert lone.ask(SnapshotChunk(4, 1, 9, 3, 0, 0, 0, b"")) == [StaleTerm(5)]
+    leader = Lone()
+    leader.become_leader()
+    leader.hear("n2", StaleTerm(7))
+    assert (leader.group.is_leader, leader.group.term) == (False, 7)
+
+
+def test_term_and_vote_survive_a_restart() -> None:
+    world = World(3)
+    world.elect("n1")
+    term = world.nodes["n1"].group.term
+    world.crash("n2")
+    assert world.start("n2").group.term == term
+
+
+# ---- §5.2 election
+
+
+def test_one_vote_a_term() -> None:
+    lone = Lone()
+    assert lone.ask(VoteRequest(3, 1, 0, False), "n2") == [Vote(3)]
+    assert lone.ask(VoteRequest(3, 9, 2, False), "n3") == []
+    assert lone.ask(VoteRequest(4, 9, 2, False), "n3") == [Vote(4)]
+
+
+def test_a_vote_waits_for_the_disk() -> None:
+    lone = Lone()
+    lone.hear("n2", VoteRequest(3, 1, 0, False))
+    lone.group.flush_early()
+    lone.group.flush()
+    assert lone.sent == []
+    assert lone.answers() == [("n2", Vote(3))]
+
+
+def test_a_new_leader_is_there_soon_after_the_old_one_dies() -> None:
+    gaps = []
+    for seed in range(20):
+        world = World(3, seed, config=GroupConfig())
+        while not world.leaders():
+            world.run(0.05)
+        world.run(0.5)
+        world.crash(world.leaders()[0])
+        began = world.now
+        while not any(node.group.leader_ready for node in world.nodes.values()):
+            world.run(0.01)
+        gaps.append(world.now - began)
+    assert max(gaps) < 2.0
+
+
+def test_a_leader_without_a_majority_steps_down() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.isolate("n1")
+    world.run(1.0 + 0.2)
+    assert not group.is_leader
+    assert group.propose([b"x"]) is None
+
+
+# ---- §5.3 replication
+
+
+def test_entries_reach_all_in_order() -> None:
+    world = World(3)
+    world.elect("n1")
+    commands = [b"%d" % number for number in range(50)]
+    world.propose("n1", *commands)
+    world.run(0.5)
+    assert all(node.commands == commands for node in world.nodes.values())
+
+
+def test_a_gap_is_refused_with_the_place_to_go_on() -> None:
+    lone = Lone("0111")
+    assert lone.ask(AppendEntries(2, 1, 1, 9, 1, 0, [])) == [AppendAnswer(2, 1, 5, Outcome.RESET)]
+
+
+def test_a_conflict_is_refused_at_its_terms_first_entry() -> None:
+    lone = Lone("01122222")
+    assert lone.ask(AppendEntries(3, 1, 1, 7, 3, 0, [])) == [AppendAnswer(3, 1, 4, Outcome.RESET)]
+
+
+def test_a_conflicting_tail_is_replaced() -> None:
+    lone = Lone("0112222")
+    entries = [Entry(3, b"\0a"), Entry(3, b"\0b")]
+    assert lone.ask(AppendEntries(3, 1, 1, 3, 1, 0, entries)) == [AppendAnswer(3, 1, 6, Outcome.MATCHES)]
+    view = lone.group._view
+    assert [view.term_at(index) for index in range(1, view.last_index + 1)] == [0, 1, 1, 3, 3]
+
+
+def test_a_follower_far_apart_is_brought_back() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.isolate("n1")
+    world.propose("n1", *(b"lost %d" % number for number in range(30)))
+    world.run(0.2)
+    world.elect("n2")
+    world.propose("n2", *(b"kept %d" % number for number in range(30)))
+    world.run(0.3)
+    world.heal()
+    world.run(1.5)
+    assert world.nodes["n1"].commands == [b"kept %d" % number for number in range(30)]
+    assert world.entries("n1") == world.entries("n2")
+
+
+def test_a_lost_append_is_sent_again() -> None:
+    world = World(2)
+    world.elect("n1")
+    world.propose("n1", b"a")
+    world.turn("n1")
+    world.links["n1", "n2"].clear()
+    world.run(0.4)
+    assert world.nodes["n2"].commands == [b"a"]
+
+
+def test_what_is_under_way_is_not_sent_again_with_every_acknowledgement() -> None:
+    world = World(2, config=replace(QUICK, window_bytes=1 << 20))
+    world.elect("n1")
+    sent = []
+    for number in range(10):
+        world.propose("n1", b"%d" % number + b"." * 300)
+        world.turn("n1")
+    sent = [entry for data in world.links["n1", "n2"] for entry in entries_of(data)]
+    world.deliver("n1", "n2")
+    world.turn("n2")
+    world.deliver("n2", "n1")
+    world.turn("n1")
+    assert len(sent) == 10
+    again = [entry for data in world.links["n1", "n2"] for entry in entries_of(data)]
+    assert again == sent[1:], "nine are still under way, none was sent twice"
+
+
+def entries_of(data: bytes) -> list[bytes]:
+    message = codec.decode(data)
+    return [bytes(entry.body) for entry in message.entries] if isinstance(message, AppendEntries) else []
+
+
+def test_a_member_that_denies_what_it_acknowledged_is_no_busy_loop() -> None:
+    """It lost its disk and came back under its old name. (It has to come back under a new one.)"""
+    world = World(3)
+    group = world.elect("n1")
+    world.propose("n1", *(b"%d" % number for number in range(20)))
+    world.run(0.5)
+    world.isolate("n3")
+    world.crash("n3")
+    world.disks["n3"] = ModelDisk()
+    world.propose("n1", b"more")
+    world.heal()
+    world.start("n3")
+    began = group._guard.seq
+    world.run(2.0)
+    assert group.is_leader
+    assert group._guard.seq - began < 90, "some per heartbeat, not some per turn"
+
+
+def test_commands_have_a_size() -> None:
+    world = World(1)
+    world.run(1.0)
+    group = world.nodes["n1"].group
+    for parts in ([], [b""], [bytes(codec.MAX_BODY_BYTES)]):
+        with pytest.raises(ValueError, match="a command has"):
+            group.propose(parts)
+
+
+def test_unacknowledged_bytes_are_bounded() -> None:
+    world = World(2)
+    world.elect("n1")
+    world.propose("n1", *(b"." * 250 for _ in range(40)))
+    for _ in range(5):
+        world.turn("n1")
+    size = sum(len(body) for data in world.links["n1", "n2"] for body in entries_of(data))
+    assert QUICK.window_bytes <= size < QUICK.window_bytes + 2 * QUICK.frame_bytes
+    world.run(1.0)
+    assert len(world.nodes["n2"].commands) == 40
+
+
+def test_followers_hear_of_a_commit_at_once() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.run(0.1)
+    world.propose("n1", b"a")
+    began = world.now
+    while not all(node.commands for node in world.nodes.values()):
+        world.run(0.01)
+    assert world.now - began < 0.06, "five turns of 10 ms, not a heartbeat of 100"
+
+
+def test_news_of_a_commit_needs_no_answer_unless_something_is_missing() -> None:
+    lone = Lone("011")
+    assert lone.ask(AppendEntries(2, 1, 3, 3, 1, 0, [], True)) == []
+    assert lone.group.commit_index == 3
+    assert lone.ask(AppendEntries(2, 2, 3, 7, 1, 0, [], True)) == [AppendAnswer(2, 2, 4, Outcome.RESET)]
+
+
+# ---- §5.4.1 the election restriction
+
+
+@pytest.mark.parametrize(
+    ("last_index", "last_term", "granted"), [(4, 2, True), (3, 2, False), (9, 1, False), (1, 3, True)]
+)
+def test_votes_go_to_logs_at_least_as_far(last_index: int, last_term: int, granted: bool) -> None:
+    assert bool(Lone("0122").ask(VoteRequest(5, last_index, last_term, False))) is granted
+    assert Lone("0122").ask(PreVoteRequest(5, 1, last_index, last_term)) == [PreVote(2, 1, granted)]
+
+
+# ---- §5.4.2 entries of earlier terms
+
+
+def test_an_entry_of_an_earlier_term_commits_only_with_one_of_this_term() -> None:
+    lone = Lone("0122")
+    lone.become_leader()
+    term = lone.group.term
+    (append,) = [message for to, message in lone.answers() if to == "n2"]
+    assert isinstance(append, AppendEntries)
+    lone.hear("n2", AppendAnswer(term, append.seq, 5, Outcome.MATCHES))
+    lone.group.tick()
+    assert lone.group.commit_index == 1, "a majority has entry 4, of term 2"
+    assert not lone.group.leader_ready
+    lone.hear("n2", AppendAnswer(term, append.seq, 6, Outcome.MATCHES))
+    lone.group.tick()
+    assert lone.group.commit_index == 5
+    assert lone.group.leader_ready
+
+
+# ---- §7 snapshots
+
+
+def behind(world: World) -> Node:
+    """n3 misses 30 entries that a snapshot of the leader covers."""
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *(b"%d" % number + b"." * 40 for number in range(30)))
+    world.run(0.3, "n1", "n2")
+    world.nodes["n1"].snapshot()
+    world.nodes["n2"].snapshot()
+    return world.nodes["n3"]
+
+
+@pytest.mark.parametrize("world_class", [World, RealLogWorld])
+def test_a_member_far_behind_gets_the_snapshot_in_pieces(world_class: type[World]) -> None:
+    world = world_class(3)
+    node = behind(world)
+    world.heal()
+    world.run(1.5)
+    assert node.group._view.snapshot_index == world.nodes["n1"].group._view.snapshot_index
+    assert node.commands == world.nodes["n1"].commands
+    world.propose("n1", b"after")
+    world.run(0.3)
+    assert node.commands[-1] == b"after"
+    world.crash("n3")
+    world.start("n3")
+    world.run(0.5)
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+
+
+def test_entries_stay_for_a_member_that_lacks_few() -> None:
+    world = World(3, config=replace(QUICK, keep_entries=100))
+    node = behind(world)
+    assert world.nodes["n1"].group._view.base == 1
+    world.heal()
+    world.run(1.5)
+    assert node.group._view.snapshot_index == 0, "it was fed from the journal"
+    assert node.commands == world.nodes["n1"].commands
+    world.nodes["n1"].snapshot()
+    world.nodes["n2"].snapshot()
+    assert world.nodes["n1"].group._view.base > 25, "all have them: they may go"
+    assert world.nodes["n2"].group._view.base > 25, "a follower hears what all have from the leader"
+
+
+def test_a_transfer_goes_on_after_lost_pieces() -> None:
+    world = World(3)
+    node = behind(world)
+    world.heal()
+    lost = 0
+    for _ in range(400):
+        world.run(0.01)
+        chunks = [data for data in world.links["n1", "n3"] if isinstance(codec.decode(data), SnapshotChunk)]
+        if chunks and lost < 5:
+            world.links["n1", "n3"].clear()
+            lost += 1
+        if lost == 2:
+            world.reconnect("n1", "n3")
+    assert node.commands == world.nodes["n1"].commands
+
+
+def test_a_snapshot_with_a_wrong_crc_is_not_installed() -> None:
+    lone = Lone()
+    state = pack([b"a", b"b"])
+    answers = lone.ask(SnapshotChunk(2, 1, 9, 2, len(state), crc32c(state) ^ 1, 0, state))
+    assert answers == [SnapshotAnswer(2, 1, 9, 0)]
+    assert lone.installed == []
+    lone.ask(SnapshotChunk(2, 2, 9, 2, len(state), crc32c(state), 0, state))
+    assert lone.installed == [(state, 9, 2)]
+    assert (lone.group.commit_index, lone.group.applied_index, lone.group.last_index) == (9, 9, 9)
+
+
+def test_entries_behind_a_snapshot_stay_if_they_follow_from_it() -> None:
+    lone = Lone("0122222", hard_state=(2, None))
+    state = pack([])
+    answers = lone.ask(SnapshotChunk(2, 1, 4, 2, len(state), crc32c(state), 0, state))
+    assert lone.group.last_index == 7
+    assert answers == [AppendAnswer(2, 1, 5, Outcome.MATCHES)], "only the snapshot is proved"
+
+
+def test_snapshots_are_kept_at_applied_entries_and_survive_a_restart() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.propose("n1", *(b"%d" % number for number in range(20)))
+    world.run(0.5)
+    node = world.nodes["n2"]
+    assert node.group.snapshot_due(20)
+    assert not node.group.snapshot_due(1 << 20)
+    node.snapshot()
+    assert not node.group.snapshot_due(1)
+    world.crash("n2")
+    group = world.start("n2").group
+    assert group.snapshot_state is not None
+    assert len(unpack(group.snapshot_state)) == 20
+    world.run(0.3)
+    assert group.snapshot_state is None
+    assert world.nodes["n2"].commands == world.nodes["n1"].commands
+
+
+# ---- §8 reads
+
+
+def test_a_read_waits_for_a_majority() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.propose("n1", b"a")
+    world.run(0.3)
+    answers: list[int | None] = []
+    group.read_barrier(answers.append)
+    assert answers == []
+    world.run(0.05)
+    assert answers == [group.commit_index]
+    world.nodes["n2"].group.read_barrier(answers.append)
+    assert answers[1:] == [None], "a follower cannot say"
+
+
+def test_a_read_on_a_leader_that_loses_office_is_answered() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.isolate("n1")
+    answers: list[int | None] = []
+    group.read_barrier(answers.append)
+    world.run(1.5)
+    assert answers == [None]
+
+
+# ---- thesis §9.6 and §4.2.3
+
+
+def test_a_member_that_was_cut_off_raises_no_term() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.isolate("n3")
+    world.run(5.0)
+    term = group.term
+    assert world.nodes["n3"].group.term == term
+    assert world.nodes["n3"].group.leader is None
+    world.heal()
+    world.run(1.0)
+    assert group.is_leader
+    assert (group.term, world.nodes["n3"].group.leader) == (term, "n1")
+
+
+def test_votes_are_not_heard_while_a_leader_is() -> None:
+    lone = Lone()
+    lone.hear("n2", AppendEntries(1, 1, 1, 1, 0, 0, []))
+    assert lone.ask(VoteRequest(9, 9, 8, False), "n3") == []
+    assert lone.group.term == 1
+    assert lone.ask(PreVoteRequest(9, 4, 9, 8), "n3") == [PreVote(1, 4, False)]
+    lone.now += QUICK.election_min_s
+    assert lone.ask(VoteRequest(9, 9, 8, False), "n3") == [Vote(9)]
+
+
+def test_a_leader_with_a_majority_hears_no_votes() -> None:
+    lone = Lone()
+    lone.become_leader()
+    term = lone.group.term
+    assert lone.ask(VoteRequest(term + 5, 99, term, False)) == []
+    assert lone.group.is_leader
+
+
+def test_a_member_ahead_in_terms_is_taken_back() -> None:
+    """The leader must hear of the higher term: its own appends would be refused for ever."""
+    world = World(3)
+    world.elect("n1")
+    group = world.nodes["n3"].group
+    world.crash("n3")
+    log = world.open_log("n3")
+    log.journal(GROUP).set_hard_state(group.term + 3, None)
+    log.sync()
+    log.crash(random.Random(1))  # type: ignore[union-attr]
+    world.start("n3")
+    world.run(3.0)
+    assert {node.group.leader for node in world.nodes.values()} == {world.leaders()[0]}
+    world.propose(world.leaders()[0], b"a")
+    world.run(0.5)
+    assert all(node.commands == [b"a"] for node in world.nodes.values())
+
+
+# ---- thesis §3.10 and §10.2.1
+
+
+def test_leadership_moves_when_asked() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.run(0.3)
+    assert group.transfer_leadership("n3")
+    world.run(0.2)
+    assert world.leaders() == ["n3"]
+    world.isolate("n2")
+    world.propose("n3", b"a")
+    assert not world.nodes["n3"].group.transfer_leadership("n2"), "it does not have everything"
+
+
+def test_appends_leave_before_the_sync_and_count_after_it() -> None:
+    lone = Lone()
+    lone.become_leader()
+    lone.answers()
+    index = lone.group.propose([b"a"])
+    assert index == 3
+    lone.group.tick()
+    lone.group.flush_early()
+    (append,) = [message for to, message in lone.sent if to == "n2"]
+    assert isinstance(append, AppendEntries)
+    assert len(append.entries) == 1
+    lone.hear("n2", AppendAnswer(lone.group.term, append.seq, 4, Outcome.MATCHES))
+    lone.group.tick()
+    assert lone.group.commit_index < 3, "one of three disks has it"
+    lone.answers()
+    assert lone.group.commit_index == 3
+
+
+def test_nothing_leaves_before_term_and_vote_are_synced() -> None:
+    lone = Lone()
+    lone.now += 1.0
+    lone.group.tick()
+    (request,) = {message.round for _, message in lone.answers() if isinstance(message, PreVoteRequest)}
+    lone.hear("n2", PreVote(0, request, True))
+    lone.group.tick()
+    lone.group.flush_early()
+    assert lone.sent == [], "the vote request waits for its own vote"
+    assert len(lone.answers()) == 2
+
+
+def test_an_acknowledgement_waits_for_the_disk() -> None:
+    lone = Lone()
+    lone.hear("n2", AppendEntries(2, 1, 1, 1, 0, 0, [Entry(2, b"\0a")]))
+    lone.group.flush_early()
+    lone.group.flush()
+    assert lone.sent == []
+    assert lone.answers() == [("n2", AppendAnswer(2, 1, 3, Outcome.MATCHES))]
+
+
+# ---- one and five members
+
+
+def test_alone_an_entry_is_committed_when_it_is_synced() -> None:
+    world = World(1)
+    world.run(1.0)
+    node = world.nodes["n1"]
+    assert node.group.leader_ready
+    node.group.propose([b"a"])
+    node.group.tick()
+    node.group.flush_early()
+    node.apply()
+    assert node.commands == []
+    node.sync()
+    node.apply()
+    assert node.commands == [b"a"]
+
+
+def test_five_members_go_on_without_two() -> None:
+    world = World(5)
+    world.elect("n1")
+    world.propose("n1", b"a")
+    world.run(0.3)
+    world.crash("n1")
+    world.crash("n2")
+    world.run(3.0)
+    (leader,) = world.leaders()
+    world.propose(leader, b"b")
+    world.run(0.3)
+    assert all(node.commands == [b"a", b"b"] for node in world.nodes.values())
+    world.start("n1")
+    world.start("n2")
+    world.run(1.0)
+    assert all(node.commands == [b"a", b"b"] for node in world.nodes.values())
+
+
+# ---- the group's own rules
+
+
+def test_applying_is_bounded_and_in_order() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.run(0.2)
+    node = world.nodes["n1"]
+    first = node.group.applied_index
+    world.propose("n1", *(b"." * 100 for _ in range(10)))
+    for _ in range(4):
+        node.group.tick()
+        node.sync()
+        world.deliver_all()
+        world.turn("n2", "n3")
+        world.deliver_all()
+    node.group.tick()
+    assert [index for index, _, _ in node.group.take_committed(1 << 20, 3)] == [
+        first + 1,
+        first + 2,
+        first + 3,
+    ]
+    assert len(node.group.take_committed(150, 100)) == 2
+    assert len(node.group.take_committed(1, 100)) == 1
+    assert node.group.applied_index == first + 6
+
+
+def test_a_call_from_inside_a_call_is_refused() -> None:
+    lone = Lone()
+    lone.become_leader()
+    lone.group._guard.answered["n2"] = 5
+    lone.group._reads.append((5, 1, lambda _: lone.group.tick()))
+    with pytest.raises(ReentryError):
+        lone.group.tick()
+    with pytest.raises(ReplicationFailed):
+        lone.group.tick()
+
+
+def test_two_leaders_in_a_term_stop_the_member_that_sees_it() -> None:
+    lone = Lone()
+    lone.become_leader()
+    with pytest.raises(ReplicationFailed, match="claims to lead"):
+        lone.hear("n2", AppendEntries(lone.group.term, 1, 1, 1, 0, 0, []))
+
+
+def test_a_malformed_frame_changes_nothing() -> None:
+    lone = Lone()
+    with pytest.raises(WireError):
+        lone.group.receive("n2", b"\1abc")
+    lone.group.tick()
+    with pytest.raises(ValueError, match="no other member"):
+        lone.group.receive("n9", b"")
+
+
+def test_another_release_of_the_library_is_refused() -> None:
+    with pytest.raises(UnsupportedLibrary, match=r"0\.3\.18"):
+        library.check("0.3.18")
+    with pytest.raises(UnsupportedLibrary, match="_SyncObj__sendAppendEntries"):
+        library.check(library.PINNED, type("Other", (), {}))
+    with pytest.raises(UnsupportedLibrary, match="monotonicTime"):
+        library.check(names={"random": 1, "createJournal": 1})
+    with pytest.raises(UnsupportedLibrary, match="_poller"):
+        library.check_instance(object())
+
+
+def test_next_due_never_spins_and_never_sleeps_over_a_deadline() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.isolate("n3")
+    for node in world.nodes.values():
+        turns = 0
+        began = world.now
+        while world.now < began + 5.0:
+            due = node.group.next_due()
+            assert due <= world.now + QUICK.election_max_s
+            world.now = max(world.now + 1e-4, due + 1e-4)
+            node.group.tick()
+            node.sync()
+            turns += 1
+        assert turns < 150, f"{node.name} was ticked {turns} times in 5 s"

@@ -1,0 +1,330 @@
+"""A whole cluster in one thread: real members, real Raft, real log on a simulated disk, a network of lists, a clock
+that moves when told. Client sessions are plain inputs and outputs of `Member.step`."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fifo import commands as c
+from fifo.effects import Confirmed, Deliver, Reply
+from quorum.catalog.commands import CatalogCommand, DeclareQueue
+from quorum.log import Log
+from quorum.node import events as ev
+from quorum.node.member import SYSTEM_GROUP, Frame, Member, MemberConfig
+from quorum.node.operations import Command, batch_of
+from quorum.v1 import queue_pb2 as pb
+from support.disk import SimDisk
+
+STEP_MS = 5
+START_MS = 1_000_000
+WALL_MS = 1_700_000_000_000
+
+
+class _Network:
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        self._cluster.carry(self._name, peer, kind, b"".join(parts))
+
+    def flush(self) -> None:
+        """What was sent is already on its way."""
+
+    def connected(self, peer: str) -> bool:
+        return self._cluster.is_linked(self._name, peer)
+
+
+class Cluster:
+    """Members by name. `run` moves time; a crashed member's disk keeps what it had synced."""
+
+    def __init__(self, size: int = 3, seed: int = 1, **config: Any) -> None:
+        self.names = tuple(f"n{number}" for number in range(1, size + 1))
+        self.random = random.Random(seed)
+        self.now_ms = START_MS
+        self.wall_skew = dict.fromkeys(self.names, 0)
+        self.disks = {name: SimDisk(number) for number, name in enumerate(self.names)}
+        self.logs: dict[str, Log] = {}
+        self.members: dict[str, Member] = {}
+        self.sessions: dict[tuple[str, int], Session] = {}
+        """by node and number: who hears what a member says"""
+        self.leases: dict[str, dict[int, int]] = {}
+        """node -> group -> until when it may deliver, as its API has been told"""
+        self.clock_offset_ms = dict.fromkeys(self.names, 0)
+        """each member's own clock; only differences mean anything"""
+        self._links: dict[tuple[str, str], deque[tuple[int, Frame]]] = {
+            (one, other): deque() for one in self.names for other in self.names if one != other
+        }
+        """frames on their way: (when they arrive, frame), in order"""
+        self._inputs: dict[str, list[ev.Input]] = {name: [] for name in self.names}
+        self._cut: set[tuple[str, str]] = set()
+        self.paused: set[str] = set()
+        self._boot = 0
+        self._config = config
+        for name in self.names:
+            self.start(name)
+
+    # ---- members
+
+    def start(self, name: str) -> None:
+        self._boot += 1
+        log = Log(Path("/data/log"), self.disks[name])
+        log.open()
+        self.logs[name] = log
+        config = MemberConfig(name, self.names, self._boot, **self._config)
+        self.leases[name] = {}
+        self.members[name] = Member(
+            config,
+            log,
+            _Network(self, name),
+            lambda: self.clock_ms(name) / 1000,
+            lambda: WALL_MS + self.now_ms + self.wall_skew[name],
+            random.Random(self.random.random()),
+        )
+
+    def crash(self, name: str, power: bool = True) -> None:
+        """Gone at once; what was not synced is lost if the power went with it."""
+        del self.members[name]
+        self._inputs[name].clear()
+        for key in [key for key in self.sessions if key[0] == name]:
+            self.sessions.pop(key).gone()
+        for ends, link in self._links.items():
+            if name in ends:
+                link.clear()
+        if power:
+            self.disks[name].power_cut(self.random.randrange(1 << 30))
+        else:
+            self.disks[name].restart()
+
+    def cut(self, one: str, other: str) -> None:
+        self._cut |= {(one, other), (other, one)}
+        self._links[one, other].clear()
+        self._links[other, one].clear()
+
+    def isolate(self, name: str) -> None:
+        for other in self.names:
+            if other != name:
+                self.cut(name, other)
+
+    def heal(self) -> None:
+        self._cut.clear()
+
+    def is_linked(self, one: str, other: str) -> bool:
+        return other in self.members and (one, other) not in self._cut
+
+    def carry(self, sender: str, to: str, kind: int, data: bytes) -> None:
+        if self.is_linked(sender, to):
+            self._links[sender, to].append(
+                (self.now_ms + self.delay_ms(sender, to), Frame(sender, kind, data))
+            )
+
+    def delay_ms(self, sender: str, to: str) -> int:
+        """How long a frame takes; it never overtakes another one."""
+        return 0
+
+    def is_stalled(self, sender: str, to: str) -> bool:
+        """Whether frames stay on their way: the connection is open and nothing comes through."""
+        return False
+
+    def clock_ms(self, name: str) -> int:
+        return self.now_ms + self.clock_offset_ms[name]
+
+    def may_deliver(self, name: str, group: int) -> bool:
+        """As the API of this node would see it now."""
+        return name in self.members and self.clock_ms(name) < self.leases[name].get(group, 0)
+
+    # ---- time
+
+    def step(self, name: str) -> None:
+        frames = []
+        for sender in self.names:
+            link = self._links.get((sender, name))
+            if link and not self.is_stalled(sender, name):
+                while link and link[0][0] <= self.now_ms:
+                    frames.append(link.popleft()[1])
+        inputs, self._inputs[name] = self._inputs[name], []
+        for output in self.members[name].step(self.clock_ms(name), frames, inputs):
+            self._hear(name, output)
+
+    def _hear(self, name: str, output: ev.Output) -> None:
+        if isinstance(output, ev.Told):
+            return
+        if isinstance(output, ev.LeaseGranted):
+            self.leases[name][output.group] = output.until_ms
+        elif isinstance(output, ev.LeaseLapsed):
+            self.leases[name].pop(output.group, None)
+            for (node, _), session in list(self.sessions.items()):
+                if node == name:
+                    session.lapsed(output.group)
+        elif (name, output.session) in self.sessions:
+            self.sessions[name, output.session].hear(output)
+
+    def run(self, ms: int) -> None:
+        for _ in range(0, ms, STEP_MS):
+            self.now_ms += STEP_MS
+            for name in self.names:
+                if name in self.members and name not in self.paused:
+                    self.step(name)
+
+    def until(self, done: Callable[[], bool], what: str, limit_ms: int = 60_000) -> None:
+        for _ in range(0, limit_ms, STEP_MS):
+            if done():
+                return
+            self.run(STEP_MS)
+        raise AssertionError(f"{what}: not within {limit_ms} ms of the cluster's time")
+
+    # ---- questions
+
+    def leader(self, group: int) -> str | None:
+        """The leader of the highest term among members that are up."""
+        leaders = [m for m in self.members.values() if m.replicas[group].raft.is_leader]
+        leaders.sort(key=lambda m: m.replicas[group].raft.term)
+        return leaders[-1].config.name if leaders else None
+
+    def ready(self) -> None:
+        self.until(
+            lambda: all(
+                self.leader(group) is not None and all(m.is_ready() for m in self.members.values())
+                for group in next(iter(self.members.values())).replicas
+            ),
+            "every group has a leader that all know",
+        )
+
+    def settle(self) -> None:
+        """All members have applied the same."""
+
+        def same() -> bool:
+            return all(
+                len({m.replicas[group].raft.applied_index for m in self.members.values()}) == 1
+                and len({m.replicas[group].raft.commit_index for m in self.members.values()}) == 1
+                for group in next(iter(self.members.values())).replicas
+            )
+
+        self.until(same, "all members have applied the same entries")
+
+    def snapshots(self, group: int) -> set[bytes]:
+        return {member.replicas[group].machine.snapshot() for member in self.members.values()}
+
+    def submit(self, name: str, *items: ev.Input) -> None:
+        self._inputs[name].extend(items)
+
+    def declare(self, queue: str, **arguments: bool | int | str) -> tuple[int, int]:
+        """(group, queue id) of a new queue."""
+        admin = Session(self, self.names[0])
+        given = tuple(sorted((f"x-{key.replace('_', '-')}", value) for key, value in arguments.items()))
+        admin.call(SYSTEM_GROUP, DeclareQueue(queue, given))
+        found = self.members[self.names[0]].catalog.queue(queue)
+        assert found is not None
+        self.until(
+            lambda: all(m.queue_machine(found.group).has_queue(found.id) for m in self.members.values()),
+            f"queue {queue} is on all members",
+        )
+        return found.group, found.id
+
+
+class Session:
+    """A client's session at one node, by hand."""
+
+    _numbers = 0
+
+    def __init__(self, cluster: Cluster, name: str, producer: bytes | None = None, epoch: int = 1) -> None:
+        Session._numbers += 1
+        self.number = Session._numbers
+        self.cluster = cluster
+        self.name = name
+        self.producer = producer or self.number.to_bytes(16, "big")
+        self.epoch = epoch
+        self.next_sequence = 1
+        self.replies: dict[object, Reply | None] = {}
+        self.deliveries: list[Deliver] = []
+        self.ended: str | None = None
+        cluster.sessions[name, self.number] = self
+        cluster.submit(name, ev.OpenSession(self.number, self.producer, epoch))
+
+    def hear(self, output: ev.Output) -> None:
+        """What the member says to this session."""
+        if isinstance(output, ev.Answered):
+            self.replies[output.token] = output.reply
+        elif isinstance(output, ev.Delivered):
+            self.deliveries.append(output.deliver)
+        elif isinstance(output, ev.Ended):
+            self.ended = output.reason
+
+    def lapsed(self, group: int) -> None:
+        """The node's lease has lapsed."""
+
+    def gone(self) -> None:
+        """The node's process has died."""
+
+    def send(
+        self, group: int, command: c.Command | CatalogCommand, token: object, batch: bytes = b""
+    ) -> None:
+        self.cluster.submit(self.name, ev.Submit(self.number, group, command, token, batch))
+
+    def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes = b"") -> Reply | None:
+        token = object()
+        self.send(group, command, token, batch)
+
+        def answered() -> bool:
+            return token in self.replies or self.ended is not None
+
+        self.cluster.until(answered, f"an answer to {command}")
+        return self.replies.get(token)
+
+    def publish(self, group: int, queue: int, *bodies: bytes) -> tuple[int, int]:
+        """Sends a batch; returns its client sequences (first, last), which are also its token."""
+        first = self.next_sequence
+        self.next_sequence += len(bodies)
+        token = (first, self.next_sequence - 1)
+        self.send(group, enqueue(queue, first, bodies), token, batch(bodies))
+        return token
+
+    def confirmed(self) -> list[int]:
+        """Client sequences confirmed so far."""
+        return [
+            sequence
+            for reply in self.replies.values()
+            if isinstance(reply, Confirmed)
+            for sequence in range(reply.first, reply.last + 1)
+        ]
+
+    def received(self, group: int, start: int = 0) -> list[bytes]:
+        """Bodies of all deliveries from the start-th on, as this node's log has them."""
+        found = []
+        log = self.cluster.logs[self.name]
+        for deliver in self.deliveries[start:]:
+            for run in deliver.runs:
+                command = Command(memoryview(log.read(group, run.index))[1:])
+                if run.one_each:
+                    for number in range(run.operation, run.operation + run.count):
+                        found += bodies_of(bytes(batch_of(command.operation(number))))
+                else:
+                    bodies = bodies_of(bytes(batch_of(command.operation(run.operation))))
+                    found += bodies[run.ordinal : run.ordinal + run.count]
+        return found
+
+
+def batch(bodies: Iterable[bytes]) -> bytes:
+    made = pb.MessageBatch()
+    end = 0
+    for body in bodies:
+        end += len(body)
+        made.body_ends.append(end)
+        made.count += 1
+    made.bodies = b"".join(bodies)
+    return made.SerializeToString()
+
+
+def bodies_of(data: bytes) -> list[bytes]:
+    made = pb.MessageBatch.FromString(data)
+    starts = [0, *made.body_ends]
+    return [made.bodies[starts[i] : end] for i, end in enumerate(made.body_ends)]
+
+
+def enqueue(queue: int, first: int, bodies: Iterable[bytes], lowest: int = 1) -> c.Enqueue:
+    sizes = [len(body) for body in bodies]
+    return c.Enqueue(queue, first, min(lowest, first), len(sizes), sum(sizes))

@@ -1,0 +1,671 @@
+"""A group of queues as simply as it can be said: a list of messages, looked through from the start each time.
+
+It is independent of `fifo`'s structures and shares its rules: the same fronts, the same budgets, the same lines. What
+the machines batch, it does one message at a time. Replies are fifo's records (details are not compared), deliveries
+are lists of single messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fifo import commands as c
+from fifo import effects as e
+from quorum_selectors import canonical
+from quorum_selectors.errors import EncodingError
+from quorum_selectors.evaluate import evaluate
+from quorum_selectors.expression import field_names
+
+NEVER = 1 << 70
+END = 1 << 71  # the front of a group that has seen everything
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The sizes of things; tests make them small."""
+
+    block_size: int
+    block_budget: int
+    message_budget: int
+    evaluation_budget: int
+    turn: int
+    max_held: int
+    window: int = 65_536
+    remembered_ms: int = 24 * 3600 * 1000
+
+
+@dataclass(eq=False)
+class Message:
+    sequence: int
+    body: tuple[int, int, int]  # index, operation, ordinal
+    expiry: int
+    index: int
+    fields: Fields
+    is_held: bool = False
+    is_gone: bool = False
+    was_delivered: bool = False
+    failures: int = 0
+
+
+@dataclass(eq=False)
+class ModelConsumer:
+    producer: bytes
+    tag: str
+    address: c.Address
+    attach: int
+    selector: bytes | None
+    credit_to: int = 0
+    next_tag: int = 1
+    held: dict[int, Message] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Line:
+    """A selector group: its consumers with credit in order, and its front."""
+
+    selector: bytes
+    front: int = 0
+    consumers: list[ModelConsumer] = field(default_factory=list)
+
+
+@dataclass
+class Left:
+    """What an entry may still do in a queue."""
+
+    blocks: int
+    messages: int
+    evaluations: int
+    expired: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class ModelProducer:
+    name: bytes
+    epoch: int
+    address: c.Address
+    last_n: int = 0
+    floor: int = 0
+    accepted: set[int] = field(default_factory=set)
+    ended_ms: int = -1
+
+
+def delivered(
+    consumer: ModelConsumer, queue: int, tags: Sequence[int], settled: bool = False
+) -> tuple[Any, ...]:
+    messages = [consumer.held[tag] for tag in tags]
+    return (
+        "deliver",
+        consumer.address,
+        queue,
+        consumer.tag,
+        consumer.attach,
+        tags[0],
+        [(message.sequence, *message.body) for message in messages],
+        [message.was_delivered for message in messages],
+        [message.failures for message in messages],
+        settled,
+    )
+
+
+class ModelQueue:
+    def __init__(self, queue: int, config: c.QueueConfig, rules: Rules) -> None:
+        self.queue, self.config, self.rules = queue, config, rules
+        self.messages: list[Message] = []
+        self.next_sequence = 1
+        self.next_attach = 1
+        self.consumers: list[ModelConsumer] = []
+        self.groups: dict[bytes, Line] = {}
+        self.line: list[Line] = []
+        self.draining: list[ModelConsumer] = []
+        self.earliest: dict[int, int] = {}
+        self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
+        self.unfinished = False
+
+    # ---- small questions
+
+    def ready(self) -> list[Message]:
+        return [message for message in self.messages if not message.is_held]
+
+    def block_of(self, message: Message) -> int:
+        return message.sequence // self.rules.block_size
+
+    def block_numbers(self) -> list[int]:
+        numbers = {self.block_of(message) for message in self.messages}
+        tail = self.next_sequence // self.rules.block_size
+        if self.next_sequence > max(tail * self.rules.block_size, 1):
+            numbers.add(tail)
+        return sorted(numbers)
+
+    def find(self, producer: bytes, tag: str) -> ModelConsumer | None:
+        return next((x for x in self.consumers if (x.producer, x.tag) == (producer, tag)), None)
+
+    def credit(self, consumer: ModelConsumer) -> int:
+        room = self.rules.max_held - len(consumer.held)
+        return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
+
+    def next_expiry(self) -> int | None:
+        return min(self.earliest.values(), default=None)
+
+    # ---- changes
+
+    def publish(
+        self, meta: c.Meta, operation: int, command: c.Enqueue, rows: Sequence[Fields], fresh: list[int]
+    ) -> bool:
+        config = self.config
+        is_bounded = config.overflow == "reject_publish" and config.max_length >= 0
+        if is_bounded and len(self.ready()) + len(fresh) > config.max_length:
+            return False
+        for ordinal in fresh:
+            ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
+            ttls = [x for x in (ttl, config.message_ttl_ms) if x >= 0]
+            expiry = meta.now_ms + min(ttls) if ttls else NEVER
+            body = (meta.index, operation, ordinal)
+            message = Message(self.next_sequence, body, expiry, meta.index, rows[ordinal] if rows else {})
+            self.next_sequence += 1
+            self.messages.append(message)
+            self.note_expiry(message)
+        return True
+
+    def note_expiry(self, message: Message) -> None:
+        number = self.block_of(message)
+        if message.expiry < self.earliest.get(number, NEVER):
+            self.earliest[number] = message.expiry
+
+    def gone(self, message: Message) -> None:
+        message.is_gone = True
+        self.messages.remove(message)
+        number = self.block_of(message)
+        if not any(self.block_of(other) == number for other in self.messages):
+            self.earliest.pop(number, None)
+
+    def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
+        for message in messages:
+            message.is_held = False
+            message.was_delivered = True
+            message.failures += failed
+        for message in messages:
+            if failed and 0 <= self.config.delivery_limit < message.failures:
+                self.dropped["delivery_limit"] += 1
+                self.gone(message)
+            elif message.expiry <= meta.now_ms and message.index != meta.index:
+                self.dropped["expired"] += 1
+                self.gone(message)
+            else:
+                self.note_expiry(message)
+
+    def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
+        left.blocks -= 1
+        left.expired.add(number)
+        here = [message for message in self.ready() if self.block_of(message) == number]
+        due = [message for message in here if message.expiry <= meta.now_ms and message.index != spared]
+        rest = [message.expiry for message in here if message not in due]
+        self.earliest.pop(number, None)
+        if min(rest, default=NEVER) < NEVER:
+            self.earliest[number] = min(rest)
+        for message in due:
+            self.dropped["expired"] += 1
+            self.gone(message)
+
+    # ---- consumers
+
+    def attach(self, meta: c.Meta, producer: ModelProducer, command: c.Attach) -> e.Reply:
+        if not command.consumer_tag or command.credit_to < 0:
+            return e.Refused("bad_argument", "")
+        if command.selector:
+            if not self.config.filter_enabled:
+                return e.Refused("bad_argument", "")
+            try:
+                keys = field_names(canonical.decode(command.selector))
+            except EncodingError:
+                return e.Refused("bad_argument", "")
+            kept = self.config.filter_field_names
+            prefix = "application-properties."
+            for key in keys:
+                name = key.removeprefix(prefix)
+                if not (name in kept or ("*" in kept and key.startswith(prefix))):
+                    return e.Refused("field_not_kept", "")
+        known = self.find(producer.name, command.consumer_tag)
+        if known is not None and known.selector == command.selector:
+            self.set_credit(known, command.credit_to)
+            return e.AttachedReply(known.attach)
+        if known is not None:
+            self.remove(meta, known)
+        consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
+        self.groups.setdefault(command.selector, Line(command.selector))
+        self.set_credit(consumer, command.credit_to)
+        return e.AttachedReply(consumer.attach)
+
+    def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
+        consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
+        self.next_attach += 1
+        self.consumers.append(consumer)
+        return consumer
+
+    def set_credit(self, consumer: ModelConsumer, credit_to: int) -> None:
+        consumer.credit_to = credit_to
+        self.update_line(consumer)
+
+    def update_line(self, consumer: ModelConsumer) -> None:
+        if consumer.selector is None:
+            return
+        group = self.groups[consumer.selector]
+        if self.credit(consumer) > 0:
+            if consumer not in group.consumers:
+                group.consumers.append(consumer)
+            if group not in self.line:
+                self.line.append(group)
+        elif consumer in group.consumers:
+            group.consumers.remove(consumer)
+            if not group.consumers:
+                self.line.remove(group)
+                if group.front == END:
+                    group.front = self.next_sequence
+
+    def stop(self, consumer: ModelConsumer) -> None:
+        if consumer.selector is None:
+            return
+        self.set_credit(consumer, 0)
+        if consumer in self.draining:
+            self.draining.remove(consumer)
+        selector, consumer.selector = consumer.selector, None
+        if all(other.selector != selector for other in self.consumers):
+            del self.groups[selector]
+
+    def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
+        self.stop(consumer)
+        self.consumers.remove(consumer)
+        held = list(consumer.held.values())
+        consumer.held = {}
+        self.put_back(meta, held, failed=False)
+
+    # ---- handing out
+
+    def hand(self, consumer: ModelConsumer, message: Message) -> int:
+        tag = consumer.next_tag
+        consumer.next_tag += 1
+        consumer.held[tag] = message
+        message.is_held = True
+        return tag
+
+    def choose(self, meta: c.Meta, left: Left, group: Line | None, wanted: int) -> tuple[list[Message], bool]:
+        """The messages of one turn, and False if the budget ended it."""
+        chosen: list[Message] = []
+        while len(chosen) < wanted:
+            message = self.next_match(group, chosen)
+            if message is None:
+                if group is None or not group.selector or group.front == END:
+                    return chosen, True
+                if not self.move_front(left, group):
+                    return chosen, False
+                continue
+            number = self.block_of(message)
+            if self.earliest.get(number, NEVER) <= meta.now_ms and number not in left.expired:
+                if not left.blocks:
+                    return chosen, False
+                self.expire_block(meta, left, number, meta.index)
+                continue
+            chosen.append(message)
+        return chosen, True
+
+    def next_match(self, group: Line | None, chosen: list[Message]) -> Message | None:
+        for message in self.ready():
+            if message in chosen:
+                continue
+            if group is None or not group.selector:
+                return message
+            expression = canonical.decode(group.selector)
+            if message.sequence < group.front and evaluate(expression, message.fields) is True:
+                return message
+        return None
+
+    def move_front(self, left: Left, group: Line) -> bool:
+        size = self.rules.block_size
+        ahead = [number for number in self.block_numbers() if number >= group.front // size]
+        if not ahead or group.front >= self.next_sequence:
+            group.front = END
+            return True
+        if not left.blocks or left.evaluations <= 0:
+            return False
+        here = [m for m in self.messages if self.block_of(m) == ahead[0] and m.sequence >= group.front]
+        left.blocks -= 1
+        left.evaluations -= len(here)
+        end = (ahead[0] + 1) * size
+        group.front = end if end < self.next_sequence else END
+        return True
+
+    def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
+        is_done = self.checkout(meta, left, effects)
+        if is_done:
+            for consumer in self.draining:
+                self.set_credit(consumer, consumer.next_tag - 1)
+                place = (consumer.address, self.queue, consumer.tag, consumer.attach)
+                effects.append(("notify", *place, "drained", consumer.next_tag))
+            self.draining = []
+        while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
+            number = min(self.earliest, key=lambda number: (self.earliest[number], number))
+            self.expire_block(meta, left, number, -1)
+        if is_done:
+            is_done = self.drop_head(left)
+        self.unfinished = not is_done
+
+    def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
+        eligible = sum(len(group.consumers) for group in self.line)
+        ready = len(self.ready())
+        if not eligible or not ready:
+            return True
+        share = NEVER if eligible == 1 else min(self.rules.turn, -(-ready // eligible))
+        given: dict[ModelConsumer, list[int]] = {}
+        waiting = list(self.line)
+        is_done = True
+        while waiting and self.ready():
+            if not left.messages:
+                is_done = False
+                break
+            group = waiting.pop(0)
+            consumer = group.consumers[0]
+            wanted = min(self.credit(consumer), share, left.messages)
+            chosen, is_complete = self.choose(meta, left, group, wanted)
+            is_done = is_done and is_complete
+            if not chosen:
+                continue
+            left.messages -= len(chosen)
+            given.setdefault(consumer, []).extend([self.hand(consumer, message) for message in chosen])
+            group.consumers.remove(consumer)
+            self.line.remove(group)
+            if self.credit(consumer) > 0:
+                group.consumers.append(consumer)
+            if group.consumers:
+                self.line.append(group)
+                waiting.append(group)
+            elif group.front == END:
+                group.front = self.next_sequence
+        effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
+        return is_done
+
+    def drop_head(self, left: Left) -> bool:
+        limit = self.config.max_length
+        if limit < 0 or self.config.overflow != "drop_head":
+            return True
+        while len(self.ready()) > limit:
+            if not left.blocks:
+                return False
+            left.blocks -= 1
+            ready = self.ready()
+            for message in ready[: len(ready) - limit]:
+                if self.block_of(message) == self.block_of(ready[0]):
+                    self.dropped["maxlen"] += 1
+                    self.gone(message)
+        return True
+
+
+class ModelGroup:
+    """The whole group. `rows(index, operation)` gives the filter fields of a batch, empty if it has none."""
+
+    def __init__(self, rules: Rules, rows: Callable[[int, int], Sequence[Fields]]) -> None:
+        self.rules, self.rows = rules, rows
+        self.queues: dict[int, ModelQueue] = {}
+        self.deleted: set[int] = set()
+        self.producers: dict[bytes, ModelProducer] = {}
+        self.ended: list[ModelProducer] = []
+        self.departed: dict[int, int] = {}
+        self.now_ms = 0
+        self.backlog: list[int] = []
+
+    def apply(
+        self, meta: c.Meta, operations: Sequence[c.Operation]
+    ) -> tuple[list[e.Reply | None], list[Any]]:
+        self.now_ms = meta.now_ms
+        self.meta = meta
+        self.effects: list[Any] = []
+        self.dirty: set[int] = set()
+        self.left = {queue: self.new_left() for queue in range(1, 100)}
+        while self.ended and self.ended[0].ended_ms + self.rules.remembered_ms <= meta.now_ms:
+            del self.producers[self.ended.pop(0).name]
+        replies = [self.one(operation) for operation in operations]
+        for queue in sorted(self.dirty & set(self.queues)):
+            machine = self.queues[queue]
+            machine.finish(meta, self.left[queue], self.effects)
+            if not machine.unfinished:
+                self.backlog = [other for other in self.backlog if other != queue]
+            elif queue not in self.backlog:
+                self.backlog.append(queue)
+        return replies, self.effects
+
+    def new_left(self) -> Left:
+        return Left(self.rules.block_budget, self.rules.message_budget, self.rules.evaluation_budget)
+
+    def next_wake(self) -> int | None:
+        if self.backlog:
+            return self.now_ms
+        times = [machine.next_expiry() for machine in self.queues.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    # ---- sessions
+
+    def one(self, operation: c.Operation) -> e.Reply | None:
+        origin, command = operation.origin, operation.command
+        if isinstance(command, c.RegisterProducer):
+            assert origin is not None
+            return self.register(origin, command)
+        if origin is None:
+            return self.unnumbered(command)
+        producer = self.producers.get(origin.producer)
+        if producer is None:
+            return e.Refused("expired" if origin.n > 1 else "not_registered", "")
+        if origin.epoch > producer.epoch:
+            return e.Refused("not_registered", "")
+        if origin.epoch < producer.epoch or producer.ended_ms >= 0:
+            return e.Refused("fenced", "")
+        if origin.n <= producer.last_n:
+            return e.Done()
+        if origin.n > producer.last_n + 1:
+            return e.Refused("gap", "")
+        producer.last_n = origin.n
+        if isinstance(command, c.CloseSession):
+            self.end(producer)
+            return e.Ok()
+        assert isinstance(command, c.Enqueue | c.Attach | c.Credit | c.Cancel | c.Get | c.Settle)
+        queue = self.queues.get(command.queue)
+        if queue is None:
+            return e.Refused("not_found", "")
+        if isinstance(command, c.Enqueue):
+            return self.publish(operation.number, producer, queue, command)
+        reply = self.consume(producer, queue, command)
+        if not isinstance(reply, e.Refused):
+            self.dirty.add(command.queue)
+        return reply
+
+    def register(self, origin: c.Origin, command: c.RegisterProducer) -> e.Reply:
+        producer = self.producers.get(origin.producer)
+        address = command.address
+        if address.boot <= self.departed.get(address.node, -1):
+            return e.Refused("fenced", "")
+        if producer is None:
+            self.producers[origin.producer] = ModelProducer(origin.producer, origin.epoch, address)
+            return e.Registered((), False)
+        if origin.epoch < producer.epoch:
+            return e.Refused("fenced", "")
+        if origin.epoch == producer.epoch and (producer.ended_ms >= 0 or producer.address != address):
+            return e.Refused("fenced", "")
+        if origin.epoch > producer.epoch:
+            if producer.ended_ms < 0:
+                self.end(producer)
+                self.effects.append(("notify", producer.address, 0, "", 0, "fenced", 0))
+            self.ended.remove(producer)
+            producer.epoch, producer.address, producer.last_n, producer.ended_ms = (
+                origin.epoch,
+                address,
+                0,
+                -1,
+            )
+        return e.Registered(as_ranges(producer.accepted), True)
+
+    def end(self, producer: ModelProducer) -> None:
+        producer.ended_ms = self.now_ms
+        self.ended.append(producer)
+        mine = [
+            (x.attach, n, x)
+            for n, q in self.queues.items()
+            for x in q.consumers
+            if x.producer == producer.name
+        ]
+        for _, number, consumer in sorted(mine, key=lambda found: found[:2]):
+            self.queues[number].remove(self.meta, consumer)
+            self.dirty.add(number)
+
+    # ---- messages
+
+    def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
+        first, count = command.first_client_sequence, command.count
+        floor = max(producer.floor, command.lowest_unconfirmed)
+        if count < 1 or (command.ttls_ms and len(command.ttls_ms) != count):
+            return e.Refused("bad_argument", "")
+        if first + count > floor + self.rules.window:
+            return e.Refused("limit", "")
+        fresh = [i for i in range(count) if first + i >= floor and first + i not in producer.accepted]
+        if fresh:
+            rows = self.rows(self.meta.index, number) if queue.config.filter_enabled else ()
+            if not queue.publish(self.meta, number, command, rows, fresh):
+                return e.Refused("queue_full", "")
+            self.dirty.add(command.queue)
+        producer.floor = floor
+        producer.accepted = {x for x in producer.accepted | {first + i for i in fresh} if x >= floor}
+        return e.Confirmed(first, first + count - 1)
+
+    def consume(self, producer: ModelProducer, queue: ModelQueue, command: Any) -> e.Reply:
+        meta = self.meta
+        if isinstance(command, c.Attach):
+            return queue.attach(meta, producer, command)
+        if isinstance(command, c.Get):
+            return self.get(producer, queue, command)
+        consumer = queue.find(producer.name, command.consumer_tag)
+        if consumer is None:
+            return e.Refused("not_attached", "")
+        if isinstance(command, c.Settle):
+            return self.settle(queue, consumer, command)
+        if isinstance(command, c.Credit):
+            if consumer.selector is None:
+                return e.Refused("not_attached", "")
+            if command.credit_to < 0:
+                return e.Refused("bad_argument", "")
+            queue.set_credit(consumer, command.credit_to)
+            if command.drain and consumer not in queue.draining:
+                queue.draining.append(consumer)
+            return e.Ok()
+        if not consumer.tag:
+            return e.Refused("not_attached", "")
+        queue.stop(consumer)
+        if command.return_held or not consumer.held:
+            queue.remove(meta, consumer)
+        return e.Ok()
+
+    def get(self, producer: ModelProducer, queue: ModelQueue, command: c.Get) -> e.Reply:
+        if not 0 < command.count <= 10_000:
+            return e.Refused("limit", "")
+        consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
+        room = command.count if command.settled else queue.rules.max_held - len(consumer.held)
+        chosen, _ = queue.choose(self.meta, self.left[queue.queue], None, min(command.count, room))
+        tags = [queue.hand(consumer, message) for message in chosen]
+        if tags:
+            self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
+        if command.settled:
+            for tag in tags:
+                queue.gone(consumer.held.pop(tag))
+        return e.Ok(len(tags))
+
+    def settle(self, queue: ModelQueue, consumer: ModelConsumer, command: c.Settle) -> e.Reply:
+        if command.attach != consumer.attach:
+            return e.Refused("wrong_attach", "")
+        if command.credit_to < 0:
+            return e.Refused("bad_argument", "")
+        tags = [tag for first, last in command.tags for tag in sorted(consumer.held) if first <= tag <= last]
+        messages = [consumer.held.pop(tag) for tag in tags]
+        if isinstance(command, c.Return) or (
+            isinstance(command, c.Modify) and not command.undeliverable_here
+        ):
+            failed = isinstance(command, c.Modify) and command.delivery_failed
+            queue.put_back(self.meta, messages, failed)
+        else:
+            for message in messages:
+                queue.gone(message)
+            if type(command) is not c.Settle:
+                queue.dropped["rejected"] += len(messages)
+        if command.credit_to and consumer.selector is not None:
+            queue.set_credit(consumer, command.credit_to)
+        queue.update_line(consumer)
+        if consumer.tag and consumer.selector is None and not consumer.held:
+            queue.consumers.remove(consumer)
+        return e.Ok(len(messages))
+
+    # ---- administration
+
+    def unnumbered(self, command: c.Command) -> e.Reply | None:
+        match command:
+            case c.Wake():
+                times = {queue: machine.next_expiry() for queue, machine in self.queues.items()}
+                due = {queue for queue, time in times.items() if time is not None and time <= self.now_ms}
+                self.dirty |= due | set(self.backlog)
+                self.backlog = []
+                return None
+            case c.NodeDown(node, boot):
+                if boot > self.departed.get(node, -1):
+                    self.departed[node] = boot
+                    for producer in list(self.producers.values()):
+                        address = producer.address
+                        if producer.ended_ms < 0 and address.node == node and address.boot <= boot:
+                            self.end(producer)
+                            self.effects.append(("notify", address, 0, "", 0, "fenced", 0))
+                return None
+            case c.CreateQueue(queue, config):
+                if queue in self.deleted:
+                    return e.Refused("not_found", "")
+                if queue not in self.queues:
+                    self.queues[queue] = ModelQueue(queue, config, self.rules)
+                return e.Ok()
+            case c.UpdateConfig(queue, config):
+                if queue not in self.queues:
+                    return e.Refused("not_found", "")
+                if self.queues[queue].config != config:
+                    self.queues[queue].config = config
+                    self.dirty.add(queue)
+                return e.Ok()
+            case c.DeleteQueue(queue):
+                return self.delete(queue)
+            case c.Purge(queue):
+                return self.purge(queue)
+        raise AssertionError(command)
+
+    def delete(self, queue: int) -> e.Reply:
+        self.deleted.add(queue)
+        machine = self.queues.pop(queue, None)
+        self.backlog = [other for other in self.backlog if other != queue]
+        if machine is None:
+            return e.Ok()
+        for x in machine.consumers:
+            if x.selector is not None:
+                self.effects.append(("notify", x.address, queue, x.tag, x.attach, "queue_deleted", 0))
+        return e.Ok(len(machine.messages))
+
+    def purge(self, queue: int) -> e.Reply:
+        if queue not in self.queues:
+            return e.Refused("not_found", "")
+        machine = self.queues[queue]
+        ready = machine.ready()
+        for message in ready:
+            machine.gone(message)
+        self.dirty.add(queue)
+        return e.Ok(len(ready))
+
+
+def as_ranges(numbers: set[int]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return tuple(found)

@@ -1,0 +1,255 @@
+"""A group machine, its model and the log between them: what the tests of `fifo` drive.
+
+`World.apply` feeds one entry to the machine and to everything that must agree with it, and compares: the model's
+replies and effects, a twin that forgets its local parts, and the invariants. `small_blocks` shrinks blocks and
+budgets, so that a few dozen messages reach every edge.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fifo import checkout, commands, effects, invariants, state
+from fifo.commands import (
+    Address,
+    Attach,
+    Command,
+    CreateQueue,
+    Enqueue,
+    Meta,
+    Operation,
+    Origin,
+    QueueConfig,
+    RegisterProducer,
+    Wake,
+)
+from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
+from fifo.group import GroupMachine
+from quorum_selectors import canonical, columns, jms
+from support.fifo_model import ModelGroup, Rules
+
+START_MS = 1_000_000
+
+NORMAL = Rules(
+    16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.EVALUATION_BUDGET, checkout.TURN, state.MAX_HELD
+)
+SMALL = Rules(8, 4, 20, 24, 3, 40)
+
+
+@contextmanager
+def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
+    """The machines with these sizes, as long as the context lasts."""
+    bits = rules.block_size.bit_length() - 1
+    wanted = {
+        "BLOCK_BITS": bits,
+        "BLOCK_SIZE": rules.block_size,
+        "SLOT_MASK": rules.block_size - 1,
+        "BLOCK_BUDGET": rules.block_budget,
+        "MESSAGE_BUDGET": rules.message_budget,
+        "EVALUATION_BUDGET": rules.evaluation_budget,
+        "TURN": rules.turn,
+        "MAX_HELD": rules.max_held,
+    }
+    names = ("blocks", "state", "machine", "checkout", "selector_groups", "fields", "invariants")
+    changed = []
+    for module in [importlib.import_module(f"fifo.{name}") for name in names]:
+        for name, value in wanted.items():
+            if hasattr(module, name):
+                changed.append((module, name, getattr(module, name)))
+                setattr(module, name, value)
+    try:
+        yield rules
+    finally:
+        for module, name, value in changed:
+            setattr(module, name, value)
+
+
+def selector(text: str) -> bytes:
+    return canonical.encode(jms.parse(text)) if text else b""
+
+
+def producer(number: int) -> bytes:
+    return b"producer" + number.to_bytes(8, "big")
+
+
+class Log:
+    """The operations of all entries, as far as the machine may ask for them again."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[int, int], tuple[bytes, Sequence[Mapping[str, Any]]]] = {}
+
+    def columns(self, index: int, operation: int) -> bytes:
+        return self.stored[index, operation][0]
+
+    def rows(self, index: int, operation: int) -> Sequence[Mapping[str, Any]]:
+        return self.stored.get((index, operation), (b"", ()))[1]
+
+
+class World:
+    """Everything about one group. `rules` None: without a model."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.log = Log()
+        self.machine = GroupMachine(self.log)
+        self.model = None if rules is None else ModelGroup(rules, self.log.rows)
+        self.twin: GroupMachine | None = None  # must agree; may forget what is local
+        self.index = 0
+        self.now_ms = START_MS
+        self.entries: list[tuple[Meta, tuple[Operation, ...]]] = []
+        self.numbers: dict[bytes, int] = {}
+        self.epochs: dict[bytes, int] = {}
+        self.sequences: dict[bytes, int] = {}
+        self.checks = True
+
+    # ---- one entry
+
+    def apply(self, operations: Sequence[tuple[Origin | None, Command]], passed_ms: int = 1) -> Applied:
+        self.index += 1
+        self.now_ms += passed_ms
+        meta = Meta(self.index, 1, self.now_ms, 1)
+        numbered = tuple([Operation(i, origin, command) for i, (origin, command) in enumerate(operations)])
+        self.entries.append((meta, numbered))
+        applied = self.machine.apply(meta, numbered)
+        if self.twin is not None:
+            assert self.twin.apply(meta, numbered) == applied
+            assert self.twin.snapshot() == self.machine.snapshot()
+        if self.model is not None:
+            replies, events = self.model.apply(meta, numbered)
+            assert [plain_reply(reply) for reply in applied.replies] == [
+                plain_reply(reply) for reply in replies
+            ]
+            assert [plain_effect(event) for event in applied.effects] == events
+            assert self.machine.next_wake() == self.model.next_wake()
+            for queue, model in self.model.queues.items():
+                info = self.machine.info(queue)
+                assert info is not None
+                assert info.ready == len(model.ready())
+                assert info.total == len(model.messages)
+                assert info.dropped == tuple(model.dropped.values())
+                assert info.next_sequence == model.next_sequence
+        if self.checks:
+            invariants.check(self.machine)
+        return applied
+
+    def do(self, name: bytes, command: Command, passed_ms: int = 1) -> Reply | None:
+        """One operation, as an entry of its own."""
+        return self.apply([self.op(name, command)], passed_ms).replies[0]
+
+    def op(self, name: bytes, command: Command) -> tuple[Origin, Command]:
+        """The session's next numbered operation."""
+        self.numbers[name] = self.numbers.get(name, 0) + 1
+        return Origin(name, self.epochs[name], self.numbers[name]), command
+
+    def wake(self, passed_ms: int = 0) -> Applied:
+        return self.apply([(None, Wake())], passed_ms)
+
+    def wake_until_done(self) -> list[Applied]:
+        """Wakes as a leader does, until nothing is due."""
+        found = []
+        while (due := self.machine.next_wake()) is not None and due <= self.now_ms:
+            found.append(self.wake())
+            assert len(found) < 10_000
+        return found
+
+    # ---- usual steps
+
+    def queue(self, queue: int = 1, **arguments: Any) -> None:
+        arguments.setdefault("name", f"queue-{queue}")
+        if arguments.get("filter_enabled"):
+            arguments.setdefault("filter_field_names", ("*", "header.priority"))
+        self.apply([(None, CreateQueue(queue, QueueConfig(**arguments)))])
+
+    def session(self, number: int = 1, epoch: int = 1, node: int = 1, boot: int = 1) -> bytes:
+        name = producer(number)
+        self.epochs[name] = epoch
+        self.numbers[name] = 0
+        address = Address(node, boot, number * 100 + epoch)
+        self.apply([(Origin(name, epoch, 0), RegisterProducer(address))])
+        return name
+
+    def batch(
+        self,
+        name: bytes,
+        count: int,
+        rows: Sequence[Mapping[str, Any]] = (),
+        place: int = 0,
+        queue: int = 1,
+        **more: Any,
+    ) -> tuple[Origin, Command]:
+        """A batch as operation `place` of the next entry; `rows` are its filter fields."""
+        first = more.pop("first", None)
+        if first is None:
+            first = self.sequences.get(name, 1)
+            self.sequences[name] = first + count
+        encoded = columns.encode(rows) if rows else b""
+        self.log.stored[self.index + 1, place] = (encoded, rows)
+        more.setdefault("lowest_unconfirmed", max(first, 0))
+        command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
+        return self.op(name, command)
+
+    def publish(
+        self, name: bytes, count: int, rows: Sequence[Mapping[str, Any]] = (), **more: Any
+    ) -> Applied:
+        passed_ms = more.pop("passed_ms", 1)
+        return self.apply([self.batch(name, count, rows, **more)], passed_ms)
+
+    def attach(
+        self, name: bytes, tag: str, credit: int, text: str = "", queue: int = 1
+    ) -> tuple[int, Applied]:
+        applied = self.apply([self.op(name, Attach(queue, tag, selector(text), credit))])
+        reply = applied.replies[0]
+        assert isinstance(reply, AttachedReply)
+        return reply.attach, applied
+
+
+def plain_reply(reply: Reply | None) -> Any:
+    """What the model says, too."""
+    return ("refused", reply.reason) if isinstance(reply, Refused) else reply
+
+
+def plain_effect(effect: effects.Effect) -> Any:
+    """One effect as the model writes it: single messages instead of runs."""
+    if isinstance(effect, effects.Notify):
+        place = (effect.address, effect.queue, effect.consumer_tag, effect.attach)
+        return ("notify", *place, effect.event, effect.value)
+    assert isinstance(effect, Deliver)
+    messages = bodies(effect)
+    counts = dict(effect.delivery_counts)
+    return (
+        "deliver",
+        effect.address,
+        effect.queue,
+        effect.consumer_tag,
+        effect.attach,
+        effect.first_tag,
+        messages,
+        [bool(effect.redelivered >> i & 1) for i in range(len(messages))],
+        [counts.get(i, 0) for i in range(len(messages))],
+        effect.settled,
+    )
+
+
+def bodies(effect: Deliver) -> list[tuple[int, int, int, int]]:
+    """(sequence, index, operation, ordinal) of each message delivered."""
+    found = []
+    for run in effect.runs:
+        for i in range(run.count):
+            body = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
+            found.append((run.first_sequence + i, run.index, *body))
+    return found
+
+
+def sequences(applied: Applied, tag: str | None = None) -> list[int]:
+    """The sequences an entry delivered, to one consumer or to all."""
+    return [
+        body[0]
+        for effect in applied.effects
+        if isinstance(effect, Deliver) and tag in (None, effect.consumer_tag)
+        for body in bodies(effect)
+    ]
+
+
+__all__ = ["NORMAL", "SMALL", "World", "bodies", "commands", "selector", "sequences", "small_blocks"]

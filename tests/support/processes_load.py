@@ -1,0 +1,219 @@
+"""Producers and consumers that record what they see, and the cluster of real processes they work on.
+
+Bodies say who wrote them: PRODUCER:NUMBER. Consumers settle whole deliveries and note a settlement only when
+the service has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import quorum
+from quorum.cli.local_cluster import LocalCluster
+from quorum.client import Client, Consumer, Delivery
+from quorum.client.delivery import Holder
+from quorum.client.errors import ClosedError, PublishRejected, QuorumError
+from quorum.v1 import queue_pb2
+from support.checkers import HandOut, History, Publish, Settle
+
+BATCH = 20
+BODY_PADDING = b"." * 40
+UNDER_WAY = 4
+PRODUCER_PAUSE_S = 0.015  # what is checked is order and loss, not speed
+
+CONNECT_LIMIT_MS = 60_000
+RESUME_LIMIT_S = 60.0  # the aim is 2 s; the machine may be busy
+DRAIN_LIMIT_S = 120.0
+POLL_S = 0.05
+
+
+def body(producer: str, number: int) -> bytes:
+    return f"{producer}:{number}:".encode() + BODY_PADDING
+
+
+def key_of(data: bytes) -> tuple[str, int]:
+    producer, number, _ = data.decode().split(":", 2)
+    return producer, int(number)
+
+
+def url_from(cluster: LocalCluster, first: int) -> str:
+    """All members, beginning with the `first`-th: clients spread over the nodes."""
+    addresses = [member.client for member in cluster.members]
+    first %= len(addresses)
+    return "quorum://" + ",".join([*addresses[first:], *addresses[:first]])
+
+
+class Recorder:
+    """Clients of one queue and what they saw. Enter it, cause trouble, `finish`, check `history`."""
+
+    def __init__(self, cluster: LocalCluster, queue: str, *, producers: int = 2, consumers: int = 2) -> None:
+        self.cluster = cluster
+        self.queue = queue
+        self.history = History()
+        self._confirmed_count = 0
+        self._producer_count = producers
+        self._consumer_count = consumers
+        self._stop_producing = asyncio.Event()
+        self._producing: list[asyncio.Task[None]] = []
+        self._consuming: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Recorder:
+        async with quorum.connect(self.cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+            await client.declare(self.queue)
+        for number in range(self._consumer_count):
+            self._consuming.append(asyncio.create_task(self._consume(f"consumer-{number}", number)))
+        for number in range(self._producer_count):
+            self._producing.append(asyncio.create_task(self._produce(f"producer-{number}", number + 1)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [*self._producing, *self._consuming]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def resumed(self, fault_at: float) -> float:
+        """Waits until something sent after the fault is confirmed; seconds that took."""
+        deadline = time.monotonic() + RESUME_LIMIT_S
+        while True:
+            self._raise_what_failed()
+            for each in reversed(self.history.publishes):
+                if each.confirmed_at is not None and each.sent_at >= fault_at:
+                    return each.confirmed_at - fault_at
+                if each.sent_at < fault_at - RESUME_LIMIT_S:
+                    break
+            assert time.monotonic() < deadline, (
+                f"nothing was confirmed for {RESUME_LIMIT_S} s after the fault"
+            )
+            await asyncio.sleep(POLL_S)
+
+    async def progress(self, messages: int) -> None:
+        """Waits until so many more messages are confirmed and so many more are settled."""
+        confirmed, settled = self._confirmed_count, len(self.history.settles)
+        deadline = time.monotonic() + RESUME_LIMIT_S
+        while self._confirmed_count < confirmed + messages or len(self.history.settles) < settled + messages:
+            self._raise_what_failed()
+            assert time.monotonic() < deadline, f"no {messages} messages in {RESUME_LIMIT_S} s"
+            await asyncio.sleep(POLL_S)
+
+    async def finish(self) -> None:
+        """Stops producing, waits until every batch is decided and the queue is empty."""
+        self._stop_producing.set()
+        await asyncio.wait_for(asyncio.gather(*self._producing), DRAIN_LIMIT_S)
+        deadline = time.monotonic() + DRAIN_LIMIT_S
+        async with quorum.connect(self.cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+            while (left := (await client.describe(self.queue)).queue.total) > 0:
+                self._raise_what_failed()
+                assert time.monotonic() < deadline, f"{left} messages stay in the queue"
+                await asyncio.sleep(POLL_S)
+
+    def _raise_what_failed(self) -> None:
+        ended = self.cluster.ended()
+        assert not ended, (
+            f"members ended by themselves: {ended}\n{self.cluster.last_output(next(iter(ended)))}"
+        )
+        for task in [*self._producing, *self._consuming]:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _produce(self, name: str, first_node: int) -> None:
+        room = asyncio.Semaphore(UNDER_WAY)
+        async with quorum.connect(
+            url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
+        ) as client:
+            number = 0
+            while not self._stop_producing.is_set():
+                await room.acquire()
+                place = len(self.history.publishes)
+                last = number + BATCH - 1
+                self.history.publishes.append(Publish(name, number, last, time.monotonic()))
+                batch = [body(name, n) for n in range(number, last + 1)]
+                confirmation = await client.send_batch(self.queue, batch, timeout_ms=CONNECT_LIMIT_MS)
+                confirmation.add_done_callback(lambda done, place=place: self._confirmed(done, place, room))
+                number = last + 1
+                await asyncio.sleep(PRODUCER_PAUSE_S)
+            for _ in range(UNDER_WAY):
+                await room.acquire()
+
+    def _confirmed(self, done: asyncio.Future[int], place: int, room: asyncio.Semaphore) -> None:
+        room.release()
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            sent = self.history.publishes[place]
+            self.history.publishes[place] = replace(sent, confirmed_at=time.monotonic())
+            self._confirmed_count += BATCH
+        elif not isinstance(error, PublishRejected | ClosedError):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "publish failed", "exception": error}
+            )
+
+    async def _consume(self, name: str, first_node: int) -> None:
+        async with quorum.connect(
+            url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
+        ) as client:
+            consumer = client.consume(
+                self.queue, prefetch=200, consumer_tag=name, timeout_ms=CONNECT_LIMIT_MS
+            )
+            await consumer
+            while (delivery := await consumer.next_delivery()) is not None:
+                await self._settle(consumer, name, delivery)
+
+    async def _settle(self, consumer: Consumer, name: str, delivery: Delivery) -> None:
+        keys = record_hand_outs(self.history, name, delivery)
+        try:
+            is_settled = await consumer.settle_batch(delivery, wait=True)
+        except QuorumError:
+            return  # not acknowledged: it may have been settled or not
+        if is_settled:
+            now = time.monotonic()
+            for ordinal, key in enumerate(keys):
+                sequence = delivery.sequence_at(ordinal)
+                self.history.settles.append(Settle(now, name, delivery.attach, sequence, key))
+
+
+def record_hand_outs(history: History, name: str, delivery: Delivery) -> list[tuple[str, int]]:
+    now = time.monotonic()
+    keys = []
+    for ordinal in range(delivery.count):
+        key = key_of(delivery.reader.body(ordinal))
+        keys.append(key)
+        history.hand_outs.append(
+            HandOut(
+                now,
+                name,
+                delivery.attach,
+                delivery.sequence_at(ordinal),
+                key,
+                delivery.redelivered_at(ordinal),
+            )
+        )
+    return keys
+
+
+async def leader_of(cluster: LocalCluster, queue: str) -> str:
+    """The leader of the queue's group, once there is one."""
+    deadline = time.monotonic() + RESUME_LIMIT_S
+    while (leader := await asyncio.to_thread(cluster.leader_of_queue, queue)) is None:
+        assert time.monotonic() < deadline, f"no leader of {queue!r} for {RESUME_LIMIT_S} s"
+        await asyncio.sleep(POLL_S)
+    return leader
+
+
+async def publish_numbered(client: Client, queue: str, producer: str, numbers: Sequence[int]) -> None:
+    await client.publish_batch(queue, [body(producer, n) for n in numbers])
+
+
+def record_wire(history: History, name: str, wire: queue_pb2.Delivery) -> list[tuple[str, int]]:
+    """The same for a delivery that a hand-made session has read."""
+    holder = Holder(None, "", wire.consumer_tag)  # type: ignore[arg-type]  # it never sends anything
+    return record_hand_outs(history, name, Delivery(holder, wire, 0))
+
+
+def describe_times(times: Sequence[float]) -> str:
+    ordered = sorted(times)
+    return ", ".join(f"{each:.2f}" for each in times) + f" s (worst {ordered[-1]:.2f} s)"

@@ -1,0 +1,226 @@
+"""What is done to clusters of real processes: by the tests a few times, by the campaign many times.
+
+Each scenario runs its load, causes its fault, lets the load go on, checks everything that clients saw, and
+answers a line for people. Deadlines are generous and named; how long things took is printed, not asserted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+
+import quorum
+from quorum.cli.local_cluster import LocalCluster
+from quorum.client.errors import QuorumError
+from quorum.v1 import queue_pb2
+from support import checkers
+from support.checkers import History, Publish, Settle
+from support.processes_load import (
+    BATCH,
+    CONNECT_LIMIT_MS,
+    POLL_S,
+    Recorder,
+    body,
+    describe_times,
+    leader_of,
+    record_hand_outs,
+    record_wire,
+)
+from support.processes_raw import RawSession
+
+PROGRESS = 20 * BATCH
+"""Messages that must get through before and after each fault."""
+RESTART_LIMIT_S = 120.0
+LEASE_LIMIT_S = 60.0
+"""A paused node's messages must be with somebody else by then (the lease is a few seconds)."""
+STREAM_END_LIMIT_S = 60.0
+SETTLE_WAIT_S = 2.0
+
+
+async def kill_leader(cluster: LocalCluster, queue: str, rounds: int) -> str:
+    """The leader of the queue's group is killed under load, again and again, and started again."""
+    times: list[float] = []
+    async with Recorder(cluster, queue) as recorder:
+        await recorder.progress(PROGRESS)
+        for _ in range(rounds):
+            leader = await leader_of(cluster, queue)
+            fault_at = time.monotonic()
+            cluster.kill(leader)
+            times.append(await recorder.resumed(fault_at))
+            await recorder.progress(PROGRESS)
+            await asyncio.to_thread(cluster.restart, leader, RESTART_LIMIT_S)
+            await recorder.progress(PROGRESS)
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+
+
+async def kill_all(cluster: LocalCluster, queue: str, rounds: int) -> str:
+    """Every member is killed at once under load, and started again."""
+    times: list[float] = []
+    async with Recorder(cluster, queue) as recorder:
+        await recorder.progress(PROGRESS)
+        for _ in range(rounds):
+            for name in cluster.names:
+                cluster.kill(name)
+            fault_at = time.monotonic()
+            cluster.start()
+            await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
+            times.append(await recorder.resumed(fault_at))
+            await recorder.progress(PROGRESS)
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+
+
+async def kill_minority(cluster: LocalCluster, queue: str) -> str:
+    """As many members as may fail are killed together, the leader among them, and stay away."""
+    async with Recorder(cluster, queue) as recorder:
+        await recorder.progress(PROGRESS)
+        leader = await leader_of(cluster, queue)
+        others = [name for name in cluster.names if name != leader]
+        fault_at = time.monotonic()
+        victims = [leader, *others[: (len(cluster.names) - 1) // 2 - 1]]
+        for name in victims:
+            cluster.kill(name)
+        took = await recorder.resumed(fault_at)
+        await recorder.progress(PROGRESS)
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return f"{len(victims)} of {len(cluster.names)} killed, publishing went on after {took:.2f} s; {verdict}"
+
+
+class PausedNode:
+    """A consumer's node is stopped past its lease and goes on later, with more for that consumer in the log.
+
+    The consumer on it is a hand-made session without keepalive: it would take whatever the node still sent.
+    """
+
+    WAITING = 50
+    MORE = 20
+    CREDIT = 60
+
+    def __init__(self, cluster: LocalCluster, queue: str) -> None:
+        self.cluster = cluster
+        self.queue = queue
+        self.history = History()
+        self.attach = 0
+        self.last_tag = 0
+        self.hears_end = asyncio.Event()
+        self.wants_settled: dict[int, tuple[int, tuple[str, int]]] = {}
+
+    async def run(self) -> str:
+        cluster = self.cluster
+        async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+            await client.declare(self.queue)
+        leader = await leader_of(cluster, self.queue)
+        paused, elsewhere = [name for name in cluster.names if name != leader][:2]
+        async with (
+            quorum.connect(cluster.url_of(elsewhere), connect_timeout_ms=CONNECT_LIMIT_MS) as client,
+            RawSession(cluster.member(paused).client) as patient,
+        ):
+            await patient.open()
+            await self._publish(client, 0, self.WAITING)
+            attach = queue_pb2.Attach(
+                request_id=1, consumer_tag="patient", queue=self.queue, credit_to=self.CREDIT
+            )
+            await patient.send(attach=attach)
+            self.attach = (await patient.answer("attached")).attach
+            reading = asyncio.create_task(self._read(patient))
+            await self._until(
+                lambda: self.last_tag >= self.WAITING, LEASE_LIMIT_S, "the patient one's messages"
+            )
+            paused_at = time.monotonic()
+            cluster.pause(paused)
+            other = asyncio.create_task(self._consume_elsewhere(client))
+            try:
+                await self._publish(client, self.WAITING, self.MORE)
+                total = self.WAITING + self.MORE
+                await self._until(
+                    lambda: len(self.history.settles) >= total, LEASE_LIMIT_S, "the other one's settlements"
+                )
+                took = max(each.at for each in self.history.settles) - paused_at
+            finally:
+                cluster.resume(paused)
+            await self._settle_late(patient)
+            await self._until(
+                self.hears_end.is_set, STREAM_END_LIMIT_S, "the end of the patient one's stream"
+            )
+            await reading
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+        return f"all messages of a paused node settled elsewhere after {took:.2f} s; {self._verdict()}"
+
+    def _verdict(self) -> str:
+        history = self.history
+        confirmed = checkers.nothing_confirmed_is_lost(history)
+        checkers.nothing_is_published_twice(history)
+        checkers.settled_never_comes_back(history)
+        checkers.nothing_is_settled_twice(history)
+        checkers.repeats_are_flagged(history)
+        moved = checkers.nobody_is_handed_what_another_has(history, must_repeat=True)
+        return f"{confirmed} confirmed, {moved} moved to the other consumer, none in two hands"
+
+    async def _publish(self, client: quorum.Client, first: int, count: int) -> None:
+        sent_at = time.monotonic()
+        await client.publish_batch(self.queue, [body("producer", n) for n in range(first, first + count)])
+        publish = Publish("producer", first, first + count - 1, sent_at, time.monotonic())
+        self.history.publishes.append(publish)
+
+    async def _read(self, patient: RawSession) -> None:
+        """Until the node ends the stream."""
+        try:
+            while (response := await patient.call.read()) is not grpc.aio.EOF:
+                kind = response.WhichOneof("response")
+                if kind == "delivery":
+                    record_wire(self.history, "patient", response.delivery)
+                    self.last_tag = response.delivery.first_tag + response.delivery.count - 1
+                elif kind == "done" and 2 in response.done.request_ids:
+                    self._late_settle_was_taken()
+        except grpc.aio.AioRpcError:
+            pass  # how it ends is the node's choice; that it ends is waited for
+        self.hears_end.set()
+
+    async def _settle_late(self, patient: RawSession) -> None:
+        """The patient one settles what it was handed, as if nothing had happened; it must not be believed."""
+        disposition = queue_pb2.Disposition(
+            request_id=2,
+            consumer_tag="patient",
+            attach=self.attach,
+            tags=[queue_pb2.Range(first=1, last=self.WAITING)],
+            outcome=queue_pb2.Disposition.SETTLE,
+        )
+        try:
+            await patient.send(disposition=disposition)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            self.hears_end.set()  # the stream has ended already
+
+    def _late_settle_was_taken(self) -> None:
+        now = time.monotonic()
+        for each in self.history.hand_outs:
+            if each.consumer == "patient":
+                settle = Settle(now, "patient", each.attach, each.sequence, each.key)
+                self.history.settles.append(settle)
+
+    async def _consume_elsewhere(self, client: quorum.Client) -> None:
+        consumer = await client.consume(self.queue, consumer_tag="other")
+        async for delivery in consumer.deliveries():
+            keys = record_hand_outs(self.history, "other", delivery)
+            try:
+                is_settled = await consumer.settle_batch(delivery, wait=True)
+            except QuorumError:
+                continue
+            if is_settled:
+                now = time.monotonic()
+                for ordinal, key in enumerate(keys):
+                    sequence = delivery.sequence_at(ordinal)
+                    self.history.settles.append(Settle(now, "other", delivery.attach, sequence, key))
+
+    async def _until(self, condition: object, limit_s: float, what: str) -> None:
+        assert callable(condition)
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {limit_s} s for {what}"
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,101 @@
+"""What Raft promises (Raft figure 3), checked while members run: fed by raft_world, knows nothing of how they work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quorum.replication.group import Group
+from support.raft_log import ModelDisk
+
+
+class Violation(Exception):
+    """A promise of Raft was broken."""
+
+
+class Checks:
+    """Election safety, state machine safety, leader completeness, order of application, freshness of reads; and
+    beneath them, that what counts as committed or as elected stands on a majority's disks."""
+
+    def __init__(self, group: int, size: int, disks: Mapping[str, ModelDisk]) -> None:
+        """disks: empty if they cannot be looked into; what stands on them is then not checked."""
+        self.group = group
+        self.disks = disks
+        self.size = size
+        self.leaders: dict[int, str] = {}
+        self.committed: dict[int, tuple[int, bytes]] = {}
+        """index -> (term, command), from the first member that applied it"""
+        self._committed_by: dict[int, int] = {}
+        """index -> a term in which it was committed at latest"""
+        self.top = 1
+        """the highest index that anybody applied"""
+        self.next_to_apply: dict[str, int] = {}
+        self._commit: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, bool]] = {}
+        self.reads = 0
+
+    def started(self, name: str) -> None:
+        self.next_to_apply[name] = 2
+        self._commit[name] = 0
+        self._seen.pop(name, None)
+
+    def applied(self, name: str, index: int, term: int, command: bytes, current_term: int) -> None:
+        """State machine safety: the same command at the same index everywhere, each once and in order."""
+        if index != self.next_to_apply[name]:
+            raise Violation(f"{name} applied {index}, {self.next_to_apply[name]} was next")
+        self.next_to_apply[name] = index + 1
+        if self.disks and index not in self.committed:
+            kept = sum(disk.holds(self.group, index, term) for disk in self.disks.values())
+            if kept * 2 <= self.size:
+                raise Violation(f"{name} applied {index}, which {kept} of {self.size} disks hold")
+        self._committed_by.setdefault(index, current_term)
+        known = self.committed.setdefault(index, (term, command))
+        if known != (term, command):
+            raise Violation(
+                f"{name} applied {(term, command[:12])} at {index}, {known[0], known[1][:12]} elsewhere"
+            )
+        self.top = max(self.top, index)
+
+    def restored(self, name: str, index: int, commands: list[bytes]) -> None:
+        """A snapshot holds exactly what was applied up to its index, and never moves a member back."""
+        if index + 1 < self.next_to_apply[name]:
+            raise Violation(f"{name} went back to {index}, it had applied {self.next_to_apply[name] - 1}")
+        known = [self.committed[at][1] for at in range(2, index + 1) if at in self.committed]
+        if commands != [command for command in known if command]:
+            raise Violation(f"{name} restored another state at {index}")
+        self.next_to_apply[name] = index + 1
+
+    def observe(self, group: Group, name: str) -> None:
+        """Election safety; a new leader has everything committed; commit never goes back."""
+        commit = group.commit_index
+        if commit < self._commit[name]:
+            raise Violation(f"{name}'s commit index went from {self._commit[name]} to {commit}")
+        self._commit[name] = commit
+        seen = (group.term, group.is_leader)
+        if seen == self._seen.get(name) or not group.is_leader:
+            self._seen[name] = seen
+            return
+        self._seen[name] = seen
+        first = self.leaders.setdefault(group.term, name)
+        if first != name:
+            raise Violation(f"two leaders in term {group.term}: {first} and {name}")
+        states = [disk.hard_state(self.group) for disk in self.disks.values()]
+        votes = sum(state == (group.term, name) or state[0] > group.term for state in states)
+        if self.disks and self.size > 1 and votes * 2 <= self.size:
+            raise Violation(f"{name} leads term {group.term} with {votes} votes of {self.size}")
+        self._is_complete(group, name)
+
+    def _is_complete(self, group: Group, name: str) -> None:
+        view = group._view
+        for index, (term, _) in self.committed.items():
+            if group.term <= self._committed_by[index]:
+                continue  # only later leaders must have it
+            if index > view.last_index or (index >= view.base and view.term_at(index) != term):
+                raise Violation(f"{name} leads term {group.term} without the committed entry {index}")
+
+    def read(self, index: int | None, floor: int) -> None:
+        """A read sees everything that was answered before it began."""
+        if index is None:
+            return
+        self.reads += 1
+        if index < floor:
+            raise Violation(f"a read at {index} began when {floor} had been answered")
