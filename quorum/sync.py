@@ -46,16 +46,27 @@ class _Loop:
             raise
 
     def follow(self, awaited: asyncio.Future[T]) -> concurrent.futures.Future[T]:
-        """A thread-safe future of the loop's."""
+        """A thread-safe future of the loop's. Cancelling it leaves the loop's alone."""
+        followed: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-        async def outcome() -> T:
-            return await asyncio.shield(awaited)
+        def copy(done: asyncio.Future[T]) -> None:
+            # read even if nobody waits any more: asyncio reports an exception that was never looked at
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if not followed.set_running_or_notify_cancel():
+                return
+            if error is not None:
+                followed.set_exception(error)
+            else:
+                followed.set_result(done.result())
 
-        return asyncio.run_coroutine_threadsafe(outcome(), self._loop)
+        self._loop.call_soon_threadsafe(awaited.add_done_callback, copy)
+        return followed
 
     def stop(self) -> None:
+        """Ends what still runs on the loop, then the loop and its thread."""
         if not self._thread.is_alive():
             return
+        asyncio.run_coroutine_threadsafe(_end_other_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -278,6 +289,13 @@ class Client:
 
     def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
         return self._loop.run(self._client.cluster_status(timeout_ms=timeout_ms))
+
+
+async def _end_other_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def connect(url: str, **options: int) -> Client:
