@@ -82,7 +82,7 @@ class Feeder:
         """Every member has all entries up to here; from the leader, or computed as leader."""
         self.has_more = False
         """A peer's turn ended early; there is more to send at once."""
-        self.open_snapshot: Callable[[], SnapshotSource | None] = lambda: view.journal.open_snapshot()
+        self.open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
         """The snapshot that a peer too far behind is sent: canonical, the same bytes whoever leads."""
         self.lacks_snapshot = False
         """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""

@@ -42,7 +42,7 @@ class _Network:
 class Cluster:
     """Members by name. `run` moves time; a crashed member's disk keeps what it had synced."""
 
-    def __init__(self, size: int = 3, seed: int = 1, **config: Any) -> None:
+    def __init__(self, size: int = 3, seed: int = 1, *, recent_bytes: int = 16 << 20, **config: Any) -> None:
         self.names = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
         self.now_ms = START_MS
@@ -64,6 +64,7 @@ class Cluster:
         self._cut: set[tuple[str, str]] = set()
         self.paused: set[str] = set()
         self._boot = 0
+        self._recent_bytes = recent_bytes
         self._config = config
         for name in self.names:
             self.start(name)
@@ -72,7 +73,7 @@ class Cluster:
 
     def start(self, name: str) -> None:
         self._boot += 1
-        log = Log(Path("/data/log"), self.disks[name])
+        log = Log(Path("/data/log"), self.disks[name], recent_bytes=self._recent_bytes)
         log.open()
         self.logs[name] = log
         config = MemberConfig(name, self.names, self._boot, **self._config)
