@@ -28,23 +28,26 @@ from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.lost_log import quarantine
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.replica import FieldSource, Replica, empty_state
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.quarantine import Standing, StandingQuestion
 
 SYSTEM_GROUP = 0
 
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
+KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -53,6 +56,8 @@ PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
 UPKEEP_MS = 100
+STANDING_MS = 500
+"""How often a quarantined replica asks the others."""
 HANDICAP = 2
 """While something of a group is damaged here, this member runs for office so many longest election timeouts later than
 another one would."""
@@ -136,6 +141,8 @@ class Member:
         self._next_heartbeat_ms = 0
         self._next_upkeep_ms = 0
         self._answers_due: list[tuple[str, Heartbeat]] = []
+        self._standings_due: list[tuple[str, StandingQuestion]] = []
+        self._next_standing_ms = 0
         self._catalog_changed = True
         self._leases_changed = True
         self._connected: set[str] = set()
@@ -196,24 +203,46 @@ class Member:
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
 
-        raft = Group(
-            number,
-            self.config.name,
-            self.config.members,
-            self.log,
-            clock,
-            random_module.Random(random.random()),
-            send,
-            lambda state, index, term: self._restored(number, state),
-            self.config.raft,
-            lambda index, term, state: self.arrivals.prepare(number, index, term, state),
-        )
+        chance = random_module.Random(random.random())
+
+        def make() -> Group:
+            return Group(
+                number,
+                self.config.name,
+                self.config.members,
+                self.log,
+                clock,
+                chance,
+                send,
+                lambda state, index, term: self._restored(number, state),
+                self.config.raft,
+                lambda index, term, state: self.arrivals.prepare(number, index, term, state),
+            )
+
+        try:
+            raft = make()
+        except LogDamaged as error:
+            if not self._peers:
+                raise
+            self._lose_replica(number, machine, str(error))
+            raft = make()
         replica = Replica(number, raft, machine, source, Digests(number))
         raft.start()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
         return replica
+
+    def _lose_replica(self, number: int, machine: GroupMachine | CatalogMachine, reason: str) -> None:
+        """No snapshot here can be read that its journal goes on from: the replica begins anew, quarantined. The mark is
+        on disk before anything is given up."""
+        self._logger.error("replica lost", group=number, reason=reason)
+        journal = self.log.journal(number)
+        quarantine(self.log, number)
+        self.log.sync()
+        journal.save_snapshot(1, 0, empty_state(machine))
+        journal.reset_to_snapshot(1, 0)
+        self.log.sync()
 
     # ---- the step
 
@@ -246,6 +275,7 @@ class Member:
         if self.librarian.is_busy:
             self.librarian.serve()
         self._heartbeats()
+        self._speak_of_standings()
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
@@ -305,6 +335,14 @@ class Member:
             self.librarian.ask(frame.peer, Question.decode(frame.data))
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
+        elif frame.kind == KIND_STANDING_QUESTION:
+            self._standings_due.append((frame.peer, StandingQuestion.decode(frame.data)))
+        elif frame.kind == KIND_STANDING:
+            standing = Standing.decode(frame.data)
+            asker = self.replicas.get(standing.group)
+            if asker is not None:
+                asker.touched = True
+                asker.raft.hear_standing(frame.peer, standing)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.numbers[frame.peer]
@@ -472,6 +510,28 @@ class Member:
         self.healer.forget(group, replica.raft.applied_index)
         self._catalog_changed = True
         self._table.answers_missed(group)
+
+    # ---- quarantine
+
+    def _speak_of_standings(self) -> None:
+        """Answers, now that everything they say is synced; and this member's own questions."""
+        for peer, question in self._standings_due:
+            replica = self.replicas.get(question.group)
+            if replica is not None:
+                replica.touched = True
+                answer = replica.raft.standing(peer, question.life)
+                self._network.send(peer, KIND_STANDING, [answer.encode()])
+        self._standings_due.clear()
+        if self._now_ms < self._next_standing_ms:
+            return
+        self._next_standing_ms = self._now_ms + STANDING_MS
+        for number, replica in self.replicas.items():
+            quarantined = replica.raft.quarantine
+            if quarantined.is_on:
+                for peer in self._peers:
+                    self._network.send(
+                        peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
+                    )
 
     # ---- bodies
 

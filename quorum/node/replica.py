@@ -40,6 +40,11 @@ class FieldSource:
         return columns_of(Command(memoryview(body)[1:]).operation(operation))
 
 
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(_TIME_BYTES) + machine.snapshot()
+
+
 @dataclass(slots=True)
 class Replica:
     """One group. `pending` are operations that this node, as leader, has to pack into entries."""

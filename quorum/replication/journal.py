@@ -18,6 +18,9 @@ from typing import Protocol, overload
 
 from quorum.replication.transfer import SnapshotSource
 
+QUARANTINED = ""
+"""In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
+
 
 class GroupJournal(Protocol):
     """What replication needs of a group's journal (quorum.log.Journal has it)."""
@@ -116,6 +119,7 @@ class JournalView:
         self.durable_index = self.journal.last_index
         self.last_lsn = log.last_lsn
         self._unsynced: deque[tuple[int, int]] = deque()
+        self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
     # ---- what we ask
 
@@ -226,7 +230,8 @@ class JournalView:
         return max(1, self.snapshot_index)
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        self.last_lsn = self.journal.set_hard_state(term, votedForNodeId)
+        vote = QUARANTINED if self.is_quarantined else votedForNodeId
+        self.last_lsn = self.journal.set_hard_state(term, vote)
 
     def getCurrentTerm(self) -> int:
         return self.journal.hard_state[0]
