@@ -13,6 +13,7 @@ from pathlib import Path
 
 from quorum.log import Log
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import Configuration, wrap_state
 from support.disk import SimDisk
 from support.raft_checks import Checks
 from support.raft_log import ModelDisk, ModelLog
@@ -46,6 +47,11 @@ def unpack(state: bytes) -> list[bytes]:
         commands.append(state[at + 4 : at + 4 + length])
         at += 4 + length
     return commands
+
+
+def as_kept(commands: Iterable[bytes], voters: Iterable[str] = ("n1", "n2", "n3")) -> bytes:
+    """A state as a snapshot holds it: with the members of that time."""
+    return wrap_state(Configuration(tuple(voters)), pack(commands))
 
 
 class Node:
