@@ -17,10 +17,12 @@ from quorum.client.errors import QuorumError
 from quorum.v1 import queue_pb2
 from support import checkers
 from support.checkers import History, Publish, Settle
+from support.processes_cluster import all_equal
 from support.processes_load import (
-    BATCH,
     CONNECT_LIMIT_MS,
+    LIGHT,
     POLL_S,
+    Load,
     Recorder,
     body,
     describe_times,
@@ -30,8 +32,6 @@ from support.processes_load import (
 )
 from support.processes_raw import RawSession
 
-PROGRESS = 20 * BATCH
-"""Messages that must get through before and after each fault."""
 RESTART_LIMIT_S = 120.0
 LEASE_LIMIT_S = 60.0
 """A paused node's messages must be with somebody else by then (the lease is a few seconds)."""
@@ -39,29 +39,30 @@ STREAM_END_LIMIT_S = 60.0
 SETTLE_WAIT_S = 2.0
 
 
-async def kill_leader(cluster: LocalCluster, queue: str, rounds: int) -> str:
+async def kill_leader(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
     """The leader of the queue's group is killed under load, again and again, and started again."""
     times: list[float] = []
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         for _ in range(rounds):
             leader = await leader_of(cluster, queue)
             fault_at = time.monotonic()
             cluster.kill(leader)
             times.append(await recorder.resumed(fault_at))
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
             await asyncio.to_thread(cluster.restart, leader, RESTART_LIMIT_S)
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
-    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+    equal = await all_equal(cluster)
+    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
 
 
-async def kill_all(cluster: LocalCluster, queue: str, rounds: int) -> str:
+async def kill_all(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
     """Every member is killed at once under load, and started again."""
     times: list[float] = []
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         for _ in range(rounds):
             for name in cluster.names:
                 cluster.kill(name)
@@ -69,16 +70,17 @@ async def kill_all(cluster: LocalCluster, queue: str, rounds: int) -> str:
             cluster.start()
             await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
             times.append(await recorder.resumed(fault_at))
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
-    return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+    equal = await all_equal(cluster)
+    return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
 
 
-async def kill_minority(cluster: LocalCluster, queue: str) -> str:
+async def kill_minority(cluster: LocalCluster, queue: str, load: Load = LIGHT) -> str:
     """As many members as may fail are killed together, the leader among them, and stay away."""
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         leader = await leader_of(cluster, queue)
         others = [name for name in cluster.names if name != leader]
         fault_at = time.monotonic()
@@ -86,7 +88,7 @@ async def kill_minority(cluster: LocalCluster, queue: str) -> str:
         for name in victims:
             cluster.kill(name)
         took = await recorder.resumed(fault_at)
-        await recorder.progress(PROGRESS)
+        await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
     return f"{len(victims)} of {len(cluster.names)} killed, publishing went on after {took:.2f} s; {verdict}"
