@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 HOST = "127.0.0.1"
 READ_BYTES = 64 << 10
 CALL_LIMIT_S = 30.0
+CLOSE_POLL_S = 0.01
 
 Way = tuple[str, str]
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Proxies:
             self._pipes.add(pipe)
             try:
                 await self._serve(pipe, reader, writer, (host, int(port)))
-            except (OSError, asyncio.CancelledError):
+            except OSError:
                 pass  # one end is gone: so is the other
             finally:
                 pipe.abort()
@@ -155,10 +156,10 @@ class Proxies:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while self._pipes:
-            await asyncio.sleep(0)
+        await self._set(frozenset())
+        # Not by cancelling: a task that never began would leave its connection to nobody.
+        while len(asyncio.all_tasks()) > 1:
+            for pipe in list(self._pipes):
+                pipe.abort()
+            await asyncio.sleep(CLOSE_POLL_S)
         await asyncio.sleep(0)  # transports hear that they are gone on the loop's next turn
