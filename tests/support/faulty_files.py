@@ -31,7 +31,8 @@ from support.disk import SECTOR
 
 SIDE = "powercut"
 """Folder beside the data for files whose name is gone but not durably so."""
-WORST_MOMENT_S = 0.05
+WORST_MOMENT_S = 0.1
+"""A loaded member writes several times in it."""
 FAILED = "fault: failed"
 TOUCHED = "fault: the disk was touched after it had failed"
 
@@ -172,13 +173,13 @@ class PowerCut:
     def cut(self) -> str:
         """Takes everything away that is not durable, or a part of it. Nothing may be changed afterwards.
 
-        Most of the time it waits a moment for something that can be lost.
+        It waits a moment for something that can be lost.
         """
-        chance = random.Random(self.seed)
-        deadline = time.monotonic() + (WORST_MOMENT_S if chance.random() < 3 / 4 else 0)
+        deadline = time.monotonic() + WORST_MOMENT_S
         while not self.has_dirty_sectors() and time.monotonic() < deadline:
             time.sleep(0)
         self.lock.acquire()  # for good
+        chance = random.Random(self.seed)
         keeps = chance.random() < 2 / 3
         files = [each for each in self.files.values() if each.writes or each.lengths]
         counts = [each.cut(chance, keeps) for each in files]

@@ -1,63 +1,69 @@
 """TCP between real processes, with links that can be cut: nothing passes, in one direction or in both, and what was on
 its way arrives after the link is mended, or its connection is gone.
 
-A proxy's address stands for one way to somebody: (dialer, listener). Connections live on a thread of their own, so
-that they pass while the test waits for something else.
+A proxy's address stands for one way to somebody: (dialer, listener). Each connection has two threads, so that bytes
+pass whatever the test waits for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
+import socket
+import struct
 import threading
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from contextlib import suppress
 
 HOST = "127.0.0.1"
 READ_BYTES = 64 << 10
-CALL_LIMIT_S = 30.0
-CLOSE_POLL_S = 0.01
+CLOSE_LIMIT_S = 30.0
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing throws away what waits and resets the connection."""
 
 Way = tuple[str, str]
-T = TypeVar("T")
 
 
-@dataclass(eq=False)
 class Pipe:
-    """One connection through a proxy."""
+    """One connection through a proxy: there and back."""
 
-    ways: tuple[Way, Way]
-    transports: list[asyncio.WriteTransport] = field(default_factory=list)
+    def __init__(self, there: Way, near: socket.socket, far: socket.socket) -> None:
+        self.ways = (there, there[::-1])
+        self.ends = (near, far)
 
     def abort(self) -> None:
-        for transport in self.transports:
-            transport.abort()
+        for end in self.ends:
+            with suppress(OSError):  # it may be gone already
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 class Proxies:
     """All proxies of a test."""
 
     def __init__(self) -> None:
-        self.passed_bytes = 0
         self.held_up = 0
         """Pieces that met a blocked way."""
         self.cut_connections = 0
+        self._gate = threading.Condition()
         self._blocked: frozenset[Way] = frozenset()
-        self._changed = asyncio.Event()
         self._pipes: set[Pipe] = set()
-        self._servers: list[asyncio.Server] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
-        self._thread.start()
+        self._listeners: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
 
     def address(self, dialer: str, listener: str, target: str) -> str:
         """A new proxy for the dialer, to the listener at `target`."""
-        return self._call(self._listen(dialer, listener, target))
+        host, _, port = target.rpartition(":")
+        server = socket.create_server((HOST, 0))
+        self._listeners.append(server)
+        self._start(self._accept, server, (dialer, listener), (host, int(port)))
+        return f"{HOST}:{server.getsockname()[1]}"
 
     def block(self, ways: Iterable[Way]) -> None:
         """From now on nothing passes from the first to the second of each pair; every other way is open."""
-        self._call(self._set(frozenset(ways)))
+        with self._gate:
+            self._blocked = frozenset(ways)
+            self._gate.notify_all()
 
     def isolate(self, *sets: Iterable[str]) -> None:
         """Nothing passes between any two of these sets of names, in either direction."""
@@ -66,100 +72,91 @@ class Proxies:
 
     def mend(self, chance: random.Random) -> None:
         """All passes again; of the connections that were held up, some by chance are gone instead."""
-        self._call(self._abort(chance, 0.5, only_blocked=True))
+        with self._gate:
+            held_up = [pipe for pipe in self._pipes if not self._blocked.isdisjoint(pipe.ways)]
+        self._abort(held_up, chance, 0.5)
         self.block(())
 
     def cut_some(self, chance: random.Random, share: float) -> int:
         """Resets about this share of the connections; how many."""
-        return self._call(self._abort(chance, share, only_blocked=False))
+        with self._gate:
+            pipes = list(self._pipes)
+        return self._abort(pipes, chance, share)
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CALL_LIMIT_S)
-        self._loop.close()
+        with self._gate:
+            self._is_closed = True
+        for server in self._listeners:
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)  # wakes accept
+            server.close()
+        self.block(())
+        with self._gate:
+            pipes = list(self._pipes)
+        for pipe in pipes:
+            pipe.abort()
+        for thread in list(self._threads):
+            thread.join(CLOSE_LIMIT_S)
+            assert not thread.is_alive(), f"{thread.name} does not end"
 
-    # ---- on the thread
+    # ---- on threads
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_LIMIT_S)
+    def _start(self, target: object, *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, daemon=True, name="proxy")  # type: ignore[arg-type]
+        self._threads = [each for each in self._threads if each.is_alive() or each.ident is None]
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
-    async def _listen(self, dialer: str, listener: str, target: str) -> str:
-        host, _, port = target.rpartition(":")
+    def _abort(self, pipes: list[Pipe], chance: random.Random, share: float) -> int:
+        chosen = [pipe for pipe in pipes if chance.random() < share]
+        for pipe in chosen:
+            pipe.abort()
+        self.cut_connections += len(chosen)
+        return len(chosen)
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            pipe = Pipe(((dialer, listener), (listener, dialer)), [writer.transport])
-            self._pipes.add(pipe)
+    def _accept(self, server: socket.socket, there: Way, target: tuple[str, int]) -> None:
+        while True:
             try:
-                await self._serve(pipe, reader, writer, (host, int(port)))
+                near, _ = server.accept()
             except OSError:
-                pass  # one end is gone: so is the other
-            finally:
-                pipe.abort()
+                return  # closed
+            self._start(self._serve, near, there, target)
+
+    def _serve(self, near: socket.socket, there: Way, target: tuple[str, int]) -> None:
+        self._pass(there)
+        far = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        with near, far:
+            try:
+                far.connect(target)
+            except OSError:
+                return  # nobody is there
+            pipe = Pipe(there, near, far)
+            with self._gate:
+                if self._is_closed:
+                    return
+                self._pipes.add(pipe)
+            for end in pipe.ends:
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            back = self._start(self._pump, pipe, far, near, pipe.ways[1])
+            self._pump(pipe, near, far, there)
+            back.join()
+            with self._gate:
                 self._pipes.discard(pipe)
 
-        server = await asyncio.start_server(serve, HOST, 0, limit=READ_BYTES)
-        self._servers.append(server)
-        return f"{HOST}:{server.sockets[0].getsockname()[1]}"
+    def _pump(self, pipe: Pipe, source: socket.socket, sink: socket.socket, way: Way) -> None:
+        """Until one end is gone; then the other one is, too."""
+        with suppress(OSError):
+            while data := source.recv(READ_BYTES):
+                self._pass(way)
+                sink.sendall(data)
+            self._pass(way)
+        for end in pipe.ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
-    async def _serve(
-        self,
-        pipe: Pipe,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        target: tuple[str, int],
-    ) -> None:
-        there, back = pipe.ways
-        await self._open(there)
-        other_reader, other_writer = await asyncio.open_connection(*target, limit=READ_BYTES)
-        pipe.transports.append(other_writer.transport)
-        pumps = [
-            asyncio.create_task(self._pump(reader, other_writer, there)),
-            asyncio.create_task(self._pump(other_reader, writer, back)),
-        ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
-        while data := await reader.read(READ_BYTES):
-            await self._open(way)
-            self.passed_bytes += len(data)
-            writer.write(data)
-            await writer.drain()
-        await self._open(way)
-
-    async def _open(self, way: Way) -> None:
-        self.held_up += way in self._blocked
-        while way in self._blocked:
-            await self._changed.wait()
-
-    async def _set(self, blocked: frozenset[Way]) -> None:
-        self._blocked = blocked
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _abort(self, chance: random.Random, share: float, *, only_blocked: bool) -> int:
-        count = 0
-        for pipe in list(self._pipes):
-            if (not only_blocked or not self._blocked.isdisjoint(pipe.ways)) and chance.random() < share:
-                pipe.abort()
-                count += 1
-        self.cut_connections += count
-        return count
-
-    async def _close(self) -> None:
-        for server in self._servers:
-            server.close()
-        await self._set(frozenset())
-        # Not by cancelling: a task that never began would leave its connection to nobody.
-        while len(asyncio.all_tasks()) > 1:
-            for pipe in list(self._pipes):
-                pipe.abort()
-            await asyncio.sleep(CLOSE_POLL_S)
-        await asyncio.sleep(0)  # transports hear that they are gone on the loop's next turn
+    def _pass(self, way: Way) -> None:
+        with self._gate:
+            if way in self._blocked:
+                self.held_up += 1
+                self._gate.wait_for(lambda: way not in self._blocked)
