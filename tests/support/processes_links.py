@@ -104,7 +104,8 @@ async def partition(cluster: FaultyCluster, queue: str, shapes: list[str], load:
             cluster.proxies.block(SHAPES[shape](names))
             if shape in CUTS_OFF:
                 await _refuses(cluster, recorder, names[CUTS_OFF[shape]])
-            during = await recorder.resumed(fault_at)
+            await recorder.resumed(fault_at)
+            during = checkers.resumed_after(recorder.history, fault_at)
             await recorder.progress()
             mended_at = time.monotonic()
             cluster.proxies.mend(cluster.chance)
