@@ -126,7 +126,7 @@ class Faults:
     def _next(self) -> None:
         if not self.is_over:
             self._strike(self.chance.choice(SCHEDULED))
-            self._world.after(self.chance.choice((30, 100, 300, 900, 1_500)), self._next)
+            self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
 
     def _strike(self, kind: str) -> None:
         world, chance = self._world, self.chance
