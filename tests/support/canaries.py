@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fifo.group import GroupMachine
-from fifo.machine import Entry
+from fifo.state import Entry
 from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp
 from quorum.log.writer import Writer

@@ -17,13 +17,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--canaries", nargs="?", const="all", help="look for broken builds instead: all, or a part of a name"
     )
+    parser.add_argument("--build", default="", help="run this broken build instead of the product")
     given = parser.parse_args(arguments)
 
     def say(text: str) -> None:
         print(text, flush=True)
 
     if given.canaries is None:
-        return simulate(given.first, given.seeds, given.jobs, say)
+        return simulate(given.first, given.seeds, given.jobs, say, given.build)
     chosen = [each for each in CANARIES if given.canaries in ("all", "1") or given.canaries in each.name]
     if not chosen:
         parser.error(f"no broken build has {given.canaries!r} in its name; there are {[c.name for c in CANARIES]}")

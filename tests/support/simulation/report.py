@@ -12,7 +12,7 @@ MANY = 100
 """From so many seeds on, every kind of fault has to have landed, and every operation to have been tried."""
 OPERATIONS = (
     *("confirmed", "delivered", "redelivered", "settled", "returned", "modified", "got", "selected", "drains"),
-    *("declared", "deleted", "purged", "looked at", "browsed", "published by unary calls", "clients"),
+    *("declared", "deleted", "purged", "looked at", "browsed", "refused", "published by unary calls", "clients"),
 )
 
 

@@ -69,17 +69,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def simulate(first: int, count: int, jobs: int, say: Say) -> int:
-    """Runs the seeds; 1 if one is broken, or all together have shown nothing."""
-    say(f"seeds {first} to {first + count - 1} on {jobs} cores")
+def simulate(first: int, count: int, jobs: int, say: Say, canary: str = "") -> int:
+    """Runs the seeds, of the product or of a broken build; 1 if one is broken, or all together have shown nothing."""
+    say(f"seeds {first} to {first + count - 1} on {jobs} cores" + (f", with {canary}" if canary else ""))
     start = time.monotonic()
     report = Report()
-    for _, outcome in many(jobs, ((seed, "") for seed in range(first, first + count))):
+    for _, outcome in many(jobs, ((seed, canary) for seed in range(first, first + count))):
         report.outcomes.append(outcome)
         if outcome.broken:
             say(f"BROKEN {outcome.broken}\n  again: make simulate SEEDS=1 FIRST_SEED={outcome.seed}")
         elif count <= 20:
             say(f"seed {outcome.seed}: digest {outcome.digest}, {outcome.events:,} events")
+        elif len(report.outcomes) % 50 == 0:
+            say(f"{len(report.outcomes)} seeds in {time.monotonic() - start:.0f} s")
     report.outcomes.sort(key=lambda outcome: outcome.seed)
     say(report.text())
     empty = report.emptiness()

@@ -280,7 +280,6 @@ class World:
         self.apps[self.apps.index(app)] = app.successor(app.name)
 
     def _start_apps(self) -> None:
-        first, second, third = SELECTORS
         plain, other, fields = self.places
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
@@ -293,7 +292,7 @@ class World:
         if fields.has_fields:
             self.apps += [
                 Consumer(self, number, fields, selector, 0.05)
-                for number, selector in enumerate((first, second, third), 16)
+                for number, selector in enumerate(SELECTORS, 16)
             ]
         else:
             self.apps.append(Consumer(self, 16, fields, None, 0.02))
@@ -370,7 +369,7 @@ class World:
         fields = self.places[2]
         if fields.has_fields:
             self.rules.counts["unwanted"] += sum(self._left().values())
-            self.apps.append(Consumer(self, 30, fields, None, 1.0))
+            self.apps.append(Consumer(self, 40, fields, None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
         self.rules.counts["queues drained"] += len(self.places)
 
