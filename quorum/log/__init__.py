@@ -18,11 +18,13 @@ from quorum.log.errors import (
 from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
-from quorum.log.log import Log
+from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
+from quorum.log.reserve import RESERVE_SEGMENTS
 from quorum.log.writer import LogStats
 
 __all__ = [
+    "RESERVE_SEGMENTS",
     "Damage",
     "DiskFull",
     "EntryMissing",
@@ -42,5 +44,6 @@ __all__ = [
     "RealFiles",
     "RecordInfo",
     "RecordKind",
+    "Space",
     "inspect",
 ]
