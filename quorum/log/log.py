@@ -39,6 +39,7 @@ class Space:
     """Room on the disk. free_bytes is beside the reserve; is_low: below the limit, or the reserve is not whole."""
 
     free_bytes: int
+    limit_bytes: int
     reserve_bytes: int
     is_low: bool
 
@@ -236,7 +237,7 @@ class Log:
             raise self.fail(error, "ask for the room on the disk") from error
         reserve = self._reserve
         is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
-        return Space(free, 0 if reserve is None else reserve.size_bytes, is_low)
+        return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
 
     def make_room(self, length: int, count: int = 1) -> bool:
         """Whether so many records, with bodies of this length together, will find room, so that none of them raises

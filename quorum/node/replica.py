@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogFull
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
 MACHINE_VERSION = 1
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
@@ -30,6 +32,19 @@ class FieldSource:
 
     def columns(self, index: int, operation: int) -> bytes | memoryview:
         return columns_of(Command(memoryview(self._log.read(self._group, index))[1:]).operation(operation))
+
+
+@dataclass(slots=True)
+class Office:
+    """A leader's attempt to hand its office to somebody whose disk is better."""
+
+    heirs: tuple[str, ...] = ()
+    """who may take over, the best first"""
+    until_ms: int = 0
+    """nothing is proposed until then, so that an heir can have everything"""
+    next_ms: int = 0
+    """no new attempt before"""
+    is_paused: bool = False
 
 
 @dataclass(slots=True)
@@ -50,6 +65,8 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    no_snapshot_before_ms: int = 0
+    """the last one found no room, or was taken early to make some"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
@@ -57,6 +74,9 @@ class Replica:
     touched: bool = True
     """something has come for it since its last turn"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    office: Office = field(default_factory=Office)
 
     @property
     def is_behind(self) -> bool:
@@ -70,7 +90,12 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
-        return bool(self.pending) and self.in_flight_bytes < IN_FLIGHT_BYTES and self.leads
+        return (
+            bool(self.pending)
+            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.office.is_paused
+        )
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
@@ -83,6 +108,17 @@ class Replica:
         self.in_flight_bytes = 0
         self.wake_pending = False
         self.down_proposed_ms.clear()
+        self.office = Office()
+
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.wake_pending = False
 
     def own(self, command: c.Command) -> None:
         """A leader's own, unnumbered operation."""
@@ -94,6 +130,8 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if now_ms < self.full_until_ms:
+            self._forget_pending()
         commit_index = self.raft.commit_index
         is_news = commit_index > self.announced_commit
         self.announced_commit = commit_index
@@ -108,7 +146,11 @@ class Replica:
                 operations.append(self.pending.popleft())
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
-            index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            try:
+                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            except LogFull:
+                self.refuse(now_ms)
+                break
             if index is None:
                 break  # no longer leader: the sessions' nodes send again
             self.in_flight.append((index, size))
@@ -122,8 +164,9 @@ class Replica:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
     def save_snapshot(self) -> None:
-        self.bytes_since_snapshot = 0
+        """LogFull if there is no room for it."""
         self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.bytes_since_snapshot = 0
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""

@@ -49,6 +49,7 @@ class NodeLog(Protocol):
     def journal(self, group: int) -> GroupJournal: ...
     def read(self, group: int, index: int) -> bytes: ...
     def sync(self) -> int: ...
+    def make_room(self, length: int, count: int = 1) -> bool: ...
 
 
 class LazyBody:
@@ -149,9 +150,10 @@ class JournalView:
     # ---- snapshots
 
     def save_snapshot(self, index: int, state: bytes) -> None:
-        """The state at an applied index, durably."""
-        self.snapshot_index, self.snapshot_term = index, self.term_at(index)
-        self.journal.save_snapshot(index, self.snapshot_term, state)
+        """The state at an applied index, durably. LogFull leaves everything as it was."""
+        term = self.term_at(index)
+        self.journal.save_snapshot(index, term, state)
+        self.snapshot_index, self.snapshot_term = index, term
 
     def compact(self, keep_from: int) -> None:
         """Entries below keep_from leave the view, as far as the snapshot covers them."""
@@ -159,9 +161,12 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def install_snapshot(self, index: int, term: int, state: bytes, commit_index: int) -> None:
-        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7)."""
+    def keep_snapshot(self, index: int, term: int, state: bytes) -> None:
+        """A leader's snapshot, durably; it does not count before install_snapshot, or the next start. LogFull."""
         self.journal.save_snapshot(index, term, state)
+
+    def install_snapshot(self, index: int, term: int, commit_index: int) -> None:
+        """Go on from a kept snapshot. Entries behind it stay if they follow from it (Raft §7)."""
         self.snapshot_index, self.snapshot_term = index, term
         if not (self.base <= index <= self.last_index and self.term_at(index) == term):
             self.last_lsn = self.journal.reset_to_snapshot(index, term, keep_bodies_to=commit_index)

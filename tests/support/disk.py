@@ -128,6 +128,7 @@ class SimFile:
     def sync_data(self) -> None:
         inode = self._use()
         self._disk.syncs += 1
+        self._disk.during_sync()
         self._disk.change("sync", inode.harden, inode.forget)
 
     def sync(self) -> None:
@@ -193,6 +194,8 @@ class SimDisk:
         """All files together, if anybody counts. Files without a name count no more, even if they are open."""
         self.short_writes = False
         self.bad_reads = False
+        self.during_sync: Callable[[], None] = lambda: None
+        """Called in each sync of a file: a slow disk moves the clock there."""
         self.syncs = 0
         self.reads = 0
         self.read_bytes = 0
