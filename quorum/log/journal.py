@@ -16,7 +16,7 @@ from quorum.log.contents import encode_keep_to, encode_vote
 from quorum.log.errors import Damage, LogDamaged, LogFull
 from quorum.log.files import NO_ROOM
 from quorum.log.record import RecordKind
-from quorum.log.snapshots import SnapshotStore
+from quorum.log.snapshots import SnapshotFile, SnapshotStore
 from quorum.log.table import GroupTable
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class Journal:
         """How many bytes the body of an entry of the view has."""
         span, at = self._table.view(index)
         return span.lengths[at]
+
+    def indices_of_length(self, length: int) -> list[int]:
+        """Entries of the view whose body has exactly this many bytes, in order."""
+        return self._table.indices_of_length(length)
 
     def lsn_at(self, index: int) -> int:
         """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
@@ -149,6 +153,14 @@ class Journal:
             self.reset_to_snapshot(index, term, keep_bodies_to=min(index, committed))
             self._log.sync()
         return found
+
+    def open_snapshot(self) -> SnapshotFile | None:
+        """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
+        return self._snapshots.open()
+
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
+        """This snapshot could not be read to its end: it is not offered again."""
+        self._snapshots.note_damaged(index, term, reason)
 
     def _widen(self, index: int) -> None:
         """Begin the view so early that it follows a snapshot at index; LogDamaged if entries are gone."""

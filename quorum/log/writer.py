@@ -52,12 +52,22 @@ class LogStats:
     """Segments that came from the reserve."""
 
 
-_LARGE_KINDS = frozenset({RecordKind.ENTRY})
+_LARGE_KINDS = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
 
 
 def is_small(kind: int, body: bytes) -> bool:
     """Whether a record may use the end of a segment."""
     return kind not in _LARGE_KINDS or len(body) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """What the log takes on the disk, in bytes of segments up to their end."""
+
+    total_bytes: int
+    live_bytes: int
+    garbage_bytes: int
+    segments: int
 
 
 def failure_of(error: OSError, doing: str) -> LogFailed:
@@ -100,6 +110,11 @@ class Writer:
         """Raise what once failed."""
         if self.failure is not None:
             raise self.failure
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of all segments up to their end."""
+        return sum(item.end or 0 for item in self._listed) + self._position
 
     def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
         """Whether so many records, with bodies of this length together, have no room in the active segment."""

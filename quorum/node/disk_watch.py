@@ -25,9 +25,8 @@ from quorum.node.replica import FULL_RETRY_MS, Replica
 
 PROBE_BYTES = 64 << 10
 """A log that has no room for this much is full: one entry of many settlements."""
-HAND_OVER_MS = 1_000
-"""So long a leader packs nothing to let an heir catch up: a round trip or two, and a slow sync."""
 HAND_OVER_RETRY_MS = 5_000
+"""An attempt is over after an election timeout; while it lasts nothing is packed, so there are pauses between."""
 
 
 class DiskWatch:
@@ -98,7 +97,7 @@ class DiskWatch:
             self.disks.own.is_worse_to_lead and before.is_worse_to_lead
         ):  # by now the others have said how they are
             for replica in groups:
-                self._begin_hand_over(replica, now_ms)
+                self._hand_over(replica, now_ms)
 
     def _say(self, before: DiskState, now: DiskState, reserve_bytes: int) -> None:
         figures = {
@@ -141,29 +140,15 @@ class DiskWatch:
 
     # ---- offices
 
-    def _begin_hand_over(self, replica: Replica, now_ms: int) -> None:
-        office = replica.office
-        if not replica.raft.is_leader or now_ms < office.next_ms:
+    def _hand_over(self, replica: Replica, now_ms: int) -> None:
+        if not replica.raft.is_leader or now_ms < replica.next_hand_over_ms:
             return
-        office.next_ms = now_ms + HAND_OVER_RETRY_MS
-        office.heirs = tuple(
-            name
-            for node, name in sorted(self._names.items())
-            if node != self._me
-            and (state := self.disks.state(node, now_ms)) is not None
-            and not state.is_worse_to_lead
-        )
-        if office.heirs:
-            office.until_ms = now_ms + HAND_OVER_MS
-
-    def hand_over(self, replica: Replica, now_ms: int) -> None:
-        """Every step: an attempt that has begun goes on until an heir has everything, or its time is over."""
-        office = replica.office
-        office.is_paused = now_ms < office.until_ms
-        if not office.is_paused or not office.heirs:
-            return
-        heir = next((name for name in office.heirs if replica.raft.transfer_leadership(name)), None)
-        if heir is not None:
-            office.heirs = ()
-            reason = "disk full" if self.disks.own.is_full else "disk slow"
-            self._logger.warning("leadership handed over", group=replica.number, to=heir, reason=reason)
+        replica.next_hand_over_ms = now_ms + HAND_OVER_RETRY_MS
+        for node, heir in sorted(self._names.items()):
+            state = self.disks.state(node, now_ms)
+            if node == self._me or state is None or state.is_worse_to_lead:
+                continue
+            if replica.raft.transfer_leadership(heir):
+                reason = "disk full" if self.disks.own.is_full else "disk slow"
+                self._logger.warning("handing leadership over", group=replica.number, to=heir, reason=reason)
+                return

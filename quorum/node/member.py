@@ -225,7 +225,6 @@ class Member:
             replica.touched = False
             replica.raft.tick()
             self._follow_leader(replica)
-            self.disk_watch.hand_over(replica, now_ms)
             replica.propose(now_ms, self._wall_clocks())
             replica.raft.flush_early()
         self._network.flush()

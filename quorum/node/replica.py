@@ -35,19 +35,6 @@ class FieldSource:
 
 
 @dataclass(slots=True)
-class Office:
-    """A leader's attempt to hand its office to somebody whose disk is better."""
-
-    heirs: tuple[str, ...] = ()
-    """who may take over, the best first"""
-    until_ms: int = 0
-    """nothing is proposed until then, so that an heir can have everything"""
-    next_ms: int = 0
-    """no new attempt before"""
-    is_paused: bool = False
-
-
-@dataclass(slots=True)
 class Replica:
     """One group. `pending` are operations that this node, as leader, has to pack into entries."""
 
@@ -76,7 +63,8 @@ class Replica:
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
     full_until_ms: int = 0
     """the log had no room for an entry: nothing is packed before this"""
-    office: Office = field(default_factory=Office)
+    next_hand_over_ms: int = 0
+    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def is_behind(self) -> bool:
@@ -94,7 +82,7 @@ class Replica:
             bool(self.pending)
             and self.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
-            and not self.office.is_paused
+            and not self.raft.is_handing_over
         )
 
     def is_active(self, now_ms: int) -> bool:
@@ -108,7 +96,6 @@ class Replica:
         self.in_flight_bytes = 0
         self.wake_pending = False
         self.down_proposed_ms.clear()
-        self.office = Office()
 
     def refuse(self, now_ms: int) -> None:
         """The log had no room."""

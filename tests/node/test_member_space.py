@@ -263,7 +263,7 @@ def test_with_all_disks_slow_nobody_hands_over(cluster: Cluster) -> None:
     assert [state(cluster, name).is_slow for name in cluster.names] == [True, True, True]
     said = [event["event"] for event in events]
     assert any(text.startswith("disk slow") for text in said)
-    assert "leadership handed over" not in said
+    assert "handing leadership over" not in said
 
 
 def test_slow_means_no_quick_sync_for_a_while() -> None:
