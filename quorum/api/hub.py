@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -104,6 +104,7 @@ class Hub:
         self._streams: dict[int, StreamHandler] = {}
         self._numbers = itertools.count(1)
         self._lease_until: dict[int, int] = {}
+        self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._own = _OwnSession(self)
 
     def attach(self, driver: Driver) -> None:
@@ -147,6 +148,9 @@ class Hub:
             self._lease_until.pop(output.group, None)
             self._end_consumers({output.group})
             return
+        if isinstance(output, ev.DisksLow):
+            self._low_disks = output.groups
+            return
         stream = self._streams.get(output.session)
         if stream is None:
             return
@@ -174,6 +178,13 @@ class Hub:
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
         return self._clock_s() * 1000 < self._lease_until.get(group, 0)
+
+    def check_room(self, group: int) -> None:
+        """StatusError if a voter of the group has too little room on its disk for more messages. To be asked about
+        messages that were never sent before; what was perhaps taken already is for the group to decide."""
+        low = self._low_disks.get(group)
+        if low:
+            raise status.disk_low(low)
 
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
@@ -289,7 +300,9 @@ class _OwnSession:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """The batch counts against the node's window until it is answered, whether or not somebody still waits."""
+        """The batch counts against the node's window until it is answered, whether or not somebody still waits. It is
+        always new: the node numbers it."""
+        self._hub.check_room(group)
         budget, size = self._hub.budget, len(batch)
         await budget.take(size)
         try:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogFull
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
 MACHINE_VERSION = 1
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
@@ -50,6 +52,8 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    no_snapshot_before_ms: int = 0
+    """the last one found no room, or was taken early to make some"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
@@ -57,6 +61,10 @@ class Replica:
     touched: bool = True
     """something has come for it since its last turn"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    next_hand_over_ms: int = 0
+    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def is_behind(self) -> bool:
@@ -70,7 +78,12 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
-        return bool(self.pending) and self.in_flight_bytes < IN_FLIGHT_BYTES and self.leads
+        return (
+            bool(self.pending)
+            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.raft.is_handing_over
+        )
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
@@ -84,6 +97,16 @@ class Replica:
         self.wake_pending = False
         self.down_proposed_ms.clear()
 
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.wake_pending = False
+
     def own(self, command: c.Command) -> None:
         """A leader's own, unnumbered operation."""
         self.pending.append(encode(command, None))
@@ -94,6 +117,8 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if now_ms < self.full_until_ms:
+            self._forget_pending()
         commit_index = self.raft.commit_index
         is_news = commit_index > self.announced_commit
         self.announced_commit = commit_index
@@ -108,7 +133,11 @@ class Replica:
                 operations.append(self.pending.popleft())
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
-            index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            try:
+                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            except LogFull:
+                self.refuse(now_ms)
+                break
             if index is None:
                 break  # no longer leader: the sessions' nodes send again
             self.in_flight.append((index, size))
@@ -122,8 +151,9 @@ class Replica:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
     def save_snapshot(self) -> None:
-        self.bytes_since_snapshot = 0
+        """LogFull if there is no room for it."""
         self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.bytes_since_snapshot = 0
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""
