@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -86,18 +86,30 @@ class Hub:
     """One per member. Everything but `on_outputs` is called on the event loop."""
 
     def __init__(
-        self, member: Member, log: Log, limits: BatchLimits, session_window: int, node_window: int
+        self,
+        member: Member,
+        log: Log,
+        limits: BatchLimits,
+        session_window: int,
+        node_window: int,
+        *,
+        clock_s: Callable[[], float] = boottime_s,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """clock_s: the member's clock, as its driver reads it."""
         self.member = member
         self.reader = BodyReader(log)
         self.limits = limits
         self.session_window = session_window
+        self.random_bytes = random_bytes
+        self._clock_s = clock_s
         self.budget = ByteBudget(node_window)
         self.loop = asyncio.get_running_loop()
         self._driver: Driver | None = None
         self._streams: dict[int, StreamHandler] = {}
         self._numbers = itertools.count(1)
         self._lease_until: dict[int, int] = {}
+        self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._own = _OwnSession(self)
 
     def attach(self, driver: Driver) -> None:
@@ -141,6 +153,9 @@ class Hub:
             self._lease_until.pop(output.group, None)
             self._end_consumers({output.group})
             return
+        if isinstance(output, ev.DisksLow):
+            self._low_disks = output.groups
+            return
         stream = self._streams.get(output.session)
         if stream is None:
             return
@@ -167,7 +182,14 @@ class Hub:
 
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
-        return boottime_s() * 1000 < self._lease_until.get(group, 0)
+        return self._clock_s() * 1000 < self._lease_until.get(group, 0)
+
+    def check_room(self, group: int) -> None:
+        """StatusError if a voter of the group has too little room on its disk for more messages. To be asked about
+        messages that were never sent before; what was perhaps taken already is for the group to decide."""
+        low = self._low_disks.get(group)
+        if low:
+            raise status.disk_low(low)
 
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
@@ -279,7 +301,7 @@ class _OwnSession:
     def open(self) -> None:
         self._next_sequence = 1
         self._unconfirmed = {}
-        self._number = self._hub.open_session(self, os.urandom(16), 1)
+        self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1)
 
     async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
         future = self._expect()
@@ -302,7 +324,9 @@ class _OwnSession:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """The batch counts against the node's window until it is answered, whether or not somebody still waits."""
+        """The batch counts against the node's window until it is answered, whether or not somebody still waits. It is
+        always new: the node numbers it."""
+        self._hub.check_room(group)
         budget, size = self._hub.budget, len(batch)
         await budget.take(size)
         try:

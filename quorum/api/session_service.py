@@ -91,6 +91,8 @@ class Stream:
         self._number = 0
         self._consumers: dict[str, _Consumer] = {}
         self._next_sequence = 1
+        self._new_from: int | None = None
+        """see _first_new"""
         self._unanswered = 0
         self._under_way = 0
         self._bytes = 0
@@ -219,6 +221,7 @@ class Stream:
             raise status.invalid("bad_session", f"producer_id has {length} bytes; it must have 16")
         if first.open.epoch < 1:
             raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
+        self._new_from = first.open.first_new_sequence or (1 if first.open.epoch == 1 else None)
         self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch)
         limits = self._hub.limits
         opened = pb.Opened(
@@ -277,6 +280,8 @@ class Stream:
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._check_sequence(request, count)
+            if first >= self._first_new(request):
+                self._hub.check_room(queue.group)
         except (batches.BatchError, status.StatusError) as error:
             if isinstance(error, status.StatusError) and error.status.code == code_pb2.UNAVAILABLE:
                 raise  # the client sends it again, in order, on its next stream
@@ -309,6 +314,13 @@ class Stream:
         )
         token = _Published(first, first + count - 1, size)
         self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
+
+    def _first_new(self, request: pb.PublishBatch) -> int:
+        """The lowest number that cannot have been sent in an earlier session of this producer. What may have been is
+        never refused here: it may have been taken, and its producer would send it once more under a new number."""
+        if self._new_from is None:
+            self._new_from = request.lowest_unconfirmed + MAX_WINDOW_MESSAGES
+        return self._new_from
 
     def _check_sequence(self, request: pb.PublishBatch, count: int) -> None:
         first, lowest = request.first_sequence, request.lowest_unconfirmed

@@ -18,12 +18,14 @@ from quorum.log.errors import (
 from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
-from quorum.log.log import Log
+from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained
+from quorum.log.reserve import RESERVE_SEGMENTS
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
+    "RESERVE_SEGMENTS",
     "Damage",
     "DiskFull",
     "EntryMissing",
@@ -45,5 +47,6 @@ __all__ = [
     "RecordInfo",
     "RecordKind",
     "Retained",
+    "Space",
     "inspect",
 ]

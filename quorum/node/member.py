@@ -28,11 +28,12 @@ from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log, LogDamaged
+from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.digests import Digests, decode_claim
+from quorum.node.disk_watch import DiskWatch
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.lost_log import quarantine
@@ -42,6 +43,7 @@ from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import Configuration, wrap_state
 from quorum.replication.quarantine import Standing, StandingQuestion
 
 SYSTEM_GROUP = 0
@@ -55,6 +57,9 @@ APPLY_ENTRIES = 64
 PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
+SNAPSHOT_RETRY_MS = 10_000
+"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
+the oldest snapshot still needs."""
 UPKEEP_MS = 100
 STANDING_MS = 500
 """How often a quarantined replica asks the others."""
@@ -148,6 +153,7 @@ class Member:
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
+        self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
         self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
         self.arrivals = Arrivals(
@@ -170,6 +176,11 @@ class Member:
     def boot(self) -> int:
         """The number under which sessions are opened now; see SessionTable.declared_down."""
         return self._table.boot
+
+    @property
+    def now_ms(self) -> int:
+        """When the last step began, on the member's clock."""
+        return self._now_ms
 
     def is_reachable(self, name: str) -> bool:
         return name == self.config.name or name in self._connected
@@ -240,7 +251,8 @@ class Member:
         journal = self.log.journal(number)
         quarantine(self.log, number)
         self.log.sync()
-        journal.save_snapshot(1, 0, empty_state(machine))
+        state = wrap_state(Configuration(tuple(sorted(self.config.members))), empty_state(machine))
+        journal.save_snapshot(1, 0, state)
         journal.reset_to_snapshot(1, 0)
         self.log.sync()
 
@@ -249,13 +261,15 @@ class Member:
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear."""
         self._now_ms = now_ms
+        takes_part = self.disk_watch.may_take_part(now_ms)
         self._lapse_leases()
         self._follow_connections()
         for frame in frames:
-            self._receive(frame)
+            if takes_part or frame.kind != KIND_RAFT:
+                self._receive(frame)
         for item in inputs:
             self._take(item)
-        active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
+        active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         for replica in active:
             replica.touched = False
             replica.raft.tick()
@@ -265,7 +279,7 @@ class Member:
         self.healer.tick()
         self.fetcher.tick(now_ms)
         self._network.flush()
-        self.log.sync()
+        self.disk_watch.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
@@ -287,6 +301,8 @@ class Member:
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
+        if self.disk_watch.is_silent:
+            return min(self._next_heartbeat_ms, self._next_upkeep_ms)
         if self.librarian.is_busy or any(
             replica.can_apply or replica.can_propose for replica in self.replicas.values()
         ):
@@ -347,6 +363,7 @@ class Member:
             beat = Heartbeat.decode(frame.data)
             node = self.numbers[frame.peer]
             self.leases.hear(node, beat.boot, self._now_ms)
+            self.disk_watch.disks.hear(node, beat.disk, beat.low, self._now_ms)
             self._wall_offsets[node] = beat.wall_ms - self._now_ms
             self._answers_due.append((frame.peer, beat))
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
@@ -363,7 +380,7 @@ class Member:
     def _receive_operations(self, view: memoryview) -> None:
         (group,) = _GROUP.unpack_from(view)
         replica = self.replicas.get(group)
-        if replica is None or not replica.raft.is_leader:
+        if replica is None or not replica.raft.is_leader or self.disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
         at = _GROUP.size
         while at < len(view):
@@ -478,7 +495,17 @@ class Member:
             replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES)
             or replica.raft.lacks_snapshot
         ):
+            self._save_snapshot(replica)
+
+    def _save_snapshot(self, replica: Replica) -> None:
+        """Without room for it the log goes on as it is, and it is tried again later."""
+        if self._now_ms < replica.no_snapshot_before_ms:
+            return
+        try:
             replica.save_snapshot()
+        except LogFull as error:
+            replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
 
     def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
@@ -572,7 +599,9 @@ class Member:
         self._answers_due.clear()
         if self._now_ms >= self._next_heartbeat_ms:
             self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
-            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms())
+            disks = self.disk_watch.disks
+            low = tuple(disks.known_low(self._now_ms))
+            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms(), disks.own, low)
             for peer in self._peers:
                 self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.me, self.config.boot, self._now_ms)
@@ -604,6 +633,9 @@ class Member:
 
     def _upkeep(self) -> None:
         self.log.mark_if_quiet(self._now_ms)
+        self._watch_disks()
+        if self.disk_watch.is_silent:
+            return
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
             self._look_after_damage(replica)
@@ -611,6 +643,18 @@ class Member:
                 self._lead(replica, replica.machine)
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
+
+    def _watch_disks(self) -> None:
+        self.disk_watch.look(self._now_ms, self.replicas.values())
+        voters = {number: self.numbers.values() for number in self.replicas}
+        news = self.disk_watch.low_groups(self._now_ms, voters)
+        if news is not None:
+            self._tell(news)
+        if self.disk_watch.disks.own.is_low:
+            for replica in self.replicas.values():
+                if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
+                    self._save_snapshot(replica)
+                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()

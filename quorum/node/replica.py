@@ -10,7 +10,7 @@ from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.references import references
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import EntryMissing, Log, LogDamaged
+from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
@@ -18,6 +18,8 @@ from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, colum
 from quorum.replication.group import Group
 
 MACHINE_VERSION = 1
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
@@ -63,6 +65,8 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    no_snapshot_before_ms: int = 0
+    """the last one found no room, or was taken early to make some"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
@@ -76,6 +80,10 @@ class Replica:
     routed_to: int = 0
     """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    next_hand_over_ms: int = 0
+    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def is_behind(self) -> bool:
@@ -94,7 +102,12 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
-        return bool(self.pending) and self.in_flight_bytes < IN_FLIGHT_BYTES and self.leads
+        return (
+            bool(self.pending)
+            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.raft.is_handing_over
+        )
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
@@ -114,6 +127,16 @@ class Replica:
         self.wake_pending = False
         self.down_proposed_ms.clear()
 
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.wake_pending = False
+
     def own(self, command: c.Command) -> None:
         """A leader's own, unnumbered operation."""
         self.pending.append(encode(command, None))
@@ -124,6 +147,8 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if now_ms < self.full_until_ms:
+            self._forget_pending()
         commit_index = self.raft.commit_index
         is_news = commit_index > self.announced_commit
         self.announced_commit = commit_index
@@ -138,7 +163,11 @@ class Replica:
                 operations.append(self.pending.popleft())
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
-            index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            try:
+                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            except LogFull:
+                self.refuse(now_ms)
+                break
             if index is None:
                 break  # no longer leader: the sessions' nodes send again
             self.in_flight.append((index, size))
@@ -168,8 +197,9 @@ class Replica:
         self.stalled, self.stalled_ms = stalled, now_ms
 
     def save_snapshot(self) -> None:
-        self.bytes_since_snapshot = 0
+        """LogFull if there is no room for it."""
         self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.bytes_since_snapshot = 0
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""

@@ -9,7 +9,7 @@ next heartbeat, which the follower refuses, saying where to begin again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged
@@ -91,7 +91,11 @@ class Feeder:
         self.unreadable: int | None = None
         """An entry that a peer needs and that cannot be read here."""
 
-    # ---- office and connections
+    # ---- members, office and connections
+
+    def set_members(self, names: Sequence[str]) -> None:
+        """Who is fed from now on; who was fed before goes on where it is."""
+        self.feeds = {name: self.feeds.get(name) or Feed() for name in names}
 
     def begin_office(self) -> None:
         """Whatever was under way was sent in another term."""

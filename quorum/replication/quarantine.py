@@ -25,13 +25,12 @@ nothing more is counted for it, and it is fed from where its log is now.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quorum.replication.errors import WireError
 
 _QUESTION = struct.Struct("<IQ")
-_STANDING = struct.Struct("<IQQQBB")
+_STANDING = struct.Struct("<IQQQBBQB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ class StandingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself."""
+    """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself. voters: of the
+    configuration that holds in its log, an entry at configuration_index."""
 
     group: int
     life: int
@@ -61,30 +61,53 @@ class Standing:
     last_index: int
     is_leader: bool
     is_sound: bool
+    configuration_index: int
+    voters: tuple[str, ...]
 
     def encode(self) -> bytes:
-        return _STANDING.pack(
-            self.group, self.life, self.term, self.last_index, self.is_leader, self.is_sound
+        head = _STANDING.pack(
+            self.group,
+            self.life,
+            self.term,
+            self.last_index,
+            self.is_leader,
+            self.is_sound,
+            self.configuration_index,
+            len(self.voters),
         )
+        names = [name.encode() for name in self.voters]
+        return head + b"".join(bytes((len(name),)) + name for name in names)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Standing:
-        if len(data) != _STANDING.size:
-            raise WireError(f"a standing has {_STANDING.size} bytes, not {len(data)}")
-        group, life, term, last, leads, sound = _STANDING.unpack(data)
+        if len(data) < _STANDING.size:
+            raise WireError(f"a standing has at least {_STANDING.size} bytes, not {len(data)}")
+        group, life, term, last, leads, sound, index, count = _STANDING.unpack_from(data)
         if leads > 1 or sound > 1:
             raise WireError("a flag is 0 or 1")
-        return cls(group, life, term, last, bool(leads), bool(sound))
+        at, voters = _STANDING.size, []
+        for _ in range(count):
+            if at >= len(data) or at + 1 + data[at] > len(data):
+                raise WireError("a standing is cut off")
+            end = at + 1 + data[at]
+            try:
+                voters.append(str(data[at + 1 : end], "utf-8"))
+            except UnicodeDecodeError as error:
+                raise WireError(f"no name of a voter: {error}") from error
+            at = end
+        if at != len(data):
+            raise WireError(f"{len(data) - at} bytes behind a standing")
+        return cls(group, life, term, last, bool(leads), bool(sound), index, tuple(voters))
 
 
 class Quarantine:
     """Where one replica is on that way."""
 
-    def __init__(self, others: Iterable[str], life: int, *, is_on: bool) -> None:
+    def __init__(self, me: str, life: int, *, is_on: bool) -> None:
         self.is_on = is_on
         self.life = life
-        self._others = frozenset(others)
-        self._terms: dict[str, int] = {}
+        self._me = me
+        self._answers: dict[str, Standing] = {}
         self.floor: int | None = None
         """The term below which nothing is heard; None while others have not answered."""
         self.target: tuple[int, str, int] | None = None
@@ -100,14 +123,20 @@ class Quarantine:
             return False
         is_news = False
         if self.floor is None:
-            self._terms[peer] = standing.term
-            if self._terms.keys() >= self._others and self._others:
-                self.floor = max(self._terms.values())
+            self._answers[peer] = standing
+            if self._answers.keys() >= self._wanted():
+                self.floor = max(each.term for each in self._answers.values())
                 is_news = True
         counts = self.floor is not None and standing.is_leader and standing.term >= self.floor
         if counts and (self.target is None or self.target[0] < standing.term):
             self.target = standing.term, peer, standing.last_index
         return is_news
+
+    def _wanted(self) -> set[str]:
+        """All other voters, as the newest configuration among the answers has them. Between two configurations in force
+        at a time any majorities have somebody in common, so who answers knows the newest."""
+        newest = max(self._answers.values(), key=lambda each: each.configuration_index)
+        return set(newest.voters) - {self._me}
 
     def leader_to_record(self, term: int, matched: int) -> str | None:
         """The leader whose log is here as far as it has to be, if it is. matched: up to where the entries here, on

@@ -238,7 +238,7 @@ def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
 
 
 def damaged_cluster() -> tuple[Cluster, int, int, list[bytes]]:
-    cluster = Cluster(recent_bytes=0, snapshot_bytes=20_000)
+    cluster = Cluster(log={"recent_bytes": 0}, snapshot_bytes=20_000)
     cluster.ready()
     group, queue = cluster.declare("orders", filter_enabled=True)
     sent = publish(Session(cluster, "n1"), group, queue, range(100))
@@ -353,7 +353,7 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_is_mended_by_the_other_
 
 def test_a_damaged_member_stands_for_office_last() -> None:
     for seed in range(4):
-        cluster = Cluster(seed=seed, recent_bytes=0, raft=GroupConfig(election_max_s=0.6))
+        cluster = Cluster(seed=seed, log={"recent_bytes": 0}, raft=GroupConfig(election_max_s=0.6))
         cluster.ready()
         group, queue = cluster.declare("orders")
         publish(Session(cluster, "n1"), group, queue, range(10))

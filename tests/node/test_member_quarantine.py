@@ -191,12 +191,20 @@ def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfe
 # ---- the rule by itself
 
 
-def standing(term: int, leads: bool = False, last: int = 5, sound: bool = True, life: int = 7) -> Standing:
-    return Standing(1, life, term, last, leads, sound)
+def standing(
+    term: int,
+    leads: bool = False,
+    last: int = 5,
+    sound: bool = True,
+    life: int = 7,
+    configuration: int = 1,
+    voters: tuple[str, ...] = ("a", "b", "me"),
+) -> Standing:
+    return Standing(1, life, term, last, leads, sound, configuration, voters)
 
 
 def test_everybody_else_has_to_answer_and_be_sound() -> None:
-    quarantine = Quarantine(["a", "b"], 7, is_on=True)
+    quarantine = Quarantine("me", 7, is_on=True)
     assert quarantine.is_deaf
     quarantine.take("a", standing(9, life=6))
     quarantine.take("a", standing(4))
@@ -207,8 +215,17 @@ def test_everybody_else_has_to_answer_and_be_sound() -> None:
     assert quarantine.floor == 6
 
 
+def test_the_newest_configuration_says_who_has_to_answer() -> None:
+    quarantine = Quarantine("me", 7, is_on=True)
+    quarantine.take("a", standing(4, configuration=9, voters=("a", "c", "me")))
+    quarantine.take("b", standing(5))
+    assert quarantine.is_deaf
+    assert quarantine.take("c", standing(3, configuration=9, voters=("a", "c", "me")))
+    assert quarantine.floor == 5
+
+
 def test_only_a_leader_of_the_highest_term_says_how_much_is_enough() -> None:
-    quarantine = Quarantine(["a", "b"], 7, is_on=True)
+    quarantine = Quarantine("me", 7, is_on=True)
     quarantine.take("a", standing(4, leads=True, last=10))
     quarantine.take("b", standing(6))
     assert quarantine.target is None
@@ -228,7 +245,7 @@ def test_standings_travel_whole_or_not_at_all() -> None:
     assert Standing.decode(made.encode()) == made
     question = StandingQuestion(3, 9)
     assert StandingQuestion.decode(question.encode()) == question
-    for data in (b"", made.encode()[:-1], made.encode()[:-1] + b"\2"):
+    for data in (b"", made.encode()[:-1], made.encode() + b"\2", made.encode()[:-2] + b"\xff\xff"):
         with pytest.raises(WireError):
             Standing.decode(data)
     with pytest.raises(WireError):
