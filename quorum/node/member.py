@@ -487,7 +487,9 @@ class Member:
         unreadable = replica.raft.take_unreadable()
         if unreadable is not None:
             self.healer.note(replica.number, *unreadable, "it is needed by a replica")
-            if unreadable[0] == replica.raft.applied_index + 1 <= replica.raft.commit_index:
+            if unreadable[0] > replica.raft.commit_index:
+                replica.raft.resign()  # nobody can be asked for it, and others may do without it
+            elif unreadable[0] == replica.raft.applied_index + 1:
                 replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
@@ -541,7 +543,7 @@ class Member:
     # ---- quarantine
 
     def _speak_of_standings(self) -> None:
-        """Answers, now that everything they say is synced; and this member's own questions."""
+        """Answers, now that everything they say is synced; and, twice a second, this member's own questions."""
         for peer, question in self._standings_due:
             replica = self.replicas.get(question.group)
             if replica is not None:
@@ -552,6 +554,7 @@ class Member:
         if self._now_ms < self._next_standing_ms:
             return
         self._next_standing_ms = self._now_ms + STANDING_MS
+        self.healer.review()
         for number, replica in self.replicas.items():
             quarantined = replica.raft.quarantine
             if quarantined.is_on:

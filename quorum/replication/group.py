@@ -393,11 +393,18 @@ class Group:
     def standing(self, peer: str, life: int) -> Standing:
         """What a quarantined member asks, to be sent after a sync. As a leader, forget what its lost life acknowledged:
         what is counted already stays so, and it is fed from where it is now."""
+        self._enter()
+        try:
+            if self.is_leader and peer in self._peers and self._feeder.welcome(peer, life):
+                self._engine._SyncObj__raftMatchIndex[self._peers[peer]] = 0
+                self._guard.parked.pop(peer, None)
+                self._guard.note_rewind(peer)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._inside = False
         configurations = self._view.configurations
-        if self.is_leader and peer in self._peers and self._feeder.welcome(peer, life):
-            self._engine._SyncObj__raftMatchIndex[self._peers[peer]] = 0
-            self._guard.parked.pop(peer, None)
-            self._guard.note_rewind(peer)
         return Standing(
             self.group,
             life,
@@ -451,9 +458,16 @@ class Group:
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
-        if self.is_leader:
-            self._engine._SyncObj__setState(FOLLOWER)
-            self._engine._SyncObj__raftLeader = None
+        self._enter()
+        try:
+            if self.is_leader:
+                self._engine._SyncObj__setState(FOLLOWER)
+                self._engine._SyncObj__raftLeader = None
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._inside = False
 
     # ---- what is known
 

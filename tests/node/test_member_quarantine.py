@@ -19,14 +19,14 @@ from support.disk import SimDisk
 GROUPS = 4
 
 
-def lose_disk(cluster: Cluster, name: str) -> None:
+def lose_disk(cluster: Cluster, name: str, *, is_marked: bool = True) -> None:
     """The member is down, and its log could not be opened: a new one is in its place."""
     if name in cluster.members:
         cluster.crash(name)
     cluster.disks[name] = SimDisk(99)
     log = Log(Path("/data/log"), cluster.disks[name])
     log.open()
-    for group in range(GROUPS):
+    for group in range(GROUPS if is_marked else 0):
         quarantine(log, group)
     log.sync()
     log.close()
@@ -103,6 +103,24 @@ def test_it_does_not_help_to_elect_a_member_without_what_it_once_acknowledged() 
         assert is_quarantined(cluster, lost)
         cluster.start(leader)
         everything_is_there(cluster, group, queue, sent)
+
+
+def test_without_the_mark_confirmed_messages_would_be_lost() -> None:
+    """What the test before this one sees is there to be seen."""
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    lost, behind = [name for name in cluster.names if name != leader]
+    cluster.isolate(behind)
+    publish(Session(cluster, leader), group, queue, range(20))
+    lose_disk(cluster, lost, is_marked=False)
+    cluster.crash(leader)
+    cluster.heal()
+    cluster.start(lost)
+    cluster.until(lambda: cluster.leader(group) == behind, "an election that must not be")
+    assert cluster.logs[behind].journal(group).last_index < 20
 
 
 def test_it_counts_for_nothing_while_another_member_has_not_answered() -> None:
