@@ -48,8 +48,8 @@ def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
                 yield page_data(group.memory.pages, block)
 
 
-def decode(data: bytes, group: GroupMachine) -> None:
-    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+def open_sections(data: bytes | memoryview) -> Reader:
+    """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
     reader = Reader(data)
     if bytes(reader.data[: len(MAGIC)]) != MAGIC:
         raise ValueError("reading a snapshot of a group: it does not begin like one")
@@ -57,6 +57,12 @@ def decode(data: bytes, group: GroupMachine) -> None:
     found = reader.number()
     if found != FORMAT:
         raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMAT}")
+    return reader
+
+
+def decode(data: bytes, group: GroupMachine) -> None:
+    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+    reader = open_sections(data)
     queue_count = read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
         machine, block_count = read_queue_head(Reader(reader.blob()), group)

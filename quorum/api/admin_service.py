@@ -15,6 +15,7 @@ from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
+from quorum.log.record import crc32c
 from quorum.node.member import SYSTEM_GROUP, Member
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
@@ -110,7 +111,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = await self._hub.ask(_cluster_status)
+        response = await self._hub.ask(lambda member: _cluster_status(member, request.with_state_hash))
         for member in response.members:
             addresses = self._config.members[member.name]
             member.client_address, member.peer_address = addresses.client, addresses.peer
@@ -183,7 +184,7 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     return response
 
 
-def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
+def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusResponse:
     response = pb.ClusterStatusResponse(answering_node=member.config.name)
     for name, number in sorted(member.numbers.items()):
         boot = member.leases.heard.get(number, (0, 0))[0]
@@ -196,6 +197,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             commit_index=replica.raft.commit_index,
             applied_index=replica.raft.applied_index,
             members=sorted(member.config.members),
+            state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
         )
     return response
 

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -17,6 +18,7 @@ from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import Log
+from quorum.log.files import Files, RealFiles
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity import Founding, IdentityError, begin_boot
@@ -27,13 +29,24 @@ STOP_GRACE_S = 2.0
 READY_POLL_S = 0.05
 MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
 """M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
+SEGMENT_BYTES = 64 << 20
 RECENT_BYTES = 4 << 20
 """Bodies in memory: what consumers at the tail of their queues read. Older ones come from the kernel's cache."""
 SWITCH_INTERVAL_S = 0.001
 """The Raft thread must not wait 5 ms (Python's default) for the interpreter when a peer has answered."""
 
 
-def run(config: NodeConfig) -> int:
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a member keeps its data on. Only tests have another than the default: disks with faults, small segments."""
+
+    files: Files = field(default_factory=RealFiles)
+    segment_bytes: int = SEGMENT_BYTES
+    snapshot_bytes: int | None = None
+    """see MemberConfig"""
+
+
+def run(config: NodeConfig, disk: Disk | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Returns the process's exit status; raises OperatorError, OSError, LogError."""
     if not __debug__:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
@@ -44,14 +57,19 @@ def run(config: NodeConfig) -> int:
         config.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
-    log = Log(config.data_dir / "log", recent_bytes=RECENT_BYTES)
+    disk = disk or Disk()
+    log = Log(
+        config.data_dir / "log", disk.files, segment_bytes=disk.segment_bytes, recent_bytes=RECENT_BYTES
+    )
     log.open()
     try:
         try:
-            boot = begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000))
+            boot = begin_boot(
+                config.data_dir, config.name, _founding(config), int(time.time() * 1000), disk.files
+            )
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, boot))
+        return asyncio.run(_serve(config, log, boot, disk.snapshot_bytes))
     finally:
         log.close()
 
@@ -64,7 +82,7 @@ def _bound_allocator() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(config: NodeConfig, log: Log, boot: int) -> int:
+async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | None) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     network = PeerNetwork(
         config.name,
@@ -80,6 +98,7 @@ async def _serve(config: NodeConfig, log: Log, boot: int) -> int:
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
+        snapshot_bytes,
     )
     member = Member(
         member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()

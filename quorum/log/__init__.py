@@ -20,7 +20,8 @@ from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
 from quorum.log.log import Log
 from quorum.log.record import RecordKind
-from quorum.log.writer import LogStats
+from quorum.log.references import Retained
+from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
     "Damage",
@@ -39,8 +40,10 @@ __all__ = [
     "LogLocked",
     "LogStats",
     "LogUnknown",
+    "LogUsage",
     "RealFiles",
     "RecordInfo",
     "RecordKind",
+    "Retained",
     "inspect",
 ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from quorum.log.contents import encode_keep_to, encode_vote
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.record import RecordKind
-from quorum.log.snapshots import SnapshotStore
+from quorum.log.snapshots import SnapshotFile, SnapshotStore
 from quorum.log.table import GroupTable
 
 if TYPE_CHECKING:
@@ -139,6 +139,14 @@ class Journal:
             self.reset_to_snapshot(index, term, keep_bodies_to=min(index, committed))
             self._log.sync()
         return found
+
+    def open_snapshot(self) -> SnapshotFile | None:
+        """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
+        return self._snapshots.open()
+
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
+        """This snapshot could not be read to its end: it is not offered again."""
+        self._snapshots.note_damaged(index, term, reason)
 
     def _widen(self, index: int) -> None:
         """Begin the view so early that it follows a snapshot at index; LogDamaged if entries are gone."""

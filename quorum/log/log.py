@@ -8,6 +8,7 @@ work, and hold the segment they read from until they are done.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -16,12 +17,13 @@ from quorum.log.contents import Contents
 from quorum.log.errors import EntryMissing, LogClosed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.journal import Journal
-from quorum.log.reader import RecentBodies, read_body, read_slice
+from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
 from quorum.log.record import MAX_BODY_BYTES, RecordKind
 from quorum.log.recovery import PLACE_SHIFT, recover
+from quorum.log.references import Retained, Retention
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES, Segment
-from quorum.log.table import Span
-from quorum.log.writer import LogStats, Writer, failure_of
+from quorum.log.table import Body
+from quorum.log.writer import LogStats, LogUsage, Writer, failure_of
 
 QUIET_MS = 10
 """A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
@@ -29,6 +31,7 @@ end."""
 
 LOCK = "LOCK"
 
+_WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
 _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
@@ -59,7 +62,10 @@ class Log:
         self._segments: dict[int, Segment] = {}
         self._contents = Contents()
         self._recent = RecentBodies(recent_bytes)
+        self._verified = VerifiedPlaces()
         self._journals: dict[int, Journal] = {}
+        self._retentions: dict[int, Retention] = {}
+        self._opened_lsn = 0
         self._marked_lsn = 0
         self._quiet_lsn = 0
         self._quiet_since_ms = 0
@@ -91,7 +97,10 @@ class Log:
         self._contents = found.contents
         self._segments = {segment.number: segment for segment in found.segments}
         self._recent = RecentBodies(self._recent_bytes)
+        self._verified = VerifiedPlaces()
         self._journals = {}
+        self._retentions = {}
+        self._opened_lsn = found.last_lsn
         self.cut_records = found.cut_records
         self._writer = Writer(
             self.files,
@@ -145,9 +154,39 @@ class Log:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
             place = writer.active.number << PLACE_SHIFT | offset
             self._contents.fold(table, body, kind=kind, lsn=lsn, term=term, index=index, place=place)
-            if kind == RecordKind.ENTRY:
+            if kind in _WITH_BODY:
                 self._recent.add(lsn, body, writer.written_lsn)
         return lsn
+
+    def write_page(self, group: int, parts: Sequence[bytes | memoryview]) -> int:
+        """Put a piece of the group's state into the log; its name, which is its LSN. As `append`."""
+        return self.append(RecordKind.PAGE, group, 0, 0, parts)
+
+    def put_copy(self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]) -> int:
+        """Put the body of a committed entry, as another member sent it, in the place of the one here; its LSN.
+
+        No journal changes by that. As `append`; ValueError too if the entry here has another length.
+        """
+        return self.append(RecordKind.COPY, group, term, index, parts)
+
+    def retain(self, group: int, kept: Sequence[Retained]) -> None:
+        """Say what the group's snapshots that count refer to: it replaces what was told before.
+
+        Everything at or below the oldest of them that none refers to, and the journal's view has not, is garbage
+        from here on. So the snapshots must be durable, and one is begun only after the one before it was told.
+        """
+        last = self._open_writer().last_lsn
+        with self._mutex:
+            retention = self._retentions.get(group)
+            if retention is None:
+                retention = self._retentions[group] = Retention(self._opened_lsn)
+            retention.tell(kept, last)
+
+    def usage(self) -> LogUsage:
+        """What the log takes on the disk."""
+        writer = self._open_writer()
+        with self._mutex:
+            return LogUsage(writer.used_bytes, writer.used_bytes, 0, len(self._segments))
 
     def sync(self) -> int:
         """Write and sync everything appended, of all groups, at once; the synced LSN. LogFailed is final."""
@@ -216,33 +255,60 @@ class Log:
 
     def read(self, group: int, index: int) -> bytes:
         """The body of an entry, checked. EntryMissing, LogDamaged."""
-        span, at, lsn, length, body, segment, offset = self._find(group, index)
-        if body is not None:
+        found, body, segment = self._find(group, index)
+        if segment is None:
             return body
-        assert segment is not None
-        try:
-            body = read_body(segment, offset, lsn=lsn, group=group, index=index, length=length)
-        finally:
-            self._let_go(segment)
-        self._remember(span, at, lsn)
-        return body
+        return self._read_whole(segment, found, group, index)
 
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        span, at, lsn, whole, body, segment, place = self._find(group, index)
-        try:
-            if offset < 0 or length < 0 or offset + length > whole:
-                raise ValueError(f"entry {index} has {whole} bytes, not {offset}..{offset + length}")
-            if body is None:
-                assert segment is not None
-                if span.is_verified(at):
-                    return read_slice(segment, place, lsn, offset, length)
-                body = read_body(segment, place, lsn=lsn, group=group, index=index, length=whole)
-                self._remember(span, at, lsn)
-        finally:
+        found, body, segment = self._find(group, index)
+        if offset < 0 or length < 0 or offset + length > found.length:
             if segment is not None:
                 self._let_go(segment)
-        return body[offset : offset + length]
+            raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
+        if segment is None:
+            return body[offset : offset + length]
+        with self._mutex:
+            is_verified = found.place in self._verified
+        if not is_verified:
+            return self._read_whole(segment, found, group, index)[offset : offset + length]
+        try:
+            return read_slice(segment, found.place & _OFFSET_MASK, found.lsn, offset, length)
+        finally:
+            self._let_go(segment)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's bytes, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, page, is_page=True)
+        if segment is None:
+            return body
+        return self._read_whole(segment, found, group, 0)
+
+    def has_body(self, group: int, index: int, term: int) -> bool:
+        """Whether a body of just this entry is indexed here; nothing is read."""
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            return table is not None and table.has_body(index, term)
+
+    def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
+        """Those of the ascending indexes (array of type Q) that have no body here.
+
+        Entries above `committed` may be of another history than the asker's: there only copies count.
+        """
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            if table is None:
+                return indexes[:]
+            trusted = table.last_index if committed is None else committed
+            return array(
+                "Q",
+                [
+                    index
+                    for index in indexes
+                    if index not in table.copies and (index > trusted or table.locate(index) is None)
+                ],
+            )
 
     # ---- inside
 
@@ -267,30 +333,35 @@ class Log:
         with self._mutex:
             self._segments[segment.number] = segment
 
-    def _find(self, group: int, index: int) -> tuple[Span, int, int, int, bytes | None, Segment | None, int]:
-        """Where an entry is: span, position, LSN, length, and its body from memory or a held segment and
-        offset."""
+    def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:
+        """Where a body is, and itself from memory (then no segment), or the segment, held."""
         with self._mutex:
             writer = self._open_writer()
             writer.check()
             table = self._contents.tables.get(group)
-            if table is None:
-                raise EntryMissing(f"no entry of group {group} here")
-            span, at = table.locate(index)
-            lsn = span.lsns[at]
-            length = span.lengths[at]
-            body = self._recent.get(lsn)
+            found = None
+            if table is not None:
+                found = table.pages.get(key) if is_page else table.locate(key)
+            if found is None:
+                what = "page" if is_page else "entry with index"
+                raise EntryMissing(f"no {what} {key} of group {group} here")
+            body = self._recent.get(found.lsn)
             if body is not None:
-                return span, at, lsn, length, body, None, 0
-            place = span.places[at]
-            segment = self._segments[place >> PLACE_SHIFT]
+                return found, body, None
+            segment = self._segments[found.place >> PLACE_SHIFT]
             segment.holders += 1
-            return span, at, lsn, length, None, segment, place & _OFFSET_MASK
+            return found, b"", segment
 
-    def _remember(self, span: Span, at: int, lsn: int) -> None:
+    def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
+        """Read a body and check it; lets the segment go."""
+        try:
+            offset = found.place & _OFFSET_MASK
+            body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
+        finally:
+            self._let_go(segment)
         with self._mutex:
-            if at < len(span) and span.lsns[at] == lsn:
-                span.set_verified(at)
+            self._verified.add(found.place)
+        return body
 
     def _let_go(self, segment: Segment) -> None:
         with self._mutex:

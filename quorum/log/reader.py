@@ -1,7 +1,7 @@
 """Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC.
 
 A slice of a body cannot be checked by itself. So the first touch of a record that is not in memory reads it
-whole and checks it; one bit an entry remembers that, and later slices read only what is asked for.
+whole and checks it; that is remembered by its place, and later slices read only what is asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from quorum.log.segments import Segment
 ENTRY_OVERHEAD_BYTES = 256
 """What keeping one body costs beside its bytes, counted so that tiny bodies cannot fill the memory."""
 
+
+VERIFIED_PLACES = 16_384
+"""How many places are remembered as checked (about 100 bytes each): more than are sliced at one time."""
 
 AT_ONCE_BYTES = 16 << 10
 """Longer bodies are read apart from their header: a second call is cheaper than a second copy."""
@@ -47,6 +50,22 @@ class RecentBodies:
     def get(self, lsn: int) -> bytes | None:
         """The body of this record, if it is still here."""
         return self._bodies.get(lsn)
+
+
+class VerifiedPlaces:
+    """The places last read whole and found good, bounded in number."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, None] = {}
+
+    def __contains__(self, place: int) -> bool:
+        return place in self._places
+
+    def add(self, place: int) -> None:
+        """Remember this one, forget the oldest."""
+        self._places[place] = None
+        if len(self._places) > VERIFIED_PLACES:
+            del self._places[next(iter(self._places))]
 
 
 def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int) -> bytes:

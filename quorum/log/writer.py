@@ -44,6 +44,16 @@ class LogStats:
     rolls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """What the log takes on the disk, in bytes of segments up to their end."""
+
+    total_bytes: int
+    live_bytes: int
+    garbage_bytes: int
+    segments: int
+
+
 def failure_of(error: OSError, doing: str) -> LogFailed:
     """The final failure that an error of the disk means."""
     kind = DiskFull if error.errno in _NO_ROOM else LogFailed
@@ -81,6 +91,11 @@ class Writer:
         """Raise what once failed."""
         if self.failure is not None:
             raise self.failure
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of all segments up to their end."""
+        return sum(item.end or 0 for item in self._listed) + self._position
 
     def needs_roll(self, length: int) -> bool:
         """Whether a body of this length has no room in the active segment."""

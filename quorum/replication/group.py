@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quorum.log.errors import LogFull
+from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
 from quorum.replication.codec import Message
 from quorum.replication.election import RETRY_PART, PreVoteRounds
@@ -33,7 +33,7 @@ from quorum.replication.errors import ReentryError, ReplicationFailed
 from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView, NodeLog
-from quorum.replication.transfer import Incoming
+from quorum.replication.transfer import Incoming, KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CANDIDATE_PART = 0.5
@@ -50,9 +50,11 @@ class GroupConfig:
     heartbeat_s: float = 0.1
     leader_fallback_s: float = 1.5
     """A leader that no majority has answered for this long steps down."""
+    keep_bytes: int = 64 << 20
+    """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many bytes of bodies;
+    a member further behind gets the snapshot, and of older bodies only those it refers to."""
     keep_entries: int = 1_000_000
-    """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many (20 bytes of
-    memory each); a member further behind gets the snapshot."""
+    """The same, counted in entries (20 bytes of memory each)."""
     window_bytes: int = 8 << 20
     """Unacknowledged entries a peer; with a handful of groups well below what a connection may hold back."""
     frame_bytes: int = 1 << 20
@@ -79,8 +81,13 @@ class Group:
         send: Callable[[str, list[bytes]], None],
         on_install: Callable[[bytes, int, int], None],
         config: GroupConfig | None = None,
+        prepare_install: Callable[[int, int, bytes], int | None] = lambda index, term, state: 0,
     ) -> None:
-        """on_install(state, index, term): a leader's snapshot has replaced everything applied so far."""
+        """on_install(state, index, term): a leader's snapshot has replaced everything applied so far.
+
+        prepare_install(index, term, state): asked before, and again until it answers: None while something that the
+        state refers to is not here yet, else up to where this member's own entries are proven right (0: nothing is).
+        """
         names = sorted(members)
         if me not in names or len(set(names)) != len(names):
             raise ValueError(f"members are different names, {me!r} among them, not {list(members)}")
@@ -90,6 +97,7 @@ class Group:
         self._clock = clock
         self._send = send
         self._on_install = on_install
+        self._prepare_install = prepare_install
         everybody = {name: Peer(name, number) for number, name in enumerate(names, 1)}
         self._peers = {name: peer for name, peer in everybody.items() if name != me}
         self._view = self.view_class(log, group)
@@ -102,7 +110,7 @@ class Group:
         """(peer, term, seq) of the append or chunk that the library is handling"""
         self._is_quiet = False
         """that message wants no acknowledgement"""
-        self._received: tuple[int, int, bytes] | None = None
+        self._received: tuple[int, int, bytes, int] | None = None
         self._incoming = Incoming()
         self._reads: list[tuple[int, int, Callable[[int | None], None]]] = []
         """(seq, commit index, callback) of reads that wait for a majority"""
@@ -110,6 +118,10 @@ class Group:
         self._is_transfer = False
         """this node's candidacy was asked for by the leader"""
         self._bytes_since_snapshot = 0
+        self._kept = KeptBytes(self.config.keep_bytes)
+        self.handicap_s = 0.0
+        """How much later than its election timeout this member runs for office: it stands last while it is damaged."""
+        self._unreadable: int | None = None
         self.applied_index = max(1, self._view.snapshot_index)
         """The last entry that take_committed has handed out, or that a snapshot covers."""
         timing = self.config
@@ -286,7 +298,8 @@ class Group:
     def take_committed(self, max_bytes: int, max_entries: int) -> list[tuple[int, int, bytes | memoryview]]:
         """The next committed entries as (index, term, body), at least one if there is any; they count as applied.
 
-        Internal entries have an empty body. In a group of one member an entry is there once it is synced.
+        Internal entries have an empty body. In a group of one member an entry is there once it is synced. Before an
+        entry that cannot be read they end: see take_unreadable.
         """
         found: list[tuple[int, int, bytes | memoryview]] = []
         size = 0
@@ -294,8 +307,13 @@ class Group:
         commit = self.commit_index
         while self.applied_index < commit and len(found) < max_entries and size < max_bytes:
             index = self.applied_index + 1
-            body = view.read(index)
+            try:
+                body = view.read(index)
+            except (EntryMissing, LogDamaged):
+                self._unreadable = index
+                break
             size += len(body)
+            self._kept.add(index, len(body))
             is_command = body[0] == codec.COMMAND
             found.append((index, view.term_at(index), memoryview(body)[1:] if is_command else b""))
             self.applied_index = index
@@ -309,7 +327,31 @@ class Group:
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due
-        return self._rounds.next_due(self.term, self._engine._SyncObj__raftElectionDeadline, self._clock())
+        deadline = self._engine._SyncObj__raftElectionDeadline + self.handicap_s
+        return self._rounds.next_due(self.term, deadline, self._clock())
+
+    # ---- damage
+
+    def take_unreadable(self) -> tuple[int, int] | None:
+        """(index, term) of an entry that was needed and could not be read since this was asked last: to be applied, or
+        for a follower. Nothing goes on with it before it is mended."""
+        index = self._feeder.unreadable if self._unreadable is None else self._unreadable
+        self._unreadable = self._feeder.unreadable = None
+        if index is None or not self._view.base < index <= self._view.last_index:
+            return None
+        return index, self._view.term_at(index)
+
+    def rewind_applied(self) -> bytes | None:
+        """Applying begins again from the newest snapshot here: its state, None for an empty one."""
+        found = self._view.journal.load_snapshot()
+        self.applied_index = 1 if found is None else found[0]
+        return None if found is None else found[2]
+
+    def resign(self) -> None:
+        """A leader goes on as a follower, in the same term and with the same vote."""
+        if self.is_leader:
+            self._engine._SyncObj__setState(FOLLOWER)
+            self._engine._SyncObj__raftLeader = None
 
     # ---- what is known
 
@@ -404,7 +446,11 @@ class Group:
         try:
             if self.applied_index > self._view.snapshot_index:
                 self._view.save_snapshot(self.applied_index, state)
-            keep_from = max(self._feeder.update_floor(), self._view.last_index - self.config.keep_entries)
+            keep_from = max(
+                self._feeder.update_floor(),
+                self._view.last_index - self.config.keep_entries,
+                self._kept.first_index,
+            )
             needed = self._feeder.transfers_from()
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
             self._bytes_since_snapshot = 0
@@ -414,6 +460,28 @@ class Group:
         finally:
             self._inside = False
 
+    @property
+    def lacks_snapshot(self) -> bool:
+        """A follower needs a newer snapshot than the one that is here."""
+        return self.is_leader and self._feeder.lacks_snapshot
+
+    def pinned_snapshots(self) -> set[int]:
+        """The indices of snapshots that followers are being sent: bodies that they refer to are still to be fetched."""
+        return self._feeder.pinned_snapshots()
+
+    def send_snapshots_from(self, source: Callable[[], SnapshotSource | None]) -> None:
+        """Where a follower's snapshot comes from, if not from the newest file here."""
+        self._feeder.open_snapshot = source
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the journal's view has this very entry."""
+        view = self._view
+        return view.base <= index <= view.last_index and view.term_at(index) == term
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry of the journal's view, 0 for others."""
+        return self._view.term_at(index) if self._view.base <= index <= self._view.last_index else 0
+
     def take_chunk(self, chunk: codec.SnapshotChunk) -> bool:
         """For the engine: a piece of a snapshot; True if it completes one that is to be installed."""
         if not self._guard.is_newer(chunk):
@@ -421,21 +489,25 @@ class Group:
             self._answer(codec.Outcome.MATCHES, self._guard.commit_index + 1)
             return False
         state = self._incoming.take(chunk)
-        if state is None:
+        proven = None
+        if state is not None:
+            proven = self._prepare_install(chunk.index, chunk.snapshot_term, state)
+        if state is None or proven is None:
             peer, term, seq = self._handling()
             received = self._incoming.received(chunk)
             self._queue(peer, codec.SnapshotAnswer(term, seq, chunk.index, received))
             return False
-        self._received = (chunk.index, chunk.snapshot_term, state)
+        self._received = (chunk.index, chunk.snapshot_term, state, proven)
         self._guard.acknowledge_to = chunk.index
         return True
 
     def install_snapshot(self) -> None:
         """For the engine: put the received snapshot in place."""
         assert self._received is not None
-        index, term, state = self._received
+        index, term, state, proven = self._received
         self._received = None
-        self._view.install_snapshot(index, term, state, self._guard.commit_index)
+        self._incoming.drop()
+        self._view.install_snapshot(index, term, state, self._guard.commit_index, proven)
         self._engine._SyncObj__raftCommitIndex = index
         self._engine._SyncObj__raftLastApplied = index
         self.applied_index = index
@@ -448,6 +520,8 @@ class Group:
         """For the engine: the election timeout has passed; whether a pre-vote is won."""
         own = self._engine
         self._is_transfer = own._SyncObj__transferInProgress
+        if not self._is_transfer and self._clock() < own._SyncObj__raftElectionDeadline + self.handicap_s:
+            return False
         if not self._peers or own._SyncObj__transferInProgress or self._rounds.is_won(self.term):
             self._rounds.cancel()
             return True
@@ -483,6 +557,8 @@ class Group:
             # the library leaves the election timer where it was when office began: long past
             own = self._engine
             own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
+        if old == LEADER:
+            self._feeder.end_office()
         self._due_now = True
 
     def send(self, peer: Peer, message: dict[str, Any]) -> bool:
@@ -625,7 +701,7 @@ class Group:
         self._to_library(peer, alive)
         outgoing = self._feeder.feeds[peer].outgoing
         if outgoing is not None and outgoing.index == m.index:
-            outgoing.answered(m.offset)
+            outgoing.answered(m.offset, self._clock())
             self._due_now = True
 
     def _on_vote_request(self, peer: str, m: codec.VoteRequest) -> None:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
+from quorum.replication.transfer import SnapshotSource
+
 
 class GroupJournal(Protocol):
     """What replication needs of a group's journal (quorum.log.Journal has it)."""
@@ -37,6 +39,8 @@ class GroupJournal(Protocol):
     def set_hard_state(self, term: int, vote: str | None) -> int: ...
     def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
     def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
+    def open_snapshot(self) -> SnapshotSource | None: ...
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
 
 
 class NodeLog(Protocol):
@@ -159,12 +163,17 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def install_snapshot(self, index: int, term: int, state: bytes, commit_index: int) -> None:
-        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7)."""
+    def install_snapshot(
+        self, index: int, term: int, state: bytes, commit_index: int, proven_index: int = 0
+    ) -> None:
+        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7). Otherwise the bodies
+        that stay readable are those up to proven_index, which are known to be of its history, or commit_index."""
         self.journal.save_snapshot(index, term, state)
         self.snapshot_index, self.snapshot_term = index, term
         if not (self.base <= index <= self.last_index and self.term_at(index) == term):
-            self.last_lsn = self.journal.reset_to_snapshot(index, term, keep_bodies_to=commit_index)
+            self.last_lsn = self.journal.reset_to_snapshot(
+                index, term, keep_bodies_to=min(index, max(commit_index, proven_index))
+            )
             self._unsynced.clear()
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)

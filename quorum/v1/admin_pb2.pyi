@@ -128,8 +128,10 @@ class DescribeQueueResponse(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_state_hash",)
+    WITH_STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    with_state_hash: bool
+    def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "client_address", "peer_address", "reachable", "boot")
@@ -146,20 +148,22 @@ class MemberInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     group: int
     leader: str
     term: int
     commit_index: int
     applied_index: int
     members: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
+    state_hash: int
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes")

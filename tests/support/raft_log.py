@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorum.replication.transfer import HeldSnapshot
+
 
 @dataclass
 class ModelDisk:
@@ -107,6 +109,13 @@ class ModelJournal:
                 self.reset_to_snapshot(index, term)
                 self._log.sync()
         return found
+
+    def open_snapshot(self) -> HeldSnapshot | None:
+        found = self._log.disk.snapshots.get(self._group)
+        return None if found is None else HeldSnapshot(*found)
+
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
+        raise AssertionError(f"the snapshot at {index} in term {term}: {reason}")
 
     def fold(self, record: tuple[Any, ...], lsn: int) -> None:
         """Take one record into the state."""
