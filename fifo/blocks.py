@@ -174,10 +174,19 @@ class Block:
         )
         self.measured = 0  # local: bytes in memory when it was last looked at
 
-    def first_live(self) -> int:
-        """The lowest slot with a message that is here."""
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with a message that is here, 0 if there is none."""
         live = self.ready | self.held
-        return (live & -live).bit_length() - 1
+        return (live & -live).bit_length() - 1 if live else 0
+
+    @property
+    def ready_count(self) -> int:
+        return self.ready.bit_count()
+
+    @property
+    def held_count(self) -> int:
+        return self.held.bit_count()
 
     def memory_bytes(self) -> int:
         """What runs, bit sets and columns hold, without the fixed size of the objects."""

@@ -54,7 +54,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and block.first_live() == slot:
+                if block.columns is None and block.first_slot == slot:
                     block.columns = BlockColumns()
                 if block.columns is not None and batch is not None:
                     block.columns.append(slot, batch, ordinal, taken)

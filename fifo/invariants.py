@@ -88,11 +88,9 @@ def _check_pages(machine: QueueMachine) -> None:
         if stored is None:
             continue
         block = machine.blocks.view(stored.number)
-        _expect(machine.blocks.page_of(stored) == encode_block(block), "a valid page is what the block is")
-        counts = (block.ready.bit_count(), block.held.bit_count(), block.placed, block.size_bytes)
-        _expect((stored.ready, stored.held, stored.placed, stored.size_bytes) == counts, "a record counts")
-        _expect(stored.earliest == block.earliest, "a record says when something may expire")
-        _expect(stored.first_live == (block.first_live() if block.live else 0), "a record says what is first")
+        _expect(machine.blocks.page_of(stored) == bytes(encode_block(block)), "a valid page is what the block is")
+        for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
+            _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(list(stored.indexes()) == sorted(live_indexes(block)), "a record refers to what is live")
     if machine.section is not None:
         _expect(

@@ -458,7 +458,7 @@ class QueueMachine:
         tail = self.next_sequence >> BLOCK_BITS
         for _, number in list(self.index):
             found = self.blocks.at(number)
-            if not isinstance(found, Block) and not found.held and number != tail:
+            if not isinstance(found, Block) and not found.held_count and number != tail:
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self._drop(number)
@@ -481,12 +481,9 @@ class QueueMachine:
         for block in self.blocks.values():
             if not block.live:
                 continue
-            is_warm = isinstance(block, Block)
             if first_sequence == self.next_sequence:
-                slot = block.first_live() if is_warm else block.first_live
-                first_sequence = (block.number << BLOCK_BITS) + slot
-            ready = block.ready.bit_count() if is_warm else block.ready
-            ready_bytes += block.size_bytes * ready // block.placed
+                first_sequence = (block.number << BLOCK_BITS) + block.first_slot
+            ready_bytes += block.size_bytes * block.ready_count // block.placed
         return QueueInfo(
             ready=self.ready_count,
             checked_out=self.held_count,

@@ -49,7 +49,7 @@ class MemoryPages:
 class Stored:
     """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
 
-    ready, held: how many messages. first_live: the lowest slot with one. references: the Raft indexes of their
+    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their
     bodies, packed: 11 bytes where batches of 500 arrive alone, one or two for each entry at most where many queues
     and producers alternate. With its record an instance takes some 500 bytes, 0.03 for each message of a full block.
     (A summary of the fields' values, by which a scan could skip the block, would be one more of these numbers.)
@@ -58,12 +58,12 @@ class Stored:
     __slots__ = (
         "crc",
         "earliest",
-        "first_live",
-        "held",
+        "first_slot",
+        "held_count",
         "number",
         "page",
         "placed",
-        "ready",
+        "ready_count",
         "record",
         "references",
         "size_bytes",
@@ -75,9 +75,9 @@ class Stored:
         self.number = reader.number()
         self.page = reader.number()
         self.crc = reader.number()
-        self.ready = reader.number()
-        self.held = reader.number()
-        self.first_live = reader.number()
+        self.ready_count = reader.number()
+        self.held_count = reader.number()
+        self.first_slot = reader.number()
         self.earliest = NEVER - reader.number()
         self.placed = reader.number()
         self.size_bytes = reader.number()
@@ -86,7 +86,7 @@ class Stored:
 
     @property
     def live(self) -> int:
-        return self.ready + self.held
+        return self.ready_count + self.held_count
 
     def indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         """The Raft indexes that its messages refer to, ascending, each once."""
@@ -104,16 +104,16 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
         block.number,
         page,
         zlib.crc32(data),
-        block.ready.bit_count(),
-        block.held.bit_count(),
-        block.first_live() if block.live else 0,
+        block.ready_count,
+        block.held_count,
+        block.first_slot,
         NEVER - block.earliest,
         block.placed,
         block.size_bytes,
     ):
         out.number(value)
     out.blob(pack_indexes(block.live_indexes()))
-    block.stored = Stored(out.data)
+    block.stored = Stored(bytes(out.data))
     return block.stored
 
 

@@ -160,7 +160,7 @@ class SelectorGroups:
             if taken == wanted:
                 return taken, True
             found_here = blocks.at(number)
-            if not isinstance(found_here, Block) and not found_here.ready:
+            if not isinstance(found_here, Block) and not found_here.ready_count:
                 continue  # cold, and all of it is held
             block = blocks.get(number)
             if not group.hits[number] & (block.ready | block.held):

@@ -284,10 +284,9 @@ def _read_consumer(reader: Reader) -> tuple[Consumer, bytes | None]:
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     """Puts a block of a snapshot or checkpoint where it belongs."""
     machine.blocks.add(block)
-    is_warm = isinstance(block, Block)
-    ready = block.ready.bit_count() if is_warm else block.ready
+    ready = block.ready_count
     machine.ready_count += ready
-    machine.held_count += block.held.bit_count() if is_warm else block.held
+    machine.held_count += block.held_count
     if ready:
         machine.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:
