@@ -81,12 +81,23 @@ class Hub:
     """One per member. Everything but `on_outputs` is called on the event loop."""
 
     def __init__(
-        self, member: Member, log: Log, limits: BatchLimits, session_window: int, node_window: int
+        self,
+        member: Member,
+        log: Log,
+        limits: BatchLimits,
+        session_window: int,
+        node_window: int,
+        *,
+        clock_s: Callable[[], float] = boottime_s,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """clock_s: the member's clock, as its driver reads it."""
         self.member = member
         self.reader = BodyReader(log)
         self.limits = limits
         self.session_window = session_window
+        self.random_bytes = random_bytes
+        self._clock_s = clock_s
         self.budget = ByteBudget(node_window)
         self.loop = asyncio.get_running_loop()
         self._driver: Driver | None = None
@@ -162,7 +173,7 @@ class Hub:
 
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
-        return boottime_s() * 1000 < self._lease_until.get(group, 0)
+        return self._clock_s() * 1000 < self._lease_until.get(group, 0)
 
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
@@ -255,7 +266,7 @@ class _OwnSession:
     def open(self) -> None:
         self._next_sequence = 1
         self._unconfirmed = {}
-        self._number = self._hub.open_session(self, os.urandom(16), 1)
+        self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1)
 
     async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
         future = self._expect()

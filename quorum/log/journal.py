@@ -52,6 +52,10 @@ class Journal:
         span, at = self._table.view(index)
         return span.lengths[at]
 
+    def indices_of_length(self, length: int) -> list[int]:
+        """Entries of the view whose body has exactly this many bytes, in order."""
+        return self._table.indices_of_length(length)
+
     def lsn_at(self, index: int) -> int:
         """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
         span, at = self._table.view(index)

@@ -9,7 +9,7 @@ next heartbeat, which the follower refuses, saying where to begin again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged
@@ -82,14 +82,18 @@ class Feeder:
         """Every member has all entries up to here; from the leader, or computed as leader."""
         self.has_more = False
         """A peer's turn ended early; there is more to send at once."""
-        self.open_snapshot: Callable[[], SnapshotSource | None] = lambda: view.journal.open_snapshot()
+        self.open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
         """The snapshot that a peer too far behind is sent: canonical, the same bytes whoever leads."""
         self.lacks_snapshot = False
         """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""
         self.unreadable: int | None = None
         """An entry that a peer needs and that cannot be read here."""
 
-    # ---- office and connections
+    # ---- members, office and connections
+
+    def set_members(self, names: Sequence[str]) -> None:
+        """Who is fed from now on; who was fed before goes on where it is."""
+        self.feeds = {name: self.feeds.get(name) or Feed() for name in names}
 
     def begin_office(self) -> None:
         """Whatever was under way was sent in another term."""

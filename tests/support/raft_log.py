@@ -69,6 +69,9 @@ class ModelJournal:
             raise LookupError(f"no entry {index} in {self.first_index}..{self.last_index}")
         return len(self.entries[index - self.first_index][1])
 
+    def indices_of_length(self, length: int) -> list[int]:
+        return [self.first_index + at for at, (_, body) in enumerate(self.entries) if len(body) == length]
+
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int:
         if index != self.last_index + 1:
             raise ValueError(f"the next entry is {self.last_index + 1}, not {index}")
