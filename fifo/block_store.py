@@ -113,6 +113,11 @@ class BlockStore:
         """All blocks as they are here, descending."""
         return map(self._blocks.__getitem__, reversed(self._blocks))
 
+    def find_warm(self, number: int) -> Block | None:
+        """The block if it is here and warm."""
+        block = self._blocks.get(number)
+        return block if type(block) is Block else None
+
     def warm(self) -> list[Block]:
         return [block for block in self._blocks.values() if type(block) is Block]
 

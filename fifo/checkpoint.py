@@ -80,18 +80,25 @@ def section(machine: QueueMachine) -> Section:
 
 def _contents(records: list[Stored]) -> tuple[np.ndarray, np.ndarray]:
     nothing = np.zeros(0, dtype=np.uint64)
-    entries = np.concatenate([nothing, *(stored.indexes() for stored in records)])
-    return entries, np.array([stored.page for stored in records], dtype=np.uint64)
+    entries = _unique(np.concatenate([nothing, *(stored.indexes() for stored in records)]))
+    return entries, np.sort(np.array([stored.page for stored in records], dtype=np.uint64))
+
+
+def _unique(ascending: np.ndarray) -> np.ndarray:
+    if len(ascending) < 2:
+        return ascending
+    return ascending[np.concatenate(([True], ascending[1:] != ascending[:-1]))]
 
 
 def _merged(parts: list[np.ndarray]) -> array[int]:
-    """All numbers of some arrays, ascending and each once."""
+    """All numbers of arrays whose own are ascending and each there once: the same of all together."""
     if not parts:
         return array("Q")
+    if len(parts) == 1:
+        return as_array(parts[0])
     found = np.concatenate(parts)
-    if (found[1:] < found[:-1]).any():
-        found.sort(kind="stable")  # merges what is in order already
-    return as_array(found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found)
+    found.sort(kind="stable")  # merges what is in order already
+    return as_array(_unique(found))
 
 
 # ---- reading
@@ -149,19 +156,35 @@ def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
     return _merged([entries for entries, _ in found]), _merged([pages for _, pages in found])
 
 
+class Export:
+    """The canonical snapshot of a checkpoint's state, in pieces: heads, and blocks that are read from their pages when
+    asked for. Raises ValueError."""
+
+    def __init__(self, state: bytes | memoryview, pages: Pages) -> None:
+        self._pages = pages
+        reader = _begin(state)
+        begin = Writer()
+        begin.data += snapshot.MAGIC
+        begin.number(snapshot.FORMAT)
+        begin.blob(reader.blob())
+        self._pieces: list[bytes | Stored] = [bytes(begin.data)]
+        while not reader.is_at_end():
+            part = Reader(reader.blob())
+            self._pieces.append(_piece(part.blob()))
+            self._pieces.extend(_records(part))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def piece(self, number: int) -> bytes:
+        found = self._pieces[number]
+        return found if isinstance(found, bytes) else _piece(page_data(self._pages, found))
+
+
 def export_snapshot(state: bytes | memoryview, pages: Pages) -> Iterator[bytes]:
-    """The canonical snapshot of a checkpoint's state, in pieces of a block each. Raises ValueError."""
-    reader = _begin(state)
-    begin = Writer()
-    begin.data += snapshot.MAGIC
-    begin.number(snapshot.FORMAT)
-    begin.blob(reader.blob())
-    yield bytes(begin.data)
-    while not reader.is_at_end():
-        part = Reader(reader.blob())
-        yield _piece(part.blob())
-        for stored in _records(part):
-            yield _piece(page_data(pages, stored))
+    """The pieces of `Export`, one after the other."""
+    export = Export(state, pages)
+    return (export.piece(number) for number in range(len(export)))
 
 
 def _piece(data: bytes | memoryview) -> bytes:

@@ -60,6 +60,7 @@ from fifo.effects import (
 from fifo.machine import QueueMachine
 from fifo.pages import MemoryPages, Pages
 from fifo.sessions import WINDOW, Producer, Sessions
+from fifo.storage import Storage, storage
 from fifo.state import Consumer, Entry, FieldSource, QueueInfo, Waiting
 
 WAKE_QUEUES = 16
@@ -469,6 +470,11 @@ class GroupMachine:
         """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
         machine = self.queues.get(queue)
         return _no_queue(queue) if machine is None else machine.waiting(start_sequence, limit, selector)
+
+    def storage(self, queue: int, recent_from: int) -> Storage | None:
+        """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
+        machine = self.queues.get(queue)
+        return None if machine is None else storage(machine, recent_from)
 
     # ---- local parts
 

@@ -48,10 +48,15 @@ def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
                 yield page_data(group.memory.pages, block)
 
 
+def is_snapshot(data: bytes | memoryview) -> bool:
+    """Whether these bytes begin like a snapshot."""
+    return bytes(data[: len(MAGIC)]) == MAGIC
+
+
 def open_sections(data: bytes | memoryview) -> Reader:
     """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
     reader = Reader(data)
-    if bytes(reader.data[: len(MAGIC)]) != MAGIC:
+    if not is_snapshot(reader.data):
         raise ValueError("reading a snapshot of a group: it does not begin like one")
     reader.position = len(MAGIC)
     found = reader.number()
@@ -170,6 +175,7 @@ def _config(out: Writer, config: QueueConfig) -> None:
     out.text(config.overflow)
     out.signed(config.message_ttl_ms)
     out.signed(config.delivery_limit)
+    out.text(config.queue_mode)
 
 
 def _read_config(reader: Reader) -> QueueConfig:
@@ -182,6 +188,7 @@ def _read_config(reader: Reader) -> QueueConfig:
         overflow=reader.text(),
         message_ttl_ms=reader.signed(),
         delivery_limit=reader.signed(),
+        queue_mode=reader.text(),
     )
 
 

@@ -21,6 +21,7 @@ from quorum.log.journal import Journal
 from quorum.log.log import Log
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained
+from quorum.log.snapshots import SnapshotFile
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
@@ -45,5 +46,6 @@ __all__ = [
     "RecordInfo",
     "RecordKind",
     "Retained",
+    "SnapshotFile",
     "inspect",
 ]

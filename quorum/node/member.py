@@ -30,10 +30,12 @@ from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node import events as ev
+from quorum.node.checkpoints import Checkpoints, LogPages
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.paging import Pager
+from quorum.node.replica import TIME_BYTES, FieldSource, Replica
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
@@ -49,7 +51,11 @@ APPLY_ENTRIES = 64
 PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
+QUEUE_MEMORY_BYTES = 256 << 20
 
 _GROUP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -77,7 +83,10 @@ class MemberConfig:
     raft: GroupConfig = field(default_factory=GroupConfig)
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see paging.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,7 @@ class Member:
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -174,7 +184,7 @@ class Member:
         if number == SYSTEM_GROUP:
             machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
         else:
-            machine = GroupMachine(source)
+            machine = GroupMachine(source, LogPages(self.log, number))
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
@@ -190,8 +200,10 @@ class Member:
             lambda state, index, term: self._restored(number, state),
             self.config.raft,
         )
-        replica = Replica(number, raft, machine, source, Digests(number))
+        checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
+        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
@@ -383,8 +395,10 @@ class Member:
                         self._network.send(peer, KIND_DIGEST, [claim])
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES):
-            replica.save_snapshot()
+        if replica.snapshot_is_due(
+            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
+        ):
+            replica.save_snapshot(self.log, self._now_ms)
 
     def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
@@ -410,7 +424,9 @@ class Member:
 
     def _restored(self, group: int, state: bytes) -> None:
         """A snapshot was installed while running."""
-        self._restore(self.replicas[group], state)
+        replica = self.replicas[group]
+        self._restore(replica, state)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
 
@@ -459,8 +475,16 @@ class Member:
             self._table.resend_overdue(replica.number, self._now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
+        self.pager.turn(self._now_ms, self._queue_machines())
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
+from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogFull
+from quorum.node.checkpoints import Checkpoints
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
@@ -18,7 +21,8 @@ MACHINE_VERSION = 1
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
-_TIME_BYTES = 8
+TIME_BYTES = 8
+"""Group time stands before the machine's state in a snapshot."""
 
 
 class FieldSource:
@@ -41,6 +45,7 @@ class Replica:
     machine: GroupMachine | CatalogMachine
     field_source: FieldSource
     digests: Digests
+    checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
     pending: deque[bytes] = field(default_factory=deque)
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -50,6 +55,8 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    saved_ms: int = 0
+    """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
@@ -121,14 +128,36 @@ class Replica:
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
-    def save_snapshot(self) -> None:
+    def snapshot_is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
+        """So much was applied since the last one, or anything, and so long ago: what was settled since then is garbage
+        only once a snapshot says so."""
+        if not self.bytes_since_snapshot:
+            self.saved_ms = now_ms
+        return self.bytes_since_snapshot > after_bytes or now_ms - self.saved_ms >= after_ms
+
+    def save_snapshot(self, log: Log, now_ms: int) -> None:
+        """Keeps the state at the last applied entry, durably. On a full disk, later."""
+        self.saved_ms = now_ms
+        entries, pages = array("Q"), array("Q")
+        if isinstance(self.machine, CatalogMachine):
+            state = self.machine.snapshot()
+        else:
+            try:
+                found = self.machine.checkpoint()
+            except LogFull:
+                return
+            state, entries, pages = found.state, found.entries, found.pages
+            log.sync()  # the state names pages
         self.bytes_since_snapshot = 0
-        self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
+        self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""
-        self.clock.observe(int.from_bytes(state[:_TIME_BYTES], "little"))
+        self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(state[_TIME_BYTES:])
+            self.machine = CatalogMachine.restore(state[TIME_BYTES:])
+        elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
         else:
-            self.machine = GroupMachine.restore(state[_TIME_BYTES:], self.field_source)
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
