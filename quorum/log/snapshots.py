@@ -177,6 +177,16 @@ class SnapshotStore:
                 self._damaged[name] = str(error)
         return None
 
+    def load_all(self) -> list[tuple[int, int, bytes]]:
+        """All that are whole, the newest first."""
+        found = []
+        for name in self._names():
+            try:
+                found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
+        return found
+
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
         for name in self._names():
@@ -186,6 +196,11 @@ class SnapshotStore:
                 except (SnapshotDamaged, OSError) as error:
                     self._damaged[name] = str(error)
         return None
+
+    def discard(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        for name in self._names():
+            self._damaged[name] = reason
 
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""

@@ -25,6 +25,15 @@ class BodyUnreadable(Exception):
         self.reason = reason
 
 
+class PageUnreadable(Exception):
+    """A page of a group's state is damaged or not here. Pages are this member's own, nobody else has them: its share in
+    the group begins anew from a leader's snapshot."""
+
+    def __init__(self, group: int, page: int, reason: str) -> None:
+        super().__init__(f"group {group}, page {page}: {reason}")
+        self.group = group
+
+
 class Reads(Protocol):
     """What is needed of the node's log."""
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fifo import checkpoint
 from fifo import commands as c
 from fifo.effects import AttachedReply
 from quorum.log import Log, LogDamaged
+from quorum.node import events as ev
+from quorum.node.healing import PageUnreadable
 from quorum.node.lost_log import begin_again, open_log, quarantine
 from quorum.replication.errors import WireError
 from quorum.replication.group import GroupConfig
@@ -204,6 +207,43 @@ def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfe
     assert replica.raft.quarantine.is_on == (how_many == 2)
     everything_is_there(cluster, group, queue, sent)
     assert len(snapshot_files(cluster, "n3", group)) <= 2
+
+
+def test_a_member_with_a_damaged_page_stops_and_begins_the_group_anew() -> None:
+    cluster = Cluster(log={"recent_bytes": 0}, snapshot_bytes=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sent = publish(Session(cluster, "n1"), group, queue, range(60))
+    cluster.settle()
+    cluster.crash("n3")
+    cluster.start("n3")  # all blocks are cold now
+    log = cluster.logs["n3"]
+    replica = cluster.members["n3"].replicas[group]
+    pages = checkpoint.contents(memoryview(replica.raft.rewind_applied() or b"")[8:])[1]
+    assert pages
+    flipped = []
+    for page in pages:
+        record = log._contents.tables[group].pages[page]
+        segment, offset = log._segments[record.place >> 32], record.place & 0xFFFFFFFF
+        flipped.append((segment.path, 8 * (offset + 56 + record.length // 2)))
+        cluster.disks["n3"].flip(*flipped[-1])
+    Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")
+    with pytest.raises(PageUnreadable):
+        cluster.run(10_000)
+    cluster.crash("n3")
+    for place in flipped:  # what matters now is the mark, not what opening finds
+        cluster.disks["n3"].flip(*place)
+    cluster.start("n3")
+    assert {number for number, r in cluster.members["n3"].replicas.items() if r.raft.quarantine.is_on} == {
+        group
+    }
+    cluster.until(lambda: not is_quarantined(cluster, "n3"), "it is well again")
+    for session in list(cluster.sessions.values()):
+        cluster.submit(session.name, ev.EndSession(session.number))
+    cluster.run(200)
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    assert len(sent) == 60
 
 
 # ---- the rule by itself
