@@ -206,7 +206,7 @@ class Session:
             self._consumers.pop(consumer.consumer_tag, None)
 
     async def drain(self, consumer: Consumer) -> None:
-        if not self._is_up.is_set():
+        if not self._is_up.is_set() or not consumer.attach:
             return  # asked for after the next attach
         request_id = self.next_request_id()
         answer = self.expect(request_id, f"draining {consumer}")
