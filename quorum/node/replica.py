@@ -23,6 +23,11 @@ IN_FLIGHT_BYTES = 32 << 20
 _TIME_BYTES = 8
 
 
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[_TIME_BYTES:]
+
+
 class FieldSource:
     """Where a queue machine finds the columns of a stored batch again."""
 
