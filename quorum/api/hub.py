@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -26,6 +26,7 @@ from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
+from quorum.node.healing import BodyUnreadable
 from quorum.node.member import SYSTEM_GROUP, Member
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
 """A call gives up after so many looks in a row at a group without a leader; with the default timeouts an election takes
 far less."""
+
+
+MEND_WAIT_S = 5.0
+"""So long whoever reads waits for a damaged body to be fetched from another member; then it is told to go there."""
 
 
 class StreamHandler(Protocol):
@@ -244,6 +249,25 @@ class Hub:
                     text = f"{name} has no leader that {me} knows of: too few members can reach each other"
                     raise status.unavailable("no_leader", text)
         return future.result()
+
+    async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
+        """The items, each once it can be read: what stands in the way of the next is mended before it is asked for
+        again. UNAVAILABLE where that takes too long."""
+        for item in items:
+            if isinstance(item, BodyUnreadable):
+                await self._mend(item)
+            else:
+                yield item
+
+    async def _mend(self, unreadable: BodyUnreadable) -> None:
+        future: asyncio.Future[object] = self.loop.create_future()
+        self.submit(ev.MendBody(unreadable.group, unreadable.index, future))
+        await asyncio.wait({future}, timeout=MEND_WAIT_S)
+        if not future.done():
+            structlog.get_logger().error(
+                "a body cannot be read", group=unreadable.group, error=str(unreadable)
+            )
+            raise status.of_ended("unreadable")
 
     # ---- the node's own session
 

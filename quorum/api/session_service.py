@@ -26,6 +26,7 @@ from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError
 from quorum.log import LogError
 from quorum.node import batches, events
+from quorum.node.healing import BodyUnreadable
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.errors import FilterError, SelectorError
 
@@ -463,9 +464,10 @@ class Stream:
         context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
         reading: asyncio.Task[None],
     ) -> None:
+        response: pb.SessionResponse
         while True:
             self._work.clear()
-            for response in self._responses():
+            async for response in self._hub.readable(self._responses()):
                 await context.write(response)
                 self._sent.set()
             if self._ended is not None:
@@ -476,7 +478,7 @@ class Stream:
                     return
             await self._work.wait()
 
-    def _responses(self) -> Iterator[pb.SessionResponse]:
+    def _responses(self) -> Iterator[pb.SessionResponse | BodyUnreadable]:
         """What there is to send now; confirms first, merged."""
         while self._confirmed or self._rejected or self._done or self._outbox:
             if self._confirmed or self._rejected:
@@ -501,13 +503,18 @@ class Stream:
         consumer = self._consumers.get(deliver.consumer_tag)
         return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
 
-    def _deliver(self, group: int, deliver: Deliver, request_id: int) -> Iterator[pb.SessionResponse]:
+    def _deliver(
+        self, group: int, deliver: Deliver, request_id: int
+    ) -> Iterator[pb.SessionResponse | BodyUnreadable]:
         if not deliver.consumer_tag:
             self._getters.setdefault(
                 deliver.queue, _Consumer("", group, deliver.queue)
             ).attach = deliver.attach
         try:
             for delivery in deliveries.responses(self._hub.reader, group, deliver):
+                if isinstance(delivery, BodyUnreadable):
+                    yield delivery
+                    continue
                 if not self._hub.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._ended is not None:

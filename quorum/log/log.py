@@ -18,7 +18,7 @@ from quorum.log.contents import Contents
 from quorum.log.errors import EntryMissing, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.journal import Journal
-from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
+from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice, read_term
 from quorum.log.record import MAX_BODY_BYTES, RecordKind
 from quorum.log.recovery import PLACE_SHIFT, recover
 from quorum.log.references import Retained, Retention
@@ -336,6 +336,20 @@ class Log:
             return body
         return self._read_whole(segment, found, group, index)
 
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        if segment is not None:
+            if found.term:
+                return found.term, self._read_whole(segment, found, group, index)
+            try:
+                term = read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+            except BaseException:
+                self._let_go(segment)
+                raise
+            return term, self._read_whole(segment, found, group, index)
+        return found.term or self._term_on_disk(found), body
+
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
         found, body, segment = self._find(group, index)
@@ -360,6 +374,13 @@ class Log:
         if segment is None:
             return body
         return self._read_whole(segment, found, group, 0)
+
+    def in_memory(self, group: int, index: int) -> bool:
+        """Whether reading this entry now needs no disk: it is among the recent ones."""
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            found = None if table is None else table.locate(index)
+            return found is not None and self._recent.get(found.lsn) is not None
 
     def has_body(self, group: int, index: int, term: int) -> bool:
         """Whether a body of just this entry is indexed here; nothing is read."""
@@ -427,6 +448,16 @@ class Log:
             segment = self._segments[found.place >> PLACE_SHIFT]
             segment.holders += 1
             return found, b"", segment
+
+    def _term_on_disk(self, found: Body) -> int:
+        """The term of a body that is in memory, and of a history that the journal no longer has."""
+        with self._mutex:
+            segment = self._segments[found.place >> PLACE_SHIFT]
+            segment.holders += 1
+        try:
+            return read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+        finally:
+            self._let_go(segment)
 
     def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
         """Read a body and check it; lets the segment go."""

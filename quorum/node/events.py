@@ -62,7 +62,16 @@ class AwaitQueue:
     token: object
 
 
-Input = OpenSession | EndSession | Submit | Ask | AwaitQueue
+@dataclass(frozen=True, slots=True)
+class MendBody:
+    """An entry's body could not be read: Told(token, True) once it can be."""
+
+    group: int
+    index: int
+    token: object
+
+
+Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | MendBody
 
 # ---- outputs
 

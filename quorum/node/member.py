@@ -30,11 +30,16 @@ from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogFull
 from quorum.node import events as ev
+from quorum.node.arrivals import Arrivals
+from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.checkpoints import Checkpoints, LogPages
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
+from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.paging import Pager
+from quorum.node.replica import TIME_BYTES, FieldSource, Replica
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
@@ -53,7 +58,16 @@ SNAPSHOT_BYTES = 128 << 20
 SNAPSHOT_RETRY_MS = 10_000
 """After one that found no room; and so often one is taken while there is little, since nothing can be collected that
 the oldest snapshot still needs."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
+QUEUE_MEMORY_BYTES = 256 << 20
+HANDICAP = 2
+"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
+another one would."""
+STALLED_LEADER_MS = 500
+"""A leader that waits for longer than this for a body hands its office to a member that need not."""
 
 _GROUP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -62,7 +76,7 @@ _LENGTH = struct.Struct("<I")
 class Network(Protocol):
     """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
 
-    def send(self, peer: str, kind: int, parts: list[bytes]) -> object: ...
+    def send(self, peer: str, kind: int, parts: Sequence[bytes | memoryview]) -> object: ...
 
     def flush(self) -> None: ...
 
@@ -81,7 +95,10 @@ class MemberConfig:
     raft: GroupConfig = field(default_factory=GroupConfig)
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see paging.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,16 @@ class Member:
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
+        self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
+        self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
+        self.arrivals = Arrivals(
+            log,
+            self.fetcher,
+            lambda group: self.replicas[group].raft,
+            lambda group, state: self.replicas[group].references(state),
+        )
+        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -184,7 +211,7 @@ class Member:
         if number == SYSTEM_GROUP:
             machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
         else:
-            machine = GroupMachine(source)
+            machine = GroupMachine(source, LogPages(self.log, number))
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
@@ -199,9 +226,12 @@ class Member:
             send,
             lambda state, index, term: self._restored(number, state),
             self.config.raft,
+            lambda index, term, state: self.arrivals.prepare(number, index, term, state),
         )
-        replica = Replica(number, raft, machine, source, Digests(number))
+        checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
+        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
@@ -227,13 +257,18 @@ class Member:
             self._follow_leader(replica)
             replica.propose(now_ms, self._wall_clocks())
             replica.raft.flush_early()
+        self.healer.tick()
+        self.fetcher.tick(now_ms)
         self._network.flush()
         self.disk_watch.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
+        self.fetcher.settle()
         for replica in active:
             self._apply(replica)
+        if self.librarian.is_busy:
+            self.librarian.serve()
         self._heartbeats()
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
@@ -248,15 +283,22 @@ class Member:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent:
             return min(self._next_heartbeat_ms, self._next_upkeep_ms)
-        if any(replica.is_behind or replica.can_propose for replica in self.replicas.values()):
+        if self.librarian.is_busy or any(
+            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
-        return min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        fetch = self.fetcher.next_due_ms()
+        due = min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        return due if fetch is None else min(due, fetch)
 
     def _follow_connections(self) -> None:
         now = {peer for peer in self._peers if self._network.connected(peer)}
         changed, self._connected = sorted(now ^ self._connected), now
         for peer in changed:
+            if peer not in now:
+                self.librarian.forget(peer)
+                self.fetcher.disconnected(peer)
             for replica in self.replicas.values():
                 replica.touched = True
                 if peer in now:
@@ -285,6 +327,10 @@ class Member:
                 replica.raft.receive(frame.peer, view[_GROUP.size :])
         elif frame.kind == KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
+        elif frame.kind == KIND_FETCH:
+            self.librarian.ask(frame.peer, Question.decode(frame.data))
+        elif frame.kind == KIND_BODIES:
+            self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.numbers[frame.peer]
@@ -330,6 +376,8 @@ class Member:
             self._table.close(item.number, self._now_ms)
         elif isinstance(item, ev.AwaitQueue):
             self._awaited.append(item)
+        elif isinstance(item, ev.MendBody):
+            self.healer.wait(item.group, item.index, item.token)
         else:
             self._asked.append(item)
 
@@ -380,6 +428,10 @@ class Member:
     # ---- applying
 
     def _apply(self, replica: Replica) -> None:
+        if replica.stalled:
+            if self.healer.is_lost(replica.number, replica.stalled):
+                return
+            replica.stalled = 0
         entries = replica.raft.take_committed(APPLY_BYTES, self.config.apply_entries)
         for index, term, body in entries:
             replica.applied(index)
@@ -388,17 +440,33 @@ class Member:
             command = Command(body)
             replica.clock.observe(command.now_ms)
             operations = command.decode()
-            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+            try:
+                applied = replica.machine.apply(
+                    c.Meta(index, term, command.now_ms, command.version), operations
+                )
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                replica.begin_again(index - 1, error.index, self._now_ms)
+                return
             replica.bytes_since_snapshot += len(body)
-            self._route(replica, operations, applied)
+            if index > replica.routed_to:
+                self._route(replica, operations, applied)
             if isinstance(replica.machine, GroupMachine):
                 claim = replica.digests.applied(index, replica.machine.running_hash)
                 if claim is not None and replica.raft.is_leader:
                     for peer in self._peers:
                         self._network.send(peer, KIND_DIGEST, [claim])
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is not None:
+            self.healer.note(replica.number, *unreadable, "it is needed by a replica")
+            if unreadable[0] == replica.raft.applied_index + 1 <= replica.raft.commit_index:
+                replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES):
+        is_due = replica.snapshot_is_due(
+            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
+        )
+        if is_due or replica.raft.lacks_snapshot:
             self._save_snapshot(replica)
 
     def _save_snapshot(self, replica: Replica) -> None:
@@ -406,7 +474,7 @@ class Member:
         if self._now_ms < replica.no_snapshot_before_ms:
             return
         try:
-            replica.save_snapshot()
+            replica.save_snapshot(self.log, self._now_ms)
         except LogFull as error:
             replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
             self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
@@ -435,9 +503,43 @@ class Member:
 
     def _restored(self, group: int, state: bytes) -> None:
         """A snapshot was installed while running."""
-        self._restore(self.replicas[group], state)
+        replica = self.replicas[group]
+        self._restore(replica, state)
+        replica.stalled = 0
+        self.healer.forget(group, replica.raft.applied_index)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
+
+    # ---- bodies
+
+    def _commit_index(self, group: int) -> int:
+        replica = self.replicas.get(group)
+        return 0 if replica is None else replica.raft.commit_index
+
+    def _who_has_bodies(self, group: int) -> list[str]:
+        """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
+        peers = [peer for peer in self._peers if peer in self._connected]
+        turn = group % len(peers) if peers else 0
+        leader = self.replicas[group].raft.leader
+        return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _found_unreadable(self, group: int, index: int) -> None:
+        self.healer.note(group, index, 0, "another member has asked for it")
+
+    def _look_after_damage(self, replica: Replica) -> None:
+        """While something cannot be read here others are to lead."""
+        raft = replica.raft
+        is_damaged = self.healer.lost(replica.number) > 0
+        raft.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
+        if not replica.stalled:
+            return
+        replica.touched = True
+        if raft.is_leader and self._now_ms - replica.stalled_ms > STALLED_LEADER_MS:
+            replica.stalled_ms = self._now_ms
+            replica.ready_term = -1
+            if not any(raft.transfer_leadership(peer) for peer in self._who_has_bodies(replica.number)):
+                self._logger.warning("stalled leader finds no successor", group=replica.number)
 
     # ---- regular work
 
@@ -487,8 +589,10 @@ class Member:
             return
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
+            self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
+        self.pager.turn(self._now_ms, self._queue_machines())
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 
@@ -503,6 +607,13 @@ class Member:
                 if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
                     self._save_snapshot(replica)
                     replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()
@@ -548,6 +659,9 @@ class Member:
     def _answer_awaited(self) -> None:
         waiting = []
         for item in self._awaited:
+            if self.replicas[item.group].raft.applied_index < self.replicas[item.group].routed_to:
+                waiting.append(item)  # it is about to know again what it has known
+                continue
             machine = self.queue_machine(item.group)
             if machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue):
                 self._tell(ev.Told(item.token, True))
@@ -556,6 +670,12 @@ class Member:
         self._awaited = waiting
 
     def _answer_questions(self) -> None:
-        for item in self._asked:
-            self._tell(ev.Told(item.token, item.question(self)))
-        self._asked.clear()
+        asked, self._asked = self._asked, []
+        for item in asked:
+            try:
+                answer = item.question(self)
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                self._asked.append(item)  # asked again with every step until it is mended
+            else:
+                self._tell(ev.Told(item.token, answer))

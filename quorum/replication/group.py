@@ -391,7 +391,7 @@ class Group:
         """Applying begins again from the newest snapshot here: its state, None for an empty one."""
         found = self._view.journal.load_snapshot()
         self.applied_index = 1 if found is None else found[0]
-        return None if found is None else found[2]
+        return None if found is None else self._unwrapped(found[2])[1]
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
