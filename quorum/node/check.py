@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.errors import OperatorError
 from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect
@@ -33,6 +32,7 @@ from quorum.log.segments import (
     segment_path,
 )
 from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, parse_name
+from quorum.node.checkpoints import contents
 from quorum.node.identity import FILE, IdentityError, read_identity
 from quorum.node.replica import machine_state
 from quorum.replication.errors import WireError
@@ -88,6 +88,8 @@ class Report:
 class _Group:
     bodies: set[int] = field(default_factory=set)
     """entries whose body is here and good"""
+    pages: set[int] = field(default_factory=set)
+    """good pages, by their LSN"""
     last_index: int = 0
     snapshots: list[tuple[int, Path]] = field(default_factory=list)
     """the good ones: (index, file)"""
@@ -95,6 +97,8 @@ class _Group:
     def take(self, record: RecordInfo) -> None:
         if record.kind in ("ENTRY", "COPY") and record.problem is None:
             self.bodies.add(record.index)
+        if record.kind == "PAGE" and record.problem is None:
+            self.pages.add(record.lsn)
         if record.kind == "ENTRY":
             self.last_index = record.index
         elif record.kind == "TRUNCATE":
@@ -317,38 +321,25 @@ class _Checker:
                 self._find(self._log, None, what, LOST_PROMISE)
 
     def _check_references(self, number: int, group: _Group, path: Path) -> None:
-        """The bodies that a snapshot's messages are."""
+        """The bodies that a snapshot's messages are, and the pages that hold its blocks."""
         try:
             index, _, data = decode_snapshot(read_file(self._files, path), number)
             state = machine_state(unwrap_state(data)[1])
             if number == SYSTEM_GROUP:
                 CatalogMachine.restore(state)
-                return
-            wanted = references(GroupMachine.restore(state, _NoFields()))
+            entries, pages = contents(state)
         except (WireError, ValueError, LookupError, SnapshotDamaged, OSError) as error:
             self._find(path, None, f"its state cannot be read: {error}", "this snapshot cannot be used")
             return
-        missing = group.missing(wanted)
+        missing = group.missing(entries)
         if missing:
             what = f"group {number}: the log lacks {_ranges(missing)}, "
             what += f"which messages in the snapshot at {index} refer to"
             self._find(path, None, what, NOT_SERVED)
-
-
-class _NoFields:
-    """Nothing is selected here, so no message's fields are needed."""
-
-    def columns(self, index: int, operation: int) -> bytes:
-        raise AssertionError(f"fields of entry {index} were asked for")
-
-
-def references(machine: GroupMachine) -> list[int]:
-    """The Raft indexes of the bodies that a machine's messages refer to, ascending."""
-    found: set[int] = set()
-    for queue in machine.queues.values():
-        for number in queue.blocks.numbers():
-            found.update(queue.blocks.get(number).runs.indexes)
-    return sorted(found)
+        lost = [page for page in pages if page not in group.pages]
+        if lost:
+            what = f"group {number}: the log lacks {len(lost)} pages of the snapshot at {index}, LSN {lost[0]} first"
+            self._find(path, None, what, "this snapshot cannot be used")
 
 
 def _ranges(ranges: list[tuple[int, int]]) -> str:

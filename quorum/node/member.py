@@ -598,7 +598,10 @@ class Member:
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
-        voters = {number: self.numbers.values() for number in self.replicas}
+        voters = {
+            number: [self.numbers[name] for name in replica.raft.configuration.voters if name in self.numbers]
+            for number, replica in self.replicas.items()
+        }
         news = self.disk_watch.low_groups(self._now_ms, voters)
         if news is not None:
             self._tell(news)

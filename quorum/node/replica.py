@@ -31,7 +31,7 @@ TIME_BYTES = 8
 
 def machine_state(state: bytes) -> bytes:
     """The machine's part of what a replica keeps in a snapshot."""
-    return state[_TIME_BYTES:]
+    return state[TIME_BYTES:]
 
 
 class FieldSource:

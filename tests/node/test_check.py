@@ -144,6 +144,16 @@ def test_a_bad_body_is_named_with_its_entry_and_with_the_snapshots_that_need_it(
     assert any(f"lacks entries {index}, which messages in the snapshot" in each.what for each in found[1:])
 
 
+def test_a_bad_page_is_named_with_the_snapshots_that_need_it(directory: Path) -> None:
+    pages = [(path, each) for path in segments(directory) for each in inspect(path) if each.kind == "PAGE"]
+    path, page = pages[-1]
+    flip(path, page.offset + HEADER_BYTES)
+    found = check(directory).findings
+    assert (found[0].file, found[0].offset) == (str(path), page.offset)
+    assert any("lacks 1 pages of the snapshot at" in each.what for each in found[1:])
+    assert any(f"LSN {page.lsn} first" in each.what for each in found[1:])
+
+
 @pytest.mark.parametrize(
     ("do", "said"),
     [
