@@ -188,11 +188,16 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
-        return all(
+        """Whether this node can serve: every group has a leader that is known here and lets this node deliver, and its
+        disk has not left it behind."""
+        return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
         )
+
+    def is_left_behind(self) -> bool:
+        """Its disk is full and others' are not: sessions do better there."""
+        return self.disk_watch.is_left_behind(self._now_ms)
 
     @property
     def catalog(self) -> CatalogMachine:

@@ -149,3 +149,20 @@ def test_a_unary_publish_is_refused_before_it_is_numbered() -> None:
         task.cancel()
 
     with_stream(run)
+
+
+def test_a_node_that_its_disk_leaves_behind_sends_its_sessions_and_calls_elsewhere() -> None:
+    async def run(hub: Hub, driver: Driver, stream: Stream) -> None:
+        call = asyncio.create_task(hub.call(1, c.Wake()))
+        await asyncio.sleep(0)
+        hub.leave("disk_full")
+        assert stream._ended is not None
+        assert stream._ended.status.code == code_pb2.UNAVAILABLE
+        with pytest.raises(StatusError, match="disk is full"):
+            await call
+        sessions = len([item for item in driver.items if isinstance(item, ev.OpenSession)])
+        hub.leave("disk_full")
+        again = len([item for item in driver.items if isinstance(item, ev.OpenSession)])
+        assert again == sessions, "without calls that wait, the node's own session stays"
+
+    with_stream(run)
