@@ -1,4 +1,4 @@
-"""How hypothesis runs: `make test` draws the same cases every time, `make campaign` new ones, neither looks at the clock."""
+"""How hypothesis runs: `make test` draws the same cases every time, `make campaign` new ones; neither is timed."""
 
 from __future__ import annotations
 
