@@ -157,6 +157,8 @@ async def _watch(hub: Hub, server: Server) -> None:
             serving = ready
             await server.set_serving(ready)
         hub.check_leases()
+        if not ready and await hub.ask(Member.is_left_behind):
+            hub.leave("disk_full")
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

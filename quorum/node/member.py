@@ -196,11 +196,16 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
-        return all(
+        """Whether this node can serve: every group has a leader that is known here and lets this node deliver, and its
+        disk has not left it behind."""
+        return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
         )
+
+    def is_left_behind(self) -> bool:
+        """Its disk is full and others' are not: sessions do better there."""
+        return self.disk_watch.is_left_behind(self._now_ms)
 
     @property
     def catalog(self) -> CatalogMachine:
@@ -678,7 +683,10 @@ class Member:
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
-        voters = {number: self.numbers.values() for number in self.replicas}
+        voters = {
+            number: [self.numbers[name] for name in replica.raft.configuration.voters if name in self.numbers]
+            for number, replica in self.replicas.items()
+        }
         news = self.disk_watch.low_groups(self._now_ms, voters)
         if news is not None:
             self._tell(news)

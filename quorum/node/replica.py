@@ -29,6 +29,11 @@ TIME_BYTES = 8
 """Group time stands before the machine's state in a snapshot."""
 
 
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
+
+
 class FieldSource:
     """Where a queue machine finds the columns of a stored batch again."""
 
