@@ -125,7 +125,9 @@ class Checkpoints:
     def _tell(self) -> None:
         newest = sorted(self._kept)[-KEPT:]
         pinned = self._raft.pinned_snapshots()
-        self._kept = {index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned}
+        self._kept = {
+            index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned
+        }
         if self._kept:
             self._log.retain(self._group, list(self._kept.values()))
 
