@@ -14,7 +14,6 @@ from quorum.bench.plan import Plan, Result
 from quorum.bench.report import table
 from quorum.bench.run import BenchFailed, run
 
-
 BACKLOG_MESSAGES = 10_000_000
 
 
