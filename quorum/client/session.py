@@ -206,7 +206,7 @@ class Session:
             self._consumers.pop(consumer.consumer_tag, None)
 
     async def drain(self, consumer: Consumer) -> None:
-        if not self._is_up.is_set():
+        if not self._is_up.is_set() or not consumer.attach:
             return  # asked for after the next attach
         request_id = self.next_request_id()
         answer = self.expect(request_id, f"draining {consumer}")
@@ -304,9 +304,10 @@ class Session:
             await channel.close()
 
     async def _open_stream(self, call: Any) -> Any:
-        await call.write(
-            queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=self._producer_id, epoch=self._epoch))
+        hello = queue_pb2.Open(
+            producer_id=self._producer_id, epoch=self._epoch, first_new_sequence=self.publisher.first_new
         )
+        await call.write(queue_pb2.SessionRequest(open=hello))
         response = await call.read()
         if response is grpc.aio.EOF:
             raise ConnectionLost("the stream ended before it was opened")

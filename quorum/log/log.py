@@ -10,20 +10,22 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock as ThreadLock
 
 from quorum.log.contents import Contents
-from quorum.log.errors import EntryMissing, LogClosed, LogFull, LogLocked
+from quorum.log.errors import EntryMissing, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.journal import Journal
-from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
+from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice, read_term
 from quorum.log.record import MAX_BODY_BYTES, RecordKind
 from quorum.log.recovery import PLACE_SHIFT, recover
 from quorum.log.references import Retained, Retention
+from quorum.log.reserve import Reserve
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES, Segment
 from quorum.log.table import Body
-from quorum.log.writer import LogStats, LogUsage, Writer, failure_of
+from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
 
 QUIET_MS = 10
 """A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
@@ -33,6 +35,16 @@ LOCK = "LOCK"
 
 _WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
 _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk. free_bytes is beside the reserve; is_low: below the limit, or the reserve is not whole."""
+
+    free_bytes: int
+    limit_bytes: int
+    reserve_bytes: int
+    is_low: bool
 
 
 class Log:
@@ -45,8 +57,11 @@ class Log:
         *,
         segment_bytes: int = 64 << 20,
         recent_bytes: int = 16 << 20,
+        reserve_segments: int = 0,
+        free_limit_bytes: int = 0,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """reserve_segments: how many segments are put by for a full disk; a member has RESERVE_SEGMENTS."""
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
                 f"a segment has {HEADER_BLOCK + 1} to {MAX_SEGMENT_BYTES} bytes, not {segment_bytes}"
@@ -55,7 +70,13 @@ class Log:
         self.files: Files = RealFiles() if files is None else files
         self._segment_bytes = segment_bytes
         self._recent_bytes = recent_bytes
+        self._free_limit_bytes = free_limit_bytes
         self._random_bytes = random_bytes
+        self._reserve: Reserve | None = None
+        if reserve_segments:
+            self._reserve = Reserve(
+                self.files, directory, segments=reserve_segments, segment_bytes=segment_bytes
+            )
         self._mutex = ThreadLock()
         self._hold: Lock | None = None
         self._writer: Writer | None = None
@@ -88,6 +109,8 @@ class Log:
             raise LogLocked(f"another process uses {self.directory}") from None
         try:
             found = recover(self.files, self.directory, self._segment_bytes, self._random_bytes)
+            if self._reserve is not None:
+                self._reserve.open()
         except BaseException as error:
             self._hold.release()
             self._hold = None
@@ -108,6 +131,7 @@ class Log:
             found,
             segment_bytes=self._segment_bytes,
             random_bytes=self._random_bytes,
+            reserve=self._reserve,
         )
         self._marked_lsn = self._quiet_lsn = found.last_lsn
         if found.last_lsn:
@@ -148,7 +172,7 @@ class Log:
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {len(body)}")
         table = self._contents.check(kind, group, term, index, body)
-        if writer.needs_roll(len(body)):
+        if writer.needs_roll(len(body), is_small=is_small(kind, body)):
             self._add_segment(writer.roll(len(body)))
         with self._mutex:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
@@ -232,9 +256,61 @@ class Log:
         """What made the log refuse everything, if anything did."""
         return self._open_writer().failure
 
+    def fail(self, error: OSError, doing: str) -> LogFailed:
+        """Note that the disk has failed beside the segments: the log takes nothing more. The failure, to be raised."""
+        writer = self._open_writer()
+        writer.failure = writer.failure or failure_of(error, doing)
+        return writer.failure
+
+    # ---- room
+
     def free_bytes(self) -> int:
-        """Room left on the disk, beyond what the active segment has allocated."""
+        """Room left on the disk, beyond what the active segment and the reserve have allocated."""
         return self.files.free_bytes(self.directory)
+
+    def space(self) -> Space:
+        """Room left, and whether that is little. LogFailed if the disk does not say."""
+        try:
+            free = self.free_bytes()
+        except OSError as error:
+            raise self.fail(error, "ask for the room on the disk") from error
+        reserve = self._reserve
+        is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
+        return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
+
+    def make_room(self, length: int, count: int = 1) -> bool:
+        """Whether so many records, with bodies of this length together, will find room, so that none of them raises
+        LogFull. Goes on in a new segment if that is needed."""
+        writer = self._open_writer()
+        writer.check()
+        return not writer.needs_roll(length, count=count) or self._roll(length, count)
+
+    def make_small_room(self) -> bool:
+        """The same for what a group has to write to take part at all: terms, votes, cuts. It is kept in each segment;
+        False means that it is nearly used up."""
+        writer = self._open_writer()
+        writer.check()
+        return not writer.small_room_is_short or self._roll(0, 1)
+
+    def refill_reserve(self) -> bool:
+        """Put by a part of what was used of the reserve, if there is room again. To be called now and then; True if
+        it did."""
+        self._open_writer().check()
+        try:
+            return self._reserve is not None and self._reserve.refill()
+        except OSError as error:
+            raise self.fail(error, "put by a reserve") from error
+
+    def release_reserve(self) -> bool:
+        """Give a part of the reserve back to the disk, for what is no record; False if nothing is left."""
+        return self._reserve is not None and self._reserve.release()
+
+    def _roll(self, length: int, count: int) -> bool:
+        try:
+            self._add_segment(self._open_writer().roll(length, count=count))
+        except LogFull:
+            return False
+        return True
 
     # ---- groups
 
@@ -259,6 +335,20 @@ class Log:
         if segment is None:
             return body
         return self._read_whole(segment, found, group, index)
+
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        if segment is not None:
+            if found.term:
+                return found.term, self._read_whole(segment, found, group, index)
+            try:
+                term = read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+            except BaseException:
+                self._let_go(segment)
+                raise
+            return term, self._read_whole(segment, found, group, index)
+        return found.term or self._term_on_disk(found), body
 
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
@@ -358,6 +448,16 @@ class Log:
             segment = self._segments[found.place >> PLACE_SHIFT]
             segment.holders += 1
             return found, b"", segment
+
+    def _term_on_disk(self, found: Body) -> int:
+        """The term of a body that is in memory, and of a history that the journal no longer has."""
+        with self._mutex:
+            segment = self._segments[found.place >> PLACE_SHIFT]
+            segment.holders += 1
+        try:
+            return read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+        finally:
+            self._let_go(segment)
 
     def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
         """Read a body and check it; lets the segment go."""

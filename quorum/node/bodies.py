@@ -75,12 +75,10 @@ class BodyLog(Protocol):
     @property
     def synced_lsn(self) -> int: ...
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]: ...
-    def put_copy(
-        self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]
-    ) -> int: ...
+    def put_copy(self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]) -> int: ...
 
 
-Send = Callable[[str, int, list[bytes | memoryview]], None]
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
 
 
 @dataclass(slots=True)
@@ -101,7 +99,9 @@ class Question:
     def decode(cls, data: bytes | memoryview) -> Question:
         view = memoryview(data)
         if len(view) < _QUESTION.size:
-            raise PeerFrameError(f"a question for bodies has at least {_QUESTION.size} bytes, not {len(view)}")
+            raise PeerFrameError(
+                f"a question for bodies has at least {_QUESTION.size} bytes, not {len(view)}"
+            )
         group, number, limit, count = _QUESTION.unpack_from(view)
         if not 1 <= count <= QUESTION_ENTRIES or len(view) != _QUESTION.size + count * _WANTED.size:
             raise PeerFrameError(f"a question for {count} bodies in {len(view)} bytes")
@@ -453,9 +453,14 @@ class Fetcher:
                 job.proven = max(job.proven, each.index)
             elif each.state == State.ABSENT or not self._is_good(job, each):
                 job.refused.append(each.index)
-            elif not self._put(job, each):
-                job.again.append(each.index)
-                job.resume_ms = now_ms + ROUND_MS
+            else:
+                try:
+                    self._put(job, each)
+                except LogFull:  # perhaps there is room later
+                    job.again.append(each.index)
+                    job.resume_ms = now_ms + ROUND_MS
+                except ValueError:  # the same entry with another length: not what was asked for
+                    job.refused.append(each.index)
         if answer.is_last:
             job.again += pending.wanted[pending.answered :]
             del job.pending[answer.number]
@@ -466,14 +471,9 @@ class Fetcher:
         certain = job.terms.get(found.index, found.term)
         return certain == found.term and crc32c(bytes(found.body)) == found.crc
 
-    def _put(self, job: Job, found: Found) -> bool:
-        """False if the disk has no room for it now."""
-        try:
-            job.lsn = self._log.put_copy(job.group, found.index, found.term, [found.body])
-        except LogFull:
-            return False
+    def _put(self, job: Job, found: Found) -> None:
+        job.lsn = self._log.put_copy(job.group, found.index, found.term, [found.body])
         job.fetched += 1
         job.fetched_bytes += len(found.body)
         self.fetched += 1
         self.fetched_bytes += len(found.body)
-        return True

@@ -50,6 +50,8 @@ from quorum.replication.transfer import Incoming, KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CONFIGURATION_BYTE = bytes([CONFIGURATION])
+FULL_RETRY_S = 0.5
+"""How often a member whose log is full looks for room: each look asks the disk for a whole segment."""
 CANDIDATE_PART = 0.5
 """A candidate waits for votes for this part of an election timeout."""
 LAST_RESORT_TIMEOUTS = 5
@@ -149,6 +151,11 @@ class Group:
         self._is_transfer = False
         """this node's candidacy was asked for by the leader"""
         self._bytes_since_snapshot = 0
+        self.is_full = False
+        """the log had no room for what the leader sent: nothing more is acknowledged until it has"""
+        self._look_for_room_s = 0.0
+        self._wanted = (0, 0)
+        """bytes and entries that the last append brought"""
         self._kept = KeptBytes(self.config.keep_bytes)
         self.handicap_s = 0.0
         """How much later than its election timeout this member runs for office: it stands last while it is damaged."""
@@ -384,7 +391,7 @@ class Group:
         """Applying begins again from the newest snapshot here: its state, None for an empty one."""
         found = self._view.journal.load_snapshot()
         self.applied_index = 1 if found is None else found[0]
-        return None if found is None else found[2]
+        return None if found is None else self._unwrapped(found[2])[1]
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
@@ -602,7 +609,7 @@ class Group:
 
     def save_snapshot(self, state: bytes) -> None:
         """Keep the state at applied_index, durably. Entries it covers leave the journal, except what a member may
-        still lack; their bodies stay readable in the log."""
+        still lack; their bodies stay readable in the log. LogFull leaves everything as it was."""
         self._enter()
         try:
             if self.applied_index > self._view.snapshot_index:
@@ -615,6 +622,8 @@ class Group:
             needed = self._feeder.transfers_from()
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
             self._bytes_since_snapshot = 0
+        except LogFull:
+            raise
         except BaseException as error:
             self._failure = error
             raise
@@ -650,6 +659,9 @@ class Group:
 
     def take_chunk(self, chunk: codec.SnapshotChunk) -> bool:
         """For the engine: a piece of a snapshot; True if it completes one that is to be installed."""
+        if self.is_full and self._clock() < self._look_for_room_s:
+            self._answer(codec.Outcome.ALIVE, 0)
+            return False
         if not self._guard.is_newer(chunk):
             self._incoming.drop()
             self._answer(codec.Outcome.MATCHES, self._guard.commit_index + 1)
@@ -663,8 +675,22 @@ class Group:
             received = self._incoming.received(chunk)
             self._queue(peer, codec.SnapshotAnswer(term, seq, chunk.index, received))
             return False
+        if not self._keep(chunk, state):
+            self._answer(codec.Outcome.ALIVE, 0)
+            return False
         self._received = (chunk.index, chunk.snapshot_term, state, proven)
         self._guard.acknowledge_to = chunk.index
+        return True
+
+    def _keep(self, chunk: codec.SnapshotChunk, state: bytes) -> bool:
+        """Whether a received snapshot is on the disk. Without room for it, its leader sends its end again."""
+        try:
+            self._view.keep_snapshot(chunk.index, chunk.snapshot_term, state)
+        except LogFull:
+            self.is_full = True
+            self._look_for_room_s = self._clock() + FULL_RETRY_S
+            return False
+        self.is_full = False
         return True
 
     def _unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
@@ -682,7 +708,7 @@ class Group:
         self._received = None
         self._incoming.drop()
         configuration, state = self._unwrapped(data)
-        self._view.install_snapshot(index, term, data, self._guard.commit_index, configuration, proven)
+        self._view.install_snapshot(index, term, self._guard.commit_index, configuration, proven)
         self._engine._SyncObj__raftCommitIndex = index
         self._engine._SyncObj__raftLastApplied = index
         self.applied_index = index
@@ -743,6 +769,7 @@ class Group:
         self._transfer = None
         self._catching_up.clear()
         if new == LEADER:
+            self.is_full = False  # what was said of a leader's entries
             self._guard.begin_office()
             self._feeder.begin_office()
             self._rounds.cancel()
@@ -837,7 +864,7 @@ class Group:
         if not self._hear_leader(peer, m.term, m.seq):
             return
         self._is_quiet = m.is_quiet
-        m = self._guard.cut_matching(m)
+        m = self._guard.cut_matching(m) if self._has_room(m) else self._guard.prove_nothing(m)
         message = {
             "type": "append_entries",
             "term": m.term,
@@ -848,6 +875,24 @@ class Group:
         }
         self._to_library(peer, message)
         self._feeder.floor = max(self._feeder.floor, min(m.floor, self._guard.commit_index))
+
+    def _has_room(self, m: codec.AppendEntries) -> bool:
+        """Whether the log can take what this append brings, or will bring if it is refused. False costs the leader a
+        window of entries once, which it sends again when there is room."""
+        if not m.entries and m.prev_index <= self._view.last_index:
+            self.is_full = False  # the leader has nothing more, or begins again
+            return True
+        if not m.entries and not self.is_full:
+            return True
+        now = self._clock()
+        if self.is_full and now < self._look_for_room_s:
+            return False
+        if m.entries:
+            self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
+        self.is_full = not self._log.make_room(*self._wanted)
+        if self.is_full:
+            self._look_for_room_s = now + FULL_RETRY_S
+        return not self.is_full
 
     def _on_chunk(self, peer: str, m: codec.SnapshotChunk) -> None:
         if not self._hear_leader(peer, m.term, m.seq):

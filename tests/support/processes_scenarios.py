@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import grpc
@@ -128,19 +129,10 @@ class PausedNode:
         paused, elsewhere = (leader, others[0]) if self.pauses_leader else (others[0], others[1])
         async with (
             quorum.connect(cluster.url_of(elsewhere), connect_timeout_ms=CONNECT_LIMIT_MS) as client,
-            RawSession(cluster.member(paused).client) as patient,
+            AsyncExitStack() as sessions,
         ):
-            await patient.open()
             await self._publish(client, 0, self.WAITING)
-            attach = queue_pb2.Attach(
-                request_id=1, consumer_tag="patient", queue=self.queue, credit_to=self.CREDIT
-            )
-            await patient.send(attach=attach)
-            self.attach = (await patient.answer("attached")).attach
-            reading = asyncio.create_task(self._read(patient))
-            await self._until(
-                lambda: self.last_tag >= self.WAITING, LEASE_LIMIT_S, "the patient one's messages"
-            )
+            patient, reading = await self._begin_patient(sessions, paused)
             paused_at = time.monotonic()
             cluster.pause(paused)
             other = asyncio.create_task(self._consume_elsewhere(client))
@@ -191,6 +183,32 @@ class PausedNode:
             f"a read {read}; {self._verdict()}; {await all_equal(cluster)}"
         )
 
+    async def _begin_patient(
+        self, sessions: AsyncExitStack, node: str
+    ) -> tuple[RawSession, asyncio.Task[None]]:
+        """A session that holds all that waits. A node may end a session that comes soon after its lease had lapsed;
+        then it takes another one."""
+        deadline = time.monotonic() + LEASE_LIMIT_S
+        while True:
+            self.hears_end.clear()
+            self.last_tag = 0
+            patient = await sessions.enter_async_context(RawSession(self.cluster.member(node).client))
+            await patient.open()
+            attach = queue_pb2.Attach(
+                request_id=1, consumer_tag="patient", queue=self.queue, credit_to=self.CREDIT
+            )
+            await patient.send(attach=attach)
+            reading = asyncio.create_task(self._read(patient))
+            await self._until(
+                lambda: self.last_tag >= self.WAITING or self.hears_end.is_set(),
+                LEASE_LIMIT_S,
+                "the patient one's messages",
+            )
+            if not self.hears_end.is_set():
+                return patient, reading
+            assert time.monotonic() < deadline, f"{node} ends every session"
+            await asyncio.sleep(POLL_S)
+
     async def _describe(self, name: str) -> admin_pb2.QueueInfo | None:
         """What this member answers, None if it refuses."""
         async with grpc.aio.insecure_channel(self.cluster.member(name).client) as channel:
@@ -224,7 +242,9 @@ class PausedNode:
         try:
             while (response := await patient.call.read()) is not grpc.aio.EOF:
                 kind = response.WhichOneof("response")
-                if kind == "delivery":
+                if kind == "attached":
+                    self.attach = response.attached.attach
+                elif kind == "delivery":
                     record_wire(self.history, "patient", response.delivery)
                     self.last_tag = response.delivery.first_tag + response.delivery.count - 1
                 elif kind == "confirms" and response.confirms.confirmed:

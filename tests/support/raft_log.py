@@ -152,6 +152,7 @@ class ModelLog:
         self._records: list[tuple[Any, ...]] = []
         self._journals: dict[int, ModelJournal] = {}
         self.synced_lsn = 0
+        self.has_room = True
         if not is_shadow:
             for record in disk.records:
                 self.write(record)
@@ -174,6 +175,9 @@ class ModelLog:
         self._records.append(record)
         self.journal(record[1]).fold(record, len(self._records))
         return len(self._records)
+
+    def make_room(self, length: int, count: int = 1) -> bool:
+        return self.has_room
 
     def sync(self) -> int:
         shadow = self.disk.synced

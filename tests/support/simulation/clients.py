@@ -13,7 +13,7 @@ from quorum.client.batch import Message
 from quorum.client.client import Client
 from quorum.client.consumer import Consumer as ClientConsumer
 from quorum.client.delivery import DeliveredMessage
-from quorum.client.errors import NotFound, UnavailableError, VoidDelivery
+from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 from support.simulation.loop import Clock
 from support.simulation.process import Process
@@ -180,8 +180,13 @@ class Consumer(App):
         while True:
             self._attached += 1
             prefetch = self.chance.choice((3, 20, 60))
+            reference = FILTERS.get(self.selector or "")
             consumer = client.consume(
-                self.place.name, self.selector, prefetch=prefetch, consumer_tag=f"c{self._attached}"
+                self.place.name,
+                self.selector if reference is None else None,
+                reference,
+                prefetch=prefetch,
+                consumer_tag=f"c{self._attached}",
             )
             try:
                 await consumer
@@ -317,7 +322,7 @@ class Administrator(App):
 
     async def work(self, client: Client) -> None:
         counts = self.world.rules.counts
-        jobs: list[Callable[[Client, str], Any]] = [self._publish, self._get, self._browse, self._look, self._purge]
+        jobs: list[Callable[[Client, str], Any]] = [self._publish, self._get, self._browse, self._look, self._purge, self._err]
         while True:
             await asyncio.sleep(self.chance.choice((0.1, 0.4)))
             if self.world.is_draining:
@@ -368,6 +373,15 @@ class Administrator(App):
         await client.queues("t")
         self.world.rules.counts["looked at"] += 1
 
+    async def _err(self, client: Client, queue: str) -> None:
+        for selector in ("n >", "n > 0"):  # no selector at all; a good one, for a queue that keeps no fields
+            try:
+                await client.consume(queue, selector)
+            except RefusedError:
+                self.world.rules.counts["refused"] += 1
+            else:
+                raise Broken(f"a consumer of {queue} was attached with the selector {selector!r}")
+
     async def _purge(self, client: Client, queue: str) -> None:
         await client.purge(queue)
         self.world.rules.counts["purged"] += 1
@@ -376,9 +390,11 @@ class Administrator(App):
 SELECTORS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "kind = 'red' AND n > 0": lambda fields: fields["kind"] == "red" and fields["n"] > 0,
     "kind IN ('blue', 'teal')": lambda fields: fields["kind"] in ("blue", "teal"),
+    "a property filter: kind ends in e": lambda fields: fields["kind"].endswith("e"),
     "kind LIKE '%e%' AND NOT kind = 'grey' OR half < 20.5": lambda fields: (
         ("e" in fields["kind"] and fields["kind"] != "grey") or fields["half"] < 20.5
     ),
 }
 """Together they want everything but grey messages, and the first grey ones."""
+FILTERS = {"a property filter: kind ends in e": {"application_properties": {"kind": "&s:e"}}}
 

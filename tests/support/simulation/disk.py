@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorum.log.errors import LogDamaged, LogError, LogFull
-from support.disk import Do, SimDisk
+from quorum.log.segments import SNAPSHOTS
+from support.disk import Do, SimDisk, SimFile
 
 if TYPE_CHECKING:
     from support.simulation.node import Node
@@ -25,6 +26,7 @@ class FaultyDisk(SimDisk):
         self.is_full = False
         self.is_rotten = False
         """a bit of what it had synced has turned"""
+        self.is_saving_snapshot = False
 
     def change(self, what: str, do: Do, instead: Do | None = None) -> None:
         node = self.node
@@ -41,6 +43,18 @@ class FaultyDisk(SimDisk):
         elif number == self.crash_at:
             node.world.faults.land("power cut in a write", node)
         super().change(what, do, instead)
+
+    def create(self, path: Path) -> SimFile:
+        self.is_saving_snapshot = SNAPSHOTS in path.parts
+        return super().create(path)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.is_saving_snapshot = False
+
+    def restart(self) -> None:
+        super().restart()
+        self.is_saving_snapshot = False
 
     def fill(self, is_full: bool) -> None:
         self.is_full = is_full

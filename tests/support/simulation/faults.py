@@ -34,6 +34,7 @@ STATES = (
     "election running",
     "leader with uncommitted entries",
     "leader with unsynced appends",
+    "snapshot being taken",
     "snapshot on its way",
     "member catching up",
     "another member down",
@@ -65,6 +66,8 @@ def states_of(world: World, node: Node | None) -> list[str]:
         writer = node.log._writer
         if leading and writer is not None and writer.synced_lsn < writer.last_lsn:
             found.append("leader with unsynced appends")
+        if node.disk.is_saving_snapshot:
+            found.append("snapshot being taken")
         if any(
             r.raft._incoming._identity is not None
             or any(feed.outgoing is not None for feed in r.raft._feeder.feeds.values())
@@ -126,7 +129,7 @@ class Faults:
     def _next(self) -> None:
         if not self.is_over:
             self._strike(self.chance.choice(SCHEDULED))
-            self._world.after(self.chance.choice((30, 100, 300, 900, 1_500)), self._next)
+            self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
 
     def _strike(self, kind: str) -> None:
         world, chance = self._world, self.chance

@@ -174,6 +174,8 @@ class Node(Process):
 
     def _hear(self, outputs: list[ev.Output]) -> None:
         self.hub.on_outputs(outputs)
+        if any(isinstance(output, ev.LeaseGranted) for output in outputs):
+            self.soon(self.world.rules.granted, self)
 
     def may_deliver(self, group: int) -> bool:
         return self.is_up and self.hub.may_deliver(group)

@@ -2,7 +2,8 @@
 it saw is counted, and `judge` refuses a run that showed nothing.
 
 A consumer is taken to hold a message from the moment its node hands the delivery to the stream, with a valid lease,
-until the node has read its disposition, its call ends, its node's process dies, or the lease is over by its node's clock.
+until the node has read its disposition, the call ends at either end (the client then knows that it holds nothing any
+more), its node's process dies, or the lease is over by its node's clock.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 """(queue, sequence). No queue is declared twice under one name."""
+Held = tuple[str, int, int]
+"""(consumer tag, attach, delivery tag), of one call"""
 Origin = tuple[int, int]
 """(producer, its number of the message), as the body says"""
 
 
 class Broken(AssertionError):
-    """A rule was broken, or nothing happened that could have broken it."""
+    """A rule was broken, or nothing happened that could have broken it. world: where, once that is known."""
+
+    world: World | None = None
 
 
 def origin_of(body: bytes) -> Origin:
@@ -80,7 +85,7 @@ class Rules:
             wire = request.disposition
             for each in wire.tags:
                 for tag in range(each.first, each.last + 1):
-                    self._release(call, wire.consumer_tag, tag)
+                    self._release(call, wire.consumer_tag, wire.attach, tag)
         elif kind == "attach":
             self._release_all(call, request.attach.consumer_tag)
             call.queues[request.attach.consumer_tag] = request.attach.queue
@@ -89,8 +94,8 @@ class Rules:
         elif kind == "get":
             call.queues[""] = request.get.queue
 
-    def _release(self, call: ServedCall, consumer: str, tag: int) -> None:
-        key = call.held.pop((consumer, tag), None)
+    def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
+        key = call.held.pop((consumer, attach, tag), None)
         if key is not None and self._holders[key][0] is call:
             del self._holders[key]
 
@@ -112,12 +117,11 @@ class Rules:
         again = {n for each in wire.redelivered for n in range(each.first, each.last + 1)}
         for ordinal, sequence in enumerate(sequences):
             tag = wire.first_tag + ordinal
-            self._handed(
-                call, wire.consumer_tag, group, tag, (queue, sequence), reader.body(ordinal), tag in again
-            )
+            held = (wire.consumer_tag, wire.attach, tag)
+            self._handed(call, held, group, (queue, sequence), reader.body(ordinal), tag in again)
 
     def _handed(
-        self, call: ServedCall, consumer: str, group: int, tag: int, key: Key, body: bytes, is_again: bool
+        self, call: ServedCall, held: Held, group: int, key: Key, body: bytes, is_again: bool
     ) -> None:
         origin = origin_of(body)
         if self._places.setdefault(origin, key) != key:
@@ -125,18 +129,39 @@ class Rules:
         if key in self._settled:
             raise Broken(f"{key}, message {origin}, was settled, answered so, and is delivered again")
         before = self._holders.get(key)
-        if before is not None and before[0].is_open and before[0].node.may_deliver(before[2]):
+        if before is not None and before[0].is_used and before[0].node.may_deliver(before[2]):
             raise Broken(
-                f"{key} is handed to {consumer!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
+                f"{key} is handed to {held[0]!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
                 f"holds it, with a lease"
             )
         if key in self._seen and not is_again:
             raise Broken(f"{key} was handed out before and is not flagged as redelivered")
         self.counts["redelivered"] += is_again
         self._seen[key] = None
-        self._holders[key] = call, consumer, group
-        call.held[consumer, tag] = key
+        self._holders[key] = call, held[0], group
+        call.held[held] = key
         self.counts["delivered"] += 1
+
+    def granted(self, node: Node) -> None:
+        """A node's lease goes on: what its consumers hold is with nobody else (if it had lapsed in between, they would
+        have been ended)."""
+        for connection in self._world.connections:
+            call = connection.served
+            if connection.node is not node or call is None or not call.is_used:
+                continue
+            for held, key in call.held.items():
+                holder = self._holders.get(key)
+                if (
+                    holder is not None
+                    and holder[0] is not call
+                    and holder[0].is_used
+                    and holder[0].node.may_deliver(holder[2])
+                    and node.may_deliver(holder[2])
+                ):
+                    raise Broken(
+                        f"{key} is with {held[0]!r} at {node.name} still, whose lease was renewed, and with "
+                        f"{holder[1]!r} at {holder[0].node.name}"
+                    )
 
     # ---- what clients say
 
@@ -165,9 +190,11 @@ class Rules:
             shown = [(origin, self.confirmed[origin], self._places.get(origin)) for origin in lost[:10]]
             raise Broken(f"{len(lost)} messages were confirmed and are lost: {shown}")
         self._agree()
-        for needed in ("confirmed", "delivered", "settled", "redelivered", "drains", "declared", "got"):
+        for needed in ("confirmed", "delivered", "settled"):
             if not self.counts[needed]:
                 raise Broken(f"an empty proof: nothing was {needed}")
+        if not self.counts["queues drained"]:
+            raise Broken("an empty proof: no queue was drained")
         if not self._compared:
             raise Broken("an empty proof: no two members were compared")
         if not self._world.faults.landed:

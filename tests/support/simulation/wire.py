@@ -347,10 +347,16 @@ class ServedCall:
         self._arrived: deque[bytes | None] = deque()
         self._news = asyncio.Event()
         self.is_open = True
-        self.held: dict[tuple[str, int], tuple[str, int]] = {}
-        """(consumer tag, delivery tag) -> (queue, sequence): for the rules, as is queues: consumer tag -> queue"""
+        self.held: dict[tuple[str, int, int], tuple[str, int]] = {}
+        """(consumer tag, attach, delivery tag) -> (queue, sequence): for the rules, as is `queues`: consumer tag ->
+        queue"""
         self.queues: dict[str, str] = {}
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_used(self) -> bool:
+        """There is somebody at both ends."""
+        return self.is_open and self.connection.client_is_there
 
     # ---- requests
 

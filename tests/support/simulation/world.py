@@ -40,8 +40,8 @@ from support.simulation.process import Process
 from support.simulation.rules import Broken, Rules
 from support.simulation.wire import GONE, Connection
 
-FAULTY_MS = 14_000
-EBB_MS = (2_500, 5_000)
+FAULTY_MS = 18_000
+EBB_MS = 3_000
 START_MS = 1_000_000
 START_LIMIT_MS = 30_000
 PROGRESS_LIMIT_MS = 120_000
@@ -280,7 +280,6 @@ class World:
         self.apps[self.apps.index(app)] = app.successor(app.name)
 
     def _start_apps(self) -> None:
-        first, second, third = SELECTORS
         plain, other, fields = self.places
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
@@ -293,7 +292,7 @@ class World:
         if fields.has_fields:
             self.apps += [
                 Consumer(self, number, fields, selector, 0.05)
-                for number, selector in enumerate((first, second, third), 16)
+                for number, selector in enumerate(SELECTORS, 16)
             ]
         else:
             self.apps.append(Consumer(self, 16, fields, None, 0.02))
@@ -316,7 +315,7 @@ class World:
         self.phase = "faults"
         self.faults.begin()
         ebb_at = self.random_of("ebb").randrange(FAULTY_MS // 2)
-        for name, for_ms in (("flood", ebb_at), ("ebb", EBB_MS[0]), ("flood", FAULTY_MS - ebb_at - EBB_MS[0])):
+        for name, for_ms in (("flood", ebb_at), ("ebb", EBB_MS), ("flood", FAULTY_MS - ebb_at - EBB_MS)):
             self.is_ebb = name == "ebb"
             self.tell(name)
             self.run_for(for_ms)
@@ -370,8 +369,9 @@ class World:
         fields = self.places[2]
         if fields.has_fields:
             self.rules.counts["unwanted"] += sum(self._left().values())
-            self.apps.append(Consumer(self, 30, fields, None, 1.0))
+            self.apps.append(Consumer(self, 40, fields, None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
+        self.rules.counts["queues drained"] += len(self.places)
 
     def _left(self) -> dict[str, int]:
         found = {}
@@ -482,7 +482,9 @@ def run(seed: int, build: Build | None = None) -> World:
         except Exception as error:
             story = "\n  ".join(world.story)
             at = world.now_ms - START_MS
-            raise Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}") from error
+            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}")
+            broken.world = world
+            raise broken from error
         finally:
             world.bury()
     return world
