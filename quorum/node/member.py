@@ -27,7 +27,6 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
-from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogFull
 from quorum.node import events as ev
@@ -56,12 +55,12 @@ APPLY_ENTRIES = 64
 PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
-SNAPSHOT_MS = 60_000
-"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
-after two."""
 SNAPSHOT_RETRY_MS = 10_000
 """After one that found no room; and so often one is taken while there is little, since nothing can be collected that
 the oldest snapshot still needs."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
 QUEUE_MEMORY_BYTES = 256 << 20
 HANDICAP = 2
@@ -155,7 +154,6 @@ class Member:
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
-        self.pager = Pager(config.queue_memory_bytes)
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
         self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
@@ -166,6 +164,7 @@ class Member:
             lambda group, state: self.replicas[group].references(state),
         )
         self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -205,21 +204,6 @@ class Member:
         machine = self.replicas[group].machine
         assert isinstance(machine, GroupMachine)
         return machine
-
-    def storage(self, group: int, queue: int) -> Storage | None:
-        """Where a queue's messages are on this node; O(its blocks)."""
-        return self.queue_machine(group).storage(queue, self._recent_from(group))
-
-    def _recent_from(self, group: int) -> int:
-        """The first applied entry from which on all bodies are in memory. They leave in their order."""
-        first, behind = 1, self.replicas[group].raft.applied_index + 1
-        while first < behind:
-            middle = (first + behind) // 2
-            if self.log.in_memory(group, middle):
-                behind = middle
-            else:
-                first = middle + 1
-        return first
 
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
         machine: GroupMachine | CatalogMachine
@@ -479,9 +463,10 @@ class Member:
                 replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if replica.raft.lacks_snapshot or replica.snapshot_is_due(
+        is_due = replica.snapshot_is_due(
             self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
-        ):
+        )
+        if is_due or replica.raft.lacks_snapshot:
             self._save_snapshot(replica)
 
     def _save_snapshot(self, replica: Replica) -> None:
@@ -611,13 +596,6 @@ class Member:
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 
-    def _queue_machines(self) -> dict[int, GroupMachine]:
-        return {
-            number: replica.machine
-            for number, replica in self.replicas.items()
-            if isinstance(replica.machine, GroupMachine)
-        }
-
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
         voters = {number: self.numbers.values() for number in self.replicas}
@@ -629,6 +607,13 @@ class Member:
                 if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
                     self._save_snapshot(replica)
                     replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()

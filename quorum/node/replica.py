@@ -63,10 +63,10 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
-    saved_ms: int = 0
-    """when the last snapshot was taken, or the first change after it seen"""
     no_snapshot_before_ms: int = 0
     """the last one found no room, or was taken early to make some"""
+    saved_ms: int = 0
+    """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time

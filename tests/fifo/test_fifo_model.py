@@ -327,6 +327,6 @@ def replay(world: World) -> None:
 
 
 FifoAgainstModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestFifoAgainstModel = FifoAgainstModel.TestCase
