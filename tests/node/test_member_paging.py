@@ -40,8 +40,8 @@ def drained(cluster: Cluster, session: Session, group: int, queue: int, count: i
 
 
 def test_messages_go_through_all_four_states() -> None:
-    """alpha: just published. beta: their bodies have left the memory. gamma: their block was written, too. delta: it has
-    left the memory. Then they are consumed as if nothing had been."""
+    """alpha: just published. beta: their bodies have left the memory. gamma: their block was written, too. delta: it
+    has left the memory. Then they are consumed as if nothing had been."""
     cluster = Cluster(log={"recent_bytes": 64 << 10}, queue_memory_bytes=1 << 30)
     cluster.ready()
     group, queue = cluster.declare("orders")
