@@ -116,6 +116,7 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
         config.queue_groups,
         config.raft_config(),
         snapshot_bytes,
+        queue_memory_bytes=config.queue_memory_bytes,
     )
     member = Member(
         member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()

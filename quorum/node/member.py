@@ -27,6 +27,7 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
+from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
@@ -217,6 +218,21 @@ class Member:
         machine = self.replicas[group].machine
         assert isinstance(machine, GroupMachine)
         return machine
+
+    def storage(self, group: int, queue: int) -> Storage | None:
+        """Where a queue's messages are on this node; O(its blocks)."""
+        return self.queue_machine(group).storage(queue, self._recent_from(group))
+
+    def _recent_from(self, group: int) -> int:
+        """The first applied entry from which on all bodies are in memory. They leave in their order."""
+        first, behind = 1, self.replicas[group].raft.applied_index + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            if self.log.in_memory(group, middle):
+                behind = middle
+            else:
+                first = middle + 1
+        return first
 
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
         source = FieldSource(self.log, number)
