@@ -192,6 +192,8 @@ class Member:
         )
         replica = Replica(number, raft, machine, source, Digests(number))
         raft.start()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)

@@ -102,11 +102,14 @@ class BitFlips:
             await self._while_stopped(number)
         await asyncio.to_thread(self._restart)
         await self._all_is_there()
-        counts = ", ".join(f"{kind} {outcome} {count}" for (kind, outcome), count in sorted(self.outcomes.items()))
+        counts = ", ".join(
+            f"{kind} {outcome} {count}" for (kind, outcome), count in sorted(self.outcomes.items())
+        )
         assert sum(self.outcomes.values()) == stopped + running
         equal = await all_equal(self.cluster)
         took = time.monotonic() - begun
-        return f"{stopped + running} bits turned over in {took:.0f} s, all noticed: {counts}; {self.total:,} messages right; {equal}"
+        flipped = f"{stopped + running} bits turned over in {took:.0f} s, all noticed: {counts}"
+        return f"{flipped}; {self.total:,} messages right; {equal}"
 
     # ---- the queue
 
@@ -207,7 +210,9 @@ class BitFlips:
         output = self.cluster.output(self.victim)[said:]
         if status is not None:
             assert status not in (0, DEFECT_STATUS), f"{place}: the member ended with {status}:\n{output}"
-            assert place.path.name in output, f"{place}: ended with {status}, without the file's name:\n{output}"
+            assert place.path.name in output, (
+                f"{place}: ended with {status}, without the file's name:\n{output}"
+            )
             self.outcomes[place.kind, "stopped"] += 1
             assert place.byte() == flipped, f"{place}: a damaged file was changed"
             place.flip()
@@ -225,7 +230,9 @@ class BitFlips:
                 return await asyncio.to_thread(self.cluster.await_end, self.victim)
             if await asyncio.to_thread(self.cluster.is_serving, self.victim):
                 return None
-            assert time.monotonic() < deadline, f"neither ends nor serves: {self.cluster.last_output(self.victim)}"
+            assert time.monotonic() < deadline, (
+                f"neither ends nor serves: {self.cluster.last_output(self.victim)}"
+            )
             await asyncio.sleep(POLL_S)
 
     def _restart(self) -> None:
@@ -249,7 +256,9 @@ class BitFlips:
         if kind == "sealed segment":
             sealed = chance.choice(segments[:-1])
             return _in_record(kind, sealed, list(inspect(sealed)), chance)
-        records = list(inspect(segments[-1]))[:-1]  # the last one states what is synced, and nothing states that it is
+        records = list(inspect(segments[-1]))[
+            :-1
+        ]  # the last one states what is synced, and nothing states that it is
         if kind == "hard state":
             for path in reversed(segments):
                 found_records = [each for each in list(inspect(path))[:-1] if each.kind == "HARD_STATE"]
