@@ -20,8 +20,9 @@ PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 help:
 	@echo "make check     style, types, layout of the rooms, generated code up to date"
 	@echo "make test      all tests, a few rounds of each crash and damage test"
-	@echo "make campaign  many rounds of kills and pauses of real processes (ARGS=\"--rounds 100\"), and many seeds"
-	@echo "               of chaos in one thread (SEEDS=1000), each with a report"
+	@echo "make campaign  many rounds of kills, power cuts, partitions, failing disks and damage of real processes"
+	@echo "               (hours; ARGS=\"--rounds 10\" for a tenth, ARGS=\"--only power\" for some), and many seeds of"
+	@echo "               chaos in one thread (SEEDS=1000), each with a report"
 	@echo "make bench     three members on this machine under load; ARGS are those of 'quorum bench both'"
 	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
 	@echo "make proto     generates quorum/v1 from proto/ again"
