@@ -188,7 +188,19 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
     response = pb.ClusterStatusResponse(answering_node=member.config.name)
     for name, number in sorted(member.numbers.items()):
         boot = member.leases.heard.get(number, (0, 0))[0]
-        response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
+        info = response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
+        disk = member.disk_watch.disks.state(number, member.now_ms)
+        if disk is not None:
+            info.disk.CopyFrom(
+                pb.Disk(
+                    free_bytes=disk.free_bytes,
+                    limit_bytes=disk.limit_bytes,
+                    low=disk.is_low,
+                    full=disk.is_full,
+                    slow=disk.is_slow,
+                    sync_p99_us=disk.sync_p99_us,
+                )
+            )
     for number, replica in member.replicas.items():
         response.groups.add(
             group=number,

@@ -17,8 +17,8 @@ from quorum.api.hub import Hub
 from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
-from quorum.log import Log
-from quorum.log.files import Files, RealFiles
+from quorum.log import RESERVE_SEGMENTS, Log
+from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity import Founding, IdentityError, begin_boot
@@ -59,19 +59,32 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
     disk = disk or Disk()
     log = Log(
-        config.data_dir / "log", disk.files, segment_bytes=disk.segment_bytes, recent_bytes=RECENT_BYTES
+        config.data_dir / "log",
+        disk.files,
+        segment_bytes=disk.segment_bytes,
+        recent_bytes=RECENT_BYTES,
+        reserve_segments=RESERVE_SEGMENTS,
+        free_limit_bytes=config.disk_free_limit_bytes,
     )
     log.open()
     try:
         try:
-            boot = begin_boot(
-                config.data_dir, config.name, _founding(config), int(time.time() * 1000), disk.files
-            )
+            boot = _begin_boot(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
         return asyncio.run(_serve(config, log, boot, disk.snapshot_bytes))
     finally:
         log.close()
+
+
+def _begin_boot(config: NodeConfig, log: Log, files: Files) -> int:
+    """A full disk keeps no member from starting: the log's reserve has room for its name."""
+    while True:
+        try:
+            return begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not log.release_reserve():
+                raise
 
 
 def _bound_allocator() -> None:

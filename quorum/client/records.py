@@ -63,12 +63,27 @@ class QueueDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskInfo:
+    """What a member says of its disk. low: publishes are refused; full: its log takes nothing; slow: others should
+    lead."""
+
+    free_bytes: int
+    limit_bytes: int
+    low: bool
+    full: bool
+    slow: bool
+    sync_p99_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberInfo:
     name: str
     client_address: str
     peer_address: str
     reachable: bool
     boot: int
+    disk: DiskInfo | None = None
+    """None if nothing was heard of it lately"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,14 @@ class ClusterStatus:
         return cls(
             answering_node=wire.answering_node,
             members=tuple(
-                MemberInfo(m.name, m.client_address, m.peer_address, m.reachable, m.boot)
+                MemberInfo(
+                    m.name,
+                    m.client_address,
+                    m.peer_address,
+                    m.reachable,
+                    m.boot,
+                    _disk(m.disk) if m.HasField("disk") else None,
+                )
                 for m in wire.members
             ),
             groups=tuple(
@@ -104,6 +126,10 @@ class ClusterStatus:
             ),
             resident_bytes=wire.resident_bytes,
         )
+
+
+def _disk(wire: Any) -> DiskInfo:
+    return DiskInfo(wire.free_bytes, wire.limit_bytes, wire.low, wire.full, wire.slow, wire.sync_p99_us)
 
 
 @dataclass(frozen=True, slots=True)

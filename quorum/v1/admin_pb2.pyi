@@ -134,18 +134,36 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot")
+    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "disk")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
     name: str
     client_address: str
     peer_address: str
     reachable: bool
     boot: int
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ...) -> None: ...
+    disk: Disk
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+
+class Disk(_message.Message):
+    __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
+    SYNC_P99_US_FIELD_NUMBER: _ClassVar[int]
+    free_bytes: int
+    limit_bytes: int
+    low: bool
+    full: bool
+    slow: bool
+    sync_p99_us: int
+    def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
     __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash")

@@ -9,7 +9,7 @@ import pytest
 
 from quorum.log.files import commit_file, prepare_file, read_file
 from support.disk import SECTOR
-from support.faulty_files import SIDE, FaultyFiles, Faults, PowerCut
+from support.faulty_files import SIDE, Faults, FaultyFiles, PowerCut
 
 OLD, NEW = b"o" * SECTOR, b"n" * SECTOR
 LOSES_ALL, KEEPS_SOME = 6, 4
@@ -108,9 +108,13 @@ def test_the_nth_write_or_sync_fails_and_a_failed_sync_forgets(
     Faults(fail=what, after=2).write(folder.parent / "faults.json")
     file.pwritev([NEW], 0)
     file.sync_data()
-    with pytest.raises(OSError) as failed:
+
+    def write_and_sync() -> None:
         file.pwritev([OLD], 0)
         file.sync_data()
+
+    with pytest.raises(OSError) as failed:
+        write_and_sync()
     assert failed.value.errno == errno.EIO
     assert (folder / "a").read_bytes() == NEW
     assert "touched" not in capfd.readouterr().err
