@@ -77,6 +77,8 @@ def parts(rounds: int) -> Iterator[Part]:
     yield from _in_turns(
         "only disk failed", third, {}, lambda c, n: disks.only_disk_fails(c, QUEUE, whats[:n]), members=1
     )
+    sizes = {"segment_bytes": disks.FULL_SEGMENT_BYTES, "settings": disks.FULL_SETTINGS}
+    yield Part("disk full", lambda c: disks.disk_full(c, QUEUE, disks.FULL_ROOM_BYTES), options=sizes)
     yield Part("disks that lie", lambda c: disks.lying_disks_are_noticed(c, QUEUE))
     yield Part("slow disks", lambda c: disks.slow_disk(c, QUEUE, disks.SLOW_S))
     shapes = list(links.SHAPES)

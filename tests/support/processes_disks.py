@@ -207,9 +207,18 @@ def _slowest(history: History, since: float) -> float:
     )
 
 
-async def disk_full(cluster: FaultyCluster, queue: str, room: int, load: Load = LIGHT) -> str:
-    """The leader's disk has room for so many bytes more. Publishing is refused with RESOURCE_EXHAUSTED when they are
-    used up, settling goes on, and publishing too when there is room again, without a restart."""
+FULL_SEGMENT_BYTES = 8 << 20
+FULL_ROOM_BYTES = 36 << 20
+FULL_SETTINGS = {"disk_free_limit_bytes": FULL_SEGMENT_BYTES}
+FULL_BODY = bytes(16 << 10)
+FULL_BATCH = 16
+
+
+async def disk_full(cluster: FaultyCluster, queue: str, room: int) -> str:
+    """The leader's disk has room for so many bytes more. Publishing is refused when they are used up, settling goes on,
+    and publishing too when there is room again, without a restart."""
+    async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+        await client.declare(queue)
     leader = await leader_of(cluster, queue)
     cluster.set_faults(leader, Faults(room=room))
     refused_with = ""
@@ -219,8 +228,8 @@ async def disk_full(cluster: FaultyCluster, queue: str, room: int, load: Load = 
         while not refused_with:
             assert time.monotonic() < deadline, "publishing was never refused"
             try:
-                await client.publish_batch(queue, [bytes(64 << 10)] * 16)
-                confirmed += 16
+                await client.publish_batch(queue, [FULL_BODY] * FULL_BATCH)
+                confirmed += FULL_BATCH
             except QuorumError as error:
                 refused_with = f"{type(error).__name__}: {error}"
         async with client.consume(queue, consumer_tag="emptying") as consumer:
@@ -238,7 +247,8 @@ async def disk_full(cluster: FaultyCluster, queue: str, room: int, load: Load = 
                 assert time.monotonic() < deadline, "publishing does not go on though there is room again"
                 await asyncio.sleep(0.1)
     assert not cluster.ended(), f"members ended: {cluster.ended()}"
-    assert "RESOURCE_EXHAUSTED" in refused_with, refused_with
+    assert refused_with.startswith("PublishRejected") and "is low" in refused_with, refused_with
+    assert confirmed, "nothing was published before the disk was full"
     return f"{confirmed:,} taken, refused with {refused_with}, {settled:,} settled on the full disk"
 
 
