@@ -22,6 +22,7 @@ from quorum.client.errors import QuorumError
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
+from quorum.node.driver import DEFECT
 from support.processes_cluster import FaultyCluster, all_equal
 from support.processes_load import CONNECT_LIMIT_MS, leader_of
 from support.processes_scenarios import RESTART_LIMIT_S
@@ -35,19 +36,17 @@ BATCHES = 200
 KINDS = (
     "sealed segment",
     "active segment",
-    "manifest",
-    "snapshot",
-    "node.json",
-    "segment header",
     "hard state",
+    "snapshot",
+    "manifest",
+    "segment header",
+    "node.json",
 )
 IN_MEMORY = 3_000
 """Messages, 6 MB: the newest bodies are not read from the disk."""
 FIRST_BODY = re.compile(rb"([0-9]{8}):\1:")
 READ_LIMIT_MS = 30_000
 POLL_S = 0.05
-DEFECT_STATUS = 70
-"""An error that is no statement about the disk."""
 
 
 def body(number: int) -> bytes:
@@ -209,7 +208,7 @@ class BitFlips:
         status = await self._ended_or_serving()
         output = self.cluster.output(self.victim)[said:]
         if status is not None:
-            assert status not in (0, DEFECT_STATUS), f"{place}: the member ended with {status}:\n{output}"
+            assert status not in (0, DEFECT), f"{place}: the member ended with {status}:\n{output}"
             assert place.path.name in output, (
                 f"{place}: ended with {status}, without the file's name:\n{output}"
             )

@@ -13,6 +13,7 @@ import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import QuorumError
 from quorum.errors import ClusterError
+from quorum.node.driver import DISK_FAILED
 from support import checkers
 from support.checkers import History, Violation
 from support.faulty_files import FAILED, TOUCHED, Faults
@@ -22,7 +23,6 @@ from support.processes_scenarios import RESTART_LIMIT_S
 
 LEISURELY = Faults(sync_delay_s=0.002)
 """Power cuts shall meet writes that are not yet synced."""
-FAIL_STOP_STATUS = 70
 MANY_SYNCS = 25
 SLOW_S = (0.1, 0.5, 2.0)
 LOST = 200
@@ -173,7 +173,7 @@ async def _fail(cluster: FaultyCluster, victim: str, what: str) -> None:
     output = cluster.output(victim)[said:]
     cluster.set_faults(victim, Faults())
     assert FAILED in output, f"{victim} ended with {status}, not by the fault:\n{output}"
-    assert status == FAIL_STOP_STATUS, f"{victim} ended with {status}:\n{output}"
+    assert status == DISK_FAILED, f"{victim} ended with {status}:\n{output}"
     assert "member stops" in output and "could not write" in output, f"no clear message:\n{output}"
     assert TOUCHED not in output, f"the disk was used after it had failed:\n{output}"
 
