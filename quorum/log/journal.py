@@ -154,6 +154,10 @@ class Journal:
             self._log.sync()
         return found
 
+    def load_snapshots(self) -> list[tuple[int, int, bytes]]:
+        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from them here."""
+        return self._snapshots.load_all()
+
     def open_snapshot(self) -> SnapshotFile | None:
         """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
         return self._snapshots.open()

@@ -177,6 +177,16 @@ class SnapshotStore:
                 self._damaged[name] = str(error)
         return None
 
+    def load_all(self) -> list[tuple[int, int, bytes]]:
+        """All that are whole, the newest first."""
+        found = []
+        for name in self._names():
+            try:
+                found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
+        return found
+
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
         for name in self._names():

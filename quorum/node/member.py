@@ -32,12 +32,14 @@ from quorum.log import Log, LogFull
 from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.checkpoints import Checkpoints, LogPages
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.paging import Pager
+from quorum.node.replica import TIME_BYTES, FieldSource, Replica
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
@@ -56,7 +58,11 @@ SNAPSHOT_BYTES = 128 << 20
 SNAPSHOT_RETRY_MS = 10_000
 """After one that found no room; and so often one is taken while there is little, since nothing can be collected that
 the oldest snapshot still needs."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
+QUEUE_MEMORY_BYTES = 256 << 20
 HANDICAP = 2
 """While something of a group is damaged here, this member runs for office so many longest election timeouts later than
 another one would."""
@@ -89,7 +95,10 @@ class MemberConfig:
     raft: GroupConfig = field(default_factory=GroupConfig)
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see paging.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,7 @@ class Member:
             lambda group, state: self.replicas[group].references(state),
         )
         self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -201,7 +211,7 @@ class Member:
         if number == SYSTEM_GROUP:
             machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
         else:
-            machine = GroupMachine(source)
+            machine = GroupMachine(source, LogPages(self.log, number))
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
@@ -218,10 +228,12 @@ class Member:
             self.config.raft,
             lambda index, term, state: self.arrivals.prepare(number, index, term, state),
         )
-        replica = Replica(number, raft, machine, source, Digests(number))
+        checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
+        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
         for damaged in self.log.journal(number).damaged_snapshots:
             self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
+        checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
@@ -453,10 +465,10 @@ class Member:
                 replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if (
-            replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES)
-            or replica.raft.lacks_snapshot
-        ):
+        is_due = replica.snapshot_is_due(
+            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
+        )
+        if is_due or replica.raft.lacks_snapshot:
             self._save_snapshot(replica)
 
     def _save_snapshot(self, replica: Replica) -> None:
@@ -464,7 +476,7 @@ class Member:
         if self._now_ms < replica.no_snapshot_before_ms:
             return
         try:
-            replica.save_snapshot()
+            replica.save_snapshot(self.log, self._now_ms)
         except LogFull as error:
             replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
             self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
@@ -497,6 +509,7 @@ class Member:
         self._restore(replica, state)
         replica.stalled = 0
         self.healer.forget(group, replica.raft.applied_index)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
 
@@ -581,6 +594,7 @@ class Member:
             self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
+        self.pager.turn(self._now_ms, self._queue_machines())
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 
@@ -595,6 +609,13 @@ class Member:
                 if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
                     self._save_snapshot(replica)
                     replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()
