@@ -267,6 +267,8 @@ class Member:
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
