@@ -214,6 +214,11 @@ class SnapshotStore:
                     self._damaged[name] = str(error)
         return None
 
+    def discard(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        for name in self._names():
+            self._damaged[name] = reason
+
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""
         self._damaged[_name(self._group, index, term)] = reason

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
-from fifo.references import references
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
-from quorum.node.checkpoints import Checkpoints
+from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
@@ -48,6 +47,11 @@ class FieldSource:
         except (EntryMissing, LogDamaged) as error:
             raise BodyUnreadable(self._group, index, str(error)) from error
         return columns_of(Command(memoryview(body)[1:]).operation(operation))
+
+
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(TIME_BYTES) + machine.snapshot()
 
 
 @dataclass(slots=True)
@@ -235,6 +239,4 @@ class Replica:
 
     def references(self, state: bytes) -> array[int]:
         """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        if isinstance(self.machine, CatalogMachine):
-            return array("Q")
-        return references(memoryview(state)[TIME_BYTES:])
+        return contents(memoryview(state)[TIME_BYTES:])[0]
