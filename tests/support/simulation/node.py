@@ -122,6 +122,11 @@ class Node(Process):
         if connection.node_is_there:
             connection.served = ServedCall(connection, self.handlers[method])
 
+    @property
+    def is_syncing(self) -> bool:
+        """Its last step still waits for the disk."""
+        return self.world.now_ms < self._busy_until_ms and self.delay_ms > 0
+
     # ---- the driver
 
     def submit(self, items: Iterable[ev.Input]) -> None:
@@ -156,6 +161,7 @@ class Node(Process):
         frames, self._frames = self._frames, []
         inputs, self._inputs = self._inputs, []
         self.delay_ms = 0
+        self.disk.begin_step()
         try:
             outputs = self.member.step(self.clock.ms(), frames, inputs)
         except Crashed:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import logging
 import random
 import types
 from collections import deque
@@ -463,6 +464,8 @@ def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         **build.patches,
     }
     with ExitStack() as stack:
+        logging.disable(logging.CRITICAL)  # the library's
+        stack.callback(logging.disable, logging.NOTSET)
         lines = stack.enter_context(structlog.testing.capture_logs())
         for name, value in patches.items():
             stack.enter_context(mock.patch(name, value))
