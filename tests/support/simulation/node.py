@@ -16,7 +16,6 @@ from quorum.api.hub import Hub
 from quorum.api.process import _watch
 from quorum.api.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
-from quorum.log import Log
 from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
@@ -82,9 +81,7 @@ class Node(Process):
         )
         self.log.open()
         config = MemberConfig(name, world.names, boot, **world.member_settings)
-        self.member: Member = build.member(
-            config, self.log, _Network(self), clock.s, self._wall_ms, chance
-        )
+        self.member: Member = build.member(config, self.log, _Network(self), clock.s, self._wall_ms, chance)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
         disk.node = self
@@ -192,5 +189,3 @@ def _config(names: tuple[str, ...]) -> NodeConfig:
     return NodeConfig.model_construct(
         members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
     )
-
-

@@ -1,7 +1,7 @@
 """One run of one seed: nodes, clients, what lies between them, and what goes wrong; in one thread, in simulated time.
 
-Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were made.
-All chance comes from the seed, by name, so that what one part draws does not change what another one gets. Everything
+Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were
+made. All chance comes from the seed, by name, so that what one part draws does not change what another one gets. Everything
 that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the same.
 
 The course of a run: the cluster starts and queues are declared; clients work while faults strike, with ebbs in which
@@ -45,7 +45,7 @@ FAULTY_MS = 18_000
 EBB_MS = 3_000
 START_MS = 1_000_000
 START_LIMIT_MS = 30_000
-PROGRESS_LIMIT_MS = 120_000
+PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
@@ -53,7 +53,7 @@ LEASE_MS = 1_500
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What is run: the product, or a broken one (support/canaries.py). patches: module attribute -> what stands there."""
+    """What is run: the product, or a broken one (support/canaries.py). patches: attribute -> what stands there."""
 
     name: str = "the product"
     log: type[Log] = Log
@@ -165,9 +165,7 @@ class World:
         """done is asked once a moment."""
         runs = 0
         while True:
-            at = min(
-                self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER
-            )
+            at = min(self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER)
             if at > self.now_ms:
                 if done():
                     return True
@@ -419,7 +417,8 @@ class World:
     def _is_settled(self) -> bool:
         members = [node.member for node in self.nodes.values() if node.is_up]
         return all(
-            len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members}) == 1
+            len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members})
+            == 1
             for group in members[0].replicas
         ) and all(len(member.sessions) <= 1 and not member._catalog_changed for member in members)
 
@@ -456,7 +455,9 @@ class _Founder(App):
 def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
     """The modules that draw from chance of their own draw from the seed, and logs are kept, not printed."""
     chance = random.Random(f"{seed} clients")
-    secrets = types.SimpleNamespace(token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex())
+    secrets = types.SimpleNamespace(
+        token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex()
+    )
     patches = {
         "quorum.client.session.random": chance,
         "quorum.client.session.secrets": secrets,
