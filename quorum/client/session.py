@@ -304,9 +304,10 @@ class Session:
             await channel.close()
 
     async def _open_stream(self, call: Any) -> Any:
-        await call.write(
-            queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=self._producer_id, epoch=self._epoch))
+        hello = queue_pb2.Open(
+            producer_id=self._producer_id, epoch=self._epoch, first_new_sequence=self.publisher.first_new
         )
+        await call.write(queue_pb2.SessionRequest(open=hello))
         response = await call.read()
         if response is grpc.aio.EOF:
             raise ConnectionLost("the stream ended before it was opened")
