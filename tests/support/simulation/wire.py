@@ -2,8 +2,8 @@
 that delay, stall, break and fall silent as those of machines do.
 
 The generated stubs and handlers are the real ones, so every message is serialized and parsed. One connection carries
-one call. A side learns of the other's end by a message; of a side that died without a word, or cannot be reached, by the
-keepalive: it gives a silent connection up after its limit.
+one call. A side learns of the other's end by a message; of a side that died without a word, or cannot be reached, by
+the keepalive: it gives a silent connection up after its limit.
 """
 
 from __future__ import annotations

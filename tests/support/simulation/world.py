@@ -1,8 +1,9 @@
 """One run of one seed: nodes, clients, what lies between them, and what goes wrong; in one thread, in simulated time.
 
 Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were
-made. All chance comes from the seed, by name, so that what one part draws does not change what another one gets. Everything
-that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the same.
+made. All chance comes from the seed, by name, so that what one part draws does not change what another one gets.
+Everything that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the
+same.
 
 The course of a run: the cluster starts and queues are declared; clients work while faults strike, with ebbs in which
 nothing is published and queues drain; then faults stop, a majority comes back (not always everybody), and everything
@@ -283,7 +284,7 @@ class World:
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
             Consumer(self, 11, plain, None, 0.3),
-            Consumer(self, 12, plain, None, 0.01),
+            Consumer(self, 12, plain, None, 0.001),
             Consumer(self, 13, other, None, 0.05),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
