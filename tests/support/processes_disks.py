@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
-from quorum.client.errors import QuorumError
+from quorum.client.errors import PublishRejected, QuorumError
 from quorum.errors import ClusterError
 from quorum.node.driver import DISK_FAILED
 from support import checkers
@@ -230,8 +230,8 @@ async def disk_full(cluster: FaultyCluster, queue: str, room: int) -> str:
             try:
                 await client.publish_batch(queue, [FULL_BODY] * FULL_BATCH)
                 confirmed += FULL_BATCH
-            except QuorumError as error:
-                refused_with = f"{type(error).__name__}: {error}"
+            except PublishRejected as error:
+                refused_with = f"{error.reason}: {error}"
         async with client.consume(queue, consumer_tag="emptying") as consumer:
             while settled < confirmed:
                 delivery = await asyncio.wait_for(consumer.next_delivery(), RESTART_LIMIT_S)
@@ -247,7 +247,7 @@ async def disk_full(cluster: FaultyCluster, queue: str, room: int) -> str:
                 assert time.monotonic() < deadline, "publishing does not go on though there is room again"
                 await asyncio.sleep(0.1)
     assert not cluster.ended(), f"members ended: {cluster.ended()}"
-    assert refused_with.startswith("PublishRejected") and "is low" in refused_with, refused_with
+    assert refused_with.startswith("DISK_LOW") and leader in refused_with, refused_with
     assert confirmed, "nothing was published before the disk was full"
     return f"{confirmed:,} taken, refused with {refused_with}, {settled:,} settled on the full disk"
 
