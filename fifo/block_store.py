@@ -1,4 +1,4 @@
-"""A queue's blocks by number: *warm* ones in memory, *cold* ones as `Stored`, whose page is read when they are asked for.
+"""A queue's blocks by number: *warm* ones in memory, *cold* ones as `Stored`, whose page is read when one is asked for.
 
 `get` and `find` give a warm block, always; `at` gives what is there, and `view` a block to look at without making it
 warm. Blocks are paged out between entries only (a machine at work holds blocks it was given). What is warm is local.

@@ -60,8 +60,8 @@ from fifo.effects import (
 from fifo.machine import QueueMachine
 from fifo.pages import MemoryPages, Pages
 from fifo.sessions import WINDOW, Producer, Sessions
-from fifo.storage import Storage, storage
 from fifo.state import Consumer, Entry, FieldSource, QueueInfo, Waiting
+from fifo.storage import Storage, storage
 
 WAKE_QUEUES = 16
 """Queues one Wake goes on with; each has its own budget, so this bounds the entry."""

@@ -88,7 +88,9 @@ def _check_pages(machine: QueueMachine) -> None:
         if stored is None:
             continue
         block = machine.blocks.view(stored.number)
-        _expect(machine.blocks.page_of(stored) == bytes(encode_block(block)), "a valid page is what the block is")
+        _expect(
+            machine.blocks.page_of(stored) == bytes(encode_block(block)), "a valid page is what the block is"
+        )
         for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
         _expect(list(stored.indexes()) == sorted(live_indexes(block)), "a record refers to what is live")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import NoReturn
 
 import grpc
@@ -172,7 +173,9 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     info = _info(member, queue)
     if info is None:
         return None
-    response = pb.DescribeQueueResponse(queue=info)
+    storage = member.storage(queue.group, queue.id)
+    assert storage is not None  # there is such a queue
+    response = pb.DescribeQueueResponse(queue=info, storage=pb.StorageInfo(**asdict(storage)))
     for consumer in member.queue_machine(queue.group).consumers(queue.id):
         response.consumers.add(
             consumer_tag=consumer.tag,

@@ -116,6 +116,7 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
         config.queue_groups,
         config.raft_config(),
         snapshot_bytes,
+        queue_memory_bytes=config.queue_memory_bytes,
     )
     member = Member(
         member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()
@@ -157,6 +158,8 @@ async def _watch(hub: Hub, server: Server) -> None:
             serving = ready
             await server.set_serving(ready)
         hub.check_leases()
+        if not ready and await hub.ask(Member.is_left_behind):
+            hub.leave("disk_full")
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

@@ -29,7 +29,14 @@ from quorum.client.errors import (
     UsageError,
     from_rpc_error,
 )
-from quorum.client.records import BrowsedMessage, ClusterStatus, ConsumerInfo, QueueDescription, QueueInfo
+from quorum.client.records import (
+    BrowsedMessage,
+    ClusterStatus,
+    ConsumerInfo,
+    QueueDescription,
+    QueueInfo,
+    StorageInfo,
+)
 from quorum.client.session import Session
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
@@ -314,7 +321,9 @@ class Client:
         request = admin_pb2.DescribeQueueRequest(queue=name)
         response = await self._admin("DescribeQueue", request, timeout_ms)
         return QueueDescription(
-            QueueInfo.of(response.queue), tuple(ConsumerInfo.of(consumer) for consumer in response.consumers)
+            QueueInfo.of(response.queue),
+            tuple(ConsumerInfo.of(consumer) for consumer in response.consumers),
+            StorageInfo.of(response.storage),
         )
 
     async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:

@@ -57,9 +57,35 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """Where a queue's messages are on the node that answered; alpha + beta + gamma + delta = total (docs/queues.md)."""
+
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> StorageInfo:
+        return cls(
+            wire.alpha,
+            wire.beta,
+            wire.gamma,
+            wire.delta,
+            wire.warm_blocks,
+            wire.cold_blocks,
+            wire.warm_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDescription:
     queue: QueueInfo
     consumers: tuple[ConsumerInfo, ...]
+    storage: StorageInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Journal:
         return found
 
     def load_snapshots(self) -> list[tuple[int, int, bytes]]:
-        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from them here."""
+        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from that."""
         return self._snapshots.load_all()
 
     def open_snapshot(self) -> SnapshotFile | None:

@@ -1,10 +1,10 @@
-"""One queue group's checkpoints in the node's log: pages, what the kept snapshots refer to, and what a follower is sent.
+"""A group's checkpoints in the node's log: pages, what the kept snapshots refer to, and what a follower is sent.
 
-A checkpoint's state (fifo/checkpoint.py) names pages of this node's log and means nothing elsewhere, so a member that is
-too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
+A checkpoint's state (fifo/checkpoint.py) names pages of this node's log and means nothing elsewhere, so a member that
+is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
 
-The log keeps what the snapshots that count refer to, and calls the rest garbage: the two that are kept as files, and any
-that a follower is being sent. It is told after a snapshot is durable and before the next one is begun.
+The log keeps what the snapshots that count refer to, and calls the rest garbage: the two that are kept as files, and
+any that a follower is being sent. It is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogPages:
 
 
 def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
-    """(entries, pages) that a state refers to, be it a checkpoint of this node, a leader's snapshot, or the catalog's."""
+    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's."""
     if not is_of_queues(state):
         return array("Q"), array("Q")
     if checkpoint.is_checkpoint(state):
@@ -130,7 +130,9 @@ class Checkpoints:
     def _tell(self) -> None:
         newest = sorted(self._kept)[-KEPT:]
         pinned = self._raft.pinned_snapshots()
-        self._kept = {index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned}
+        self._kept = {
+            index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned
+        }
         if self._kept:
             self._log.retain(self._group, list(self._kept.values()))
 

@@ -27,6 +27,7 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
+from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
@@ -196,11 +197,16 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
-        return all(
+        """Whether this node can serve: every group has a leader that is known here and lets this node deliver, and its
+        disk has not left it behind."""
+        return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
         )
+
+    def is_left_behind(self) -> bool:
+        """Its disk is full and others' are not: sessions do better there."""
+        return self.disk_watch.is_left_behind(self._now_ms)
 
     @property
     def catalog(self) -> CatalogMachine:
@@ -212,6 +218,21 @@ class Member:
         machine = self.replicas[group].machine
         assert isinstance(machine, GroupMachine)
         return machine
+
+    def storage(self, group: int, queue: int) -> Storage | None:
+        """Where a queue's messages are on this node; O(its blocks)."""
+        return self.queue_machine(group).storage(queue, self._recent_from(group))
+
+    def _recent_from(self, group: int) -> int:
+        """The first applied entry from which on all bodies are in memory. They leave in their order."""
+        first, behind = 1, self.replicas[group].raft.applied_index + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            if self.log.in_memory(group, middle):
+                behind = middle
+            else:
+                first = middle + 1
+        return first
 
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
         source = FieldSource(self.log, number)
@@ -678,7 +699,10 @@ class Member:
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
-        voters = {number: self.numbers.values() for number in self.replicas}
+        voters = {
+            number: [self.numbers[name] for name in replica.raft.configuration.voters if name in self.numbers]
+            for number, replica in self.replicas.items()
+        }
         news = self.disk_watch.low_groups(self._now_ms, voters)
         if news is not None:
             self._tell(news)

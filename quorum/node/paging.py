@@ -35,6 +35,8 @@ PLAIN_PART = 8
 """Plain blocks may take this part of the memory target: they come back with one read."""
 ENOUGH = 0.9
 """Paging out ends at this part of the limit that was passed, so that it does not begin again at once."""
+UNREAD_S = 60.0
+"""A reader that does not get on may begin to: what it reaches first goes last."""
 BLOCKS_A_TURN = 32
 """Pages written, and pages read, in a turn: ten turns a second keep up with five million messages a second."""
 BYTES_A_TURN = 4 << 20
@@ -76,7 +78,7 @@ class Pace:
             if position < block.base + BLOCK_SIZE:
                 rate = 0.0 if is_quiet else self.rates.get(reader, 0.0)
                 distance = max(0, block.base - position)
-                found = min(found, distance / max(rate, 1.0))
+                found = min(found, distance / rate if rate > 0 else UNREAD_S + distance)
         return found
 
 

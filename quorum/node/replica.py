@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
-from fifo.references import references
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
-from quorum.node.checkpoints import Checkpoints
+from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
@@ -27,6 +26,11 @@ IN_FLIGHT_BYTES = 32 << 20
 
 TIME_BYTES = 8
 """Group time stands before the machine's state in a snapshot."""
+
+
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
 
 
 class FieldSource:
@@ -235,6 +239,4 @@ class Replica:
 
     def references(self, state: bytes) -> array[int]:
         """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        if isinstance(self.machine, CatalogMachine):
-            return array("Q")
-        return references(memoryview(state)[TIME_BYTES:])
+        return contents(memoryview(state)[TIME_BYTES:])[0]

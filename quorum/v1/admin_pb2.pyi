@@ -119,13 +119,33 @@ class ConsumerInfo(_message.Message):
     held: int
     def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
+class StorageInfo(_message.Message):
+    __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    BETA_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    WARM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COLD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WARM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+    def __init__(self, alpha: _Optional[int] = ..., beta: _Optional[int] = ..., gamma: _Optional[int] = ..., delta: _Optional[int] = ..., warm_blocks: _Optional[int] = ..., cold_blocks: _Optional[int] = ..., warm_bytes: _Optional[int] = ...) -> None: ...
+
 class DescribeQueueResponse(_message.Message):
-    __slots__ = ("queue", "consumers")
+    __slots__ = ("queue", "consumers", "storage")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueInfo
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerInfo]
-    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ...) -> None: ...
+    storage: StorageInfo
+    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)
