@@ -172,7 +172,9 @@ class Member:
             lambda group: self.replicas[group].raft,
             lambda group, state: self.replicas[group].references(state),
         )
-        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.healer = Healer(
+            log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
+        )
         self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
@@ -626,6 +628,11 @@ class Member:
         turn = group % len(peers) if peers else 0
         leader = self.replicas[group].raft.leader
         return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _needs(self, group: int, index: int) -> bool:
+        replica = self.replicas[group]
+        first = self.log.journal(group).first_index
+        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
 
     def _found_unreadable(self, group: int, index: int) -> None:
         self.healer.note(group, index, 0, "another member has asked for it")

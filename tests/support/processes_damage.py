@@ -197,7 +197,11 @@ class BitFlips:
     async def _while_stopped(self, number: int) -> None:
         """One bit of the victim's files, of each kind in turn; then it is started."""
         await asyncio.to_thread(self.cluster.stop, [self.victim])
-        place = self._place(KINDS[number % len(KINDS)])
+        kind = KINDS[number % len(KINDS)]
+        while (place := self._place(kind)) is None:  # it has begun a new log meanwhile
+            await asyncio.to_thread(self._restart)
+            await self._fill()
+            await asyncio.to_thread(self.cluster.stop, [self.victim])
         before = place.byte()
         place.flip()
         flipped = place.byte()
@@ -237,7 +241,8 @@ class BitFlips:
     def _restart(self) -> None:
         self.cluster.restart(self.victim, RESTART_LIMIT_S)
 
-    def _place(self, kind: str) -> Place:
+    def _place(self, kind: str) -> Place | None:
+        """Somewhere in a file of this kind, None if there is none."""
         chance = self.cluster.chance
         segments = self._segments()
         if kind == "node.json":
@@ -246,12 +251,14 @@ class BitFlips:
             return _anywhere(kind, self._log() / "MANIFEST", chance)
         if kind == "snapshot":
             found = sorted((self._log() / "snapshots").glob("*.snapshot"), key=lambda path: path.name)
-            assert found, "there is no snapshot"
+            if not found:
+                return None
             newest = [path for path in found if path.name.split("-")[:2] == found[-1].name.split("-")[:2]][-1]
             return _anywhere(kind, newest, chance)
         if kind == "segment header":
             return Place(kind, chance.choice(segments), chance.randrange(8 * HEADER_BLOCK))
-        assert len(segments) > 1, "no segment is sealed"
+        if len(segments) < 2:
+            return None
         if kind == "sealed segment":
             sealed = chance.choice(segments[:-1])
             return _in_record(kind, sealed, list(inspect(sealed)), chance)
