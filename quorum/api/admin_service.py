@@ -213,6 +213,10 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
             applied_index=replica.raft.applied_index,
             members=sorted(member.config.members),
             state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
+            healed=member.healer.healed.get(number, 0),
+            unreadable=member.healer.lost(number),
+            fetching=member.arrivals.missing(number),
+            quarantined=replica.raft.quarantine.is_on,
         )
     return response
 

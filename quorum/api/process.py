@@ -21,7 +21,9 @@ from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
+from quorum.node.identity import FILE as IDENTITY
 from quorum.node.identity import Founding, IdentityError, begin_boot
+from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
 from quorum.replication.connection import PeerNetwork
 
@@ -58,15 +60,17 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     except OSError as error:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
     disk = disk or Disk()
-    log = Log(
-        config.data_dir / "log",
-        disk.files,
+    log = open_log(
+        config.data_dir,
+        groups=config.queue_groups + 1,
+        has_begun=(config.data_dir / IDENTITY).exists(),
+        has_others=len(config.members) > 1,
+        files=disk.files,
         segment_bytes=disk.segment_bytes,
         recent_bytes=RECENT_BYTES,
         reserve_segments=RESERVE_SEGMENTS,
         free_limit_bytes=config.disk_free_limit_bytes,
     )
-    log.open()
     try:
         try:
             boot = _begin_boot(config, log, disk.files)
@@ -154,6 +158,8 @@ async def _watch(hub: Hub, server: Server) -> None:
             serving = ready
             await server.set_serving(ready)
         hub.check_leases()
+        if not ready and await hub.ask(Member.is_left_behind):
+            hub.leave("disk_full")
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

@@ -114,7 +114,9 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known."""
+    """leader is empty where none is known. The last four are of the answering node's own data: bodies that were damaged
+    or missing and are back, that it cannot read, that are still to come before a snapshot is put in place; and whether
+    it is quarantined."""
 
     group: int
     leader: str
@@ -122,6 +124,10 @@ class GroupInfo:
     commit_index: int
     applied_index: int
     members: tuple[str, ...]
+    healed: int = 0
+    unreadable: int = 0
+    fetching: int = 0
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +153,18 @@ class ClusterStatus:
                 for m in wire.members
             ),
             groups=tuple(
-                GroupInfo(g.group, g.leader, g.term, g.commit_index, g.applied_index, tuple(g.members))
+                GroupInfo(
+                    g.group,
+                    g.leader,
+                    g.term,
+                    g.commit_index,
+                    g.applied_index,
+                    tuple(g.members),
+                    g.healed,
+                    g.unreadable,
+                    g.fetching,
+                    g.quarantined,
+                )
                 for g in wire.groups
             ),
             resident_bytes=wire.resident_bytes,

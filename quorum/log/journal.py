@@ -162,6 +162,10 @@ class Journal:
         """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
         return self._snapshots.open()
 
+    def discard_snapshots(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        self._snapshots.discard(reason)
+
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
         """This snapshot could not be read to its end: it is not offered again."""
         self._snapshots.note_damaged(index, term, reason)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from fifo import checkpoint, snapshot
 from fifo.references import references
-from quorum.log import Log, Retained, SnapshotFile
+from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
 from quorum.log.record import extend_crc32c
+from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
 from quorum.replication.membership import unwrap_state
 from quorum.replication.transfer import SnapshotSource
@@ -36,7 +37,11 @@ class LogPages:
         return self._log.write_page(self._group, [data])
 
     def read(self, page: int) -> bytes:
-        return self._log.read_page(self._group, page)
+        """PageUnreadable if it is damaged, or not here."""
+        try:
+            return self._log.read_page(self._group, page)
+        except (EntryMissing, LogDamaged) as error:
+            raise PageUnreadable(self._group, page, str(error)) from error
 
 
 def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:

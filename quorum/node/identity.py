@@ -40,6 +40,28 @@ class Founding:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose a data directory is, and the boot number of the latest process on it."""
+
+    name: str
+    boot: int
+    founding: Founding
+
+
+def read_identity(directory: Path, files: Files) -> Identity | None:
+    """What the directory says of its owner; None if nobody has begun on it. IdentityError if it cannot be read."""
+    path = directory / FILE
+    if FILE not in files.list_directory(directory):
+        return None
+    try:
+        known = _decode(read_file(files, path))
+        founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
+        return Identity(str(known["name"]), int(known["boot"]), founding)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IdentityError(f"{path} cannot be read: {error!r}") from error
+
+
 def begin_boot(
     directory: Path, name: str, founding: Founding, wall_ms: int, files: Files | None = None
 ) -> int:
@@ -47,16 +69,12 @@ def begin_boot(
     files = files or RealFiles()
     path = directory / FILE
     boot = 0
-    if FILE in files.list_directory(directory):
-        try:
-            known = _decode(read_file(files, path))
-            owner, boot = str(known["name"]), int(known["boot"])
-            begun = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise IdentityError(f"{path} cannot be read: {error!r}") from error
-        if owner != name or begun.cluster != founding.cluster:
+    known = read_identity(directory, files)
+    if known is not None:
+        boot, begun = known.boot, known.founding
+        if known.name != name or begun.cluster != founding.cluster:
             raise IdentityError(
-                f"{directory} belongs to node {owner!r} of cluster {begun.cluster!r}, "
+                f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
                 f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
             )
         if begun != founding:

@@ -28,6 +28,11 @@ TIME_BYTES = 8
 """Group time stands before the machine's state in a snapshot."""
 
 
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
+
+
 class FieldSource:
     """Where a queue machine finds the columns of a stored batch again."""
 
@@ -42,6 +47,11 @@ class FieldSource:
         except (EntryMissing, LogDamaged) as error:
             raise BodyUnreadable(self._group, index, str(error)) from error
         return columns_of(Command(memoryview(body)[1:]).operation(operation))
+
+
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(TIME_BYTES) + machine.snapshot()
 
 
 @dataclass(slots=True)

@@ -186,7 +186,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "healed", "unreadable", "fetching", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,10 @@ class GroupInfo(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    FETCHING_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     group: int
     leader: str
     term: int
@@ -201,7 +205,11 @@ class GroupInfo(_message.Message):
     applied_index: int
     members: _containers.RepeatedScalarFieldContainer[str]
     state_hash: int
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ...) -> None: ...
+    healed: int
+    unreadable: int
+    fetching: int
+    quarantined: bool
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes")

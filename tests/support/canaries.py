@@ -21,7 +21,14 @@ from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp
 from quorum.log.writer import Writer
 from quorum.node.member import Member
-from quorum.replication.codec import AppendAnswer, AppendEntries, SnapshotAnswer, SnapshotChunk, Vote, VoteRequest
+from quorum.replication.codec import (
+    AppendAnswer,
+    AppendEntries,
+    SnapshotAnswer,
+    SnapshotChunk,
+    Vote,
+    VoteRequest,
+)
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from support.raft_ablations import NothingWaitsForTheDisk

@@ -16,7 +16,6 @@ from quorum.api.hub import Hub
 from quorum.api.process import _watch
 from quorum.api.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
-from quorum.log import Log
 from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
