@@ -176,9 +176,16 @@ class Hub:
             if groups & stream.consumed_groups():
                 stream.ended("node_down")
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str) -> None:
+        """Ends all sessions, the node's own apart, which goes on."""
         for stream in list(self._streams.values()):
-            stream.ended("stopping")
+            if stream is not self._own:
+                stream.ended(reason)
+
+    def refusal(self) -> str | None:
+        """Why this node opens no sessions now, None if it does."""
+        standing = self.member.membership.standing
+        return None if standing == "member" else standing
 
     # ---- questions
 
@@ -214,7 +221,7 @@ class Hub:
             await asyncio.wait({future}, timeout=NO_LEADER_POLL_S)
             if not future.done():
                 leader, me = await self.ask(
-                    lambda member: (member.replicas[group].raft.leader, member.config.name)
+                    lambda member: (member.replicas[group].raft.leader if member.me else None, member.config.name)
                 )
                 missed = missed + 1 if leader is None else 0
                 if missed >= NO_LEADER_POLLS and not future.done():

@@ -69,11 +69,27 @@ class MemberInfo:
     peer_address: str
     reachable: bool
     boot: int
+    id: str = ""
+    incarnation: str = ""
+    drained: bool = False
+
+    @classmethod
+    def of(cls, wire: Any) -> MemberInfo:
+        return cls(
+            wire.name,
+            wire.client_address,
+            wire.peer_address,
+            wire.reachable,
+            wire.boot,
+            wire.id,
+            wire.incarnation,
+            wire.drained,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known."""
+    """leader is empty where none is known. members vote, learners do not; settled: that is committed."""
 
     group: int
     leader: str
@@ -81,28 +97,42 @@ class GroupInfo:
     commit_index: int
     applied_index: int
     members: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
+    """standing: of the answering node, a word of admin.proto. own: that node as it would be added."""
+
     answering_node: str
     members: tuple[MemberInfo, ...]
     groups: tuple[GroupInfo, ...]
     resident_bytes: int
+    standing: str
+    own: MemberInfo
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
         return cls(
             answering_node=wire.answering_node,
-            members=tuple(
-                MemberInfo(m.name, m.client_address, m.peer_address, m.reachable, m.boot)
-                for m in wire.members
-            ),
+            members=tuple(map(MemberInfo.of, wire.members)),
             groups=tuple(
-                GroupInfo(g.group, g.leader, g.term, g.commit_index, g.applied_index, tuple(g.members))
+                GroupInfo(
+                    g.group,
+                    g.leader,
+                    g.term,
+                    g.commit_index,
+                    g.applied_index,
+                    tuple(g.members),
+                    tuple(g.learners),
+                    g.settled,
+                )
                 for g in wire.groups
             ),
             resident_bytes=wire.resident_bytes,
+            standing=wire.standing,
+            own=MemberInfo.of(wire.own),
         )
 
 

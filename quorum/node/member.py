@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random as random_module
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,7 +31,9 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.digests import Digests, decode_claim
+from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.membership import SYSTEM_GROUP, Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.replica import FieldSource, Replica
 from quorum.node.session_table import SessionTable
@@ -39,9 +41,8 @@ from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 
-SYSTEM_GROUP = 0
-
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
+KIND_MET, KIND_TRANSFER = 5, 6
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -62,12 +63,23 @@ class Network(Protocol):
 
     def flush(self) -> None: ...
 
-    def connected(self, peer: str) -> bool: ...
+    def links(self) -> Collection[str]:
+        """Who is connected now."""
+        ...
+
+    def incarnation_of(self, peer: str) -> bytes:
+        """Of a connected peer's data directory; zeros if it has none."""
+        ...
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """Who may connect from now on, and who is dialed where."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """members: the names of all, this one included; a member's number is its place in their sorted order, from 1."""
+    """name: this member's id. members: those that the cluster began with, or none at a node that joins it; their
+    numbers are their places in sorted order, from 1. Who is a member now the catalog says (node.membership)."""
 
     name: str
     members: tuple[str, ...]
@@ -78,6 +90,8 @@ class MemberConfig:
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
     apply_entries: int = APPLY_ENTRIES
+    addresses: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """founding member -> (peer, client), host:port each"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +114,19 @@ class Member:
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
         random: random_module.Random,
+        memory: Memory | None = None,
     ) -> None:
+        """memory: what this node knows beside its log; without one it asks nobody for incarnations."""
         self.config = config
         self.log = log
         self._network = network
         self._wall_ms = wall_ms
-        self.numbers = {name: number for number, name in enumerate(sorted(config.members), 1)}
-        self.names = {number: name for name, number in self.numbers.items()}
-        self.me = self.numbers[config.name]
-        self._peers = [name for name in sorted(config.members) if name != config.name]
+        self.membership = Membership(self, memory or Memory())
+        self.me = self.membership.roster.number(config.name)
+        """This node's number; 0 until it is a member."""
         self.leases = Leases(
             self.me,
-            tuple(self.numbers[name] for name in self._peers),
+            (),
             config.lease_ms,
             int(config.raft.leader_fallback_s * 1000),
         )
@@ -136,6 +151,7 @@ class Member:
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
+        self.membership.follow()
 
     @property
     def sessions(self) -> dict[int, Session]:
@@ -151,7 +167,10 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
+        """Whether this node can serve: it is a member that nobody drains, and every group has a leader that is known
+        here and lets this node deliver."""
+        if self.membership.standing != "member" or self.membership.is_leaving:
+            return False
         return all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
@@ -208,7 +227,9 @@ class Member:
             self._receive(frame)
         for item in inputs:
             self._take(item)
-        active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
+        active = []
+        if self.membership.memory.is_established:
+            active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
         for replica in active:
             replica.touched = False
             replica.raft.tick()
@@ -234,15 +255,21 @@ class Member:
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
+        if not self.membership.memory.is_established:
+            return min(self._next_heartbeat_ms, self._next_upkeep_ms)
         if any(replica.is_behind or replica.can_propose for replica in self.replicas.values()):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
         return min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
 
     def _follow_connections(self) -> None:
-        now = {peer for peer in self._peers if self._network.connected(peer)}
+        now = set(self._network.links())
         changed, self._connected = sorted(now ^ self._connected), now
         for peer in changed:
+            if peer in now:
+                remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
+                if remembered:
+                    self._network.send(peer, KIND_MET, [remembered.encode()])
             for replica in self.replicas.values():
                 replica.touched = True
                 if peer in now:
@@ -266,20 +293,30 @@ class Member:
         if frame.kind == KIND_RAFT:
             view = memoryview(frame.data)
             replica = self.replicas.get(_GROUP.unpack_from(view)[0])
-            if replica is not None:
+            if replica is not None and self.membership.memory.is_established:
                 replica.touched = True
                 replica.raft.receive(frame.peer, view[_GROUP.size :])
         elif frame.kind == KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
-            node = self.numbers[frame.peer]
+            node = self.membership.roster.number(frame.peer)
+            if not node:
+                return  # not a member, as far as known here: nobody waits for it
             self.leases.hear(node, beat.boot, self._now_ms)
             self._wall_offsets[node] = beat.wall_ms - self._now_ms
             self._answers_due.append((frame.peer, beat))
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
             self._leases_changed = True
-            self.leases.answered(self.numbers[frame.peer], HeartbeatAnswer.decode(frame.data))
+            node = self.membership.roster.number(frame.peer)
+            if node:
+                self.leases.answered(node, HeartbeatAnswer.decode(frame.data))
+        elif frame.kind == KIND_MET:
+            self.membership.vouched(frame.peer, bytes(frame.data).decode("ascii", "replace"))
+        elif frame.kind == KIND_TRANSFER:
+            view = memoryview(frame.data)
+            (group,) = _GROUP.unpack_from(view)
+            self._transfer(group, str(view[_GROUP.size :], "utf-8", "replace"), is_asked=True)
         elif frame.kind == KIND_DIGEST:
             group, index, running_hash = decode_claim(frame.data)
             claimed = self.replicas.get(group)
@@ -315,8 +352,43 @@ class Member:
             self._table.close(item.number, self._now_ms)
         elif isinstance(item, ev.AwaitQueue):
             self._awaited.append(item)
+        elif isinstance(item, ev.Transfer):
+            self._transfer(item.group, item.to, is_asked=False)
+        elif isinstance(item, ev.Leave):
+            self.membership.is_leaving = True
+            self._next_upkeep_ms = 0
         else:
             self._asked.append(item)
+
+    def _transfer(self, group: int, to: str, *, is_asked: bool) -> None:
+        """Hand over, or pass the wish on to the leader; a leader that is no longer one does nothing."""
+        replica = self.replicas.get(group)
+        if replica is None:
+            return
+        leader = replica.raft.leader
+        if replica.raft.is_leader:
+            replica.touched = True
+            self.membership.hand_over(replica, to)
+        elif leader is not None and not is_asked:
+            self._network.send(leader, KIND_TRANSFER, [_GROUP.pack(group), to.encode()])
+
+    # ---- members
+
+    def become(self, number: int) -> None:
+        """This node is the member with this number."""
+        self.me = self.leases.me = number
+        self._table.become(number)
+
+    def set_peers(self, peers: Sequence[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """These are the other members, and whom of them this node dials."""
+        self.leases.peers = tuple(self.membership.roster.number(peer) for peer in peers)
+        self._network.set_peers(peers, dials)
+
+    def _number(self, member: str | None) -> int:
+        return self.membership.roster.number(member)
+
+    def _voters(self, replica: Replica) -> list[int]:
+        return [self._number(voter) for voter in replica.raft.configuration.voters]
 
     def _tell(self, output: ev.Output) -> None:
         self._outputs.append(output)
@@ -324,6 +396,8 @@ class Member:
     def _link(self, group: int) -> str | None:
         """Where operations of a group go now: "" to this node itself, None if nowhere."""
         raft = self.replicas[group].raft
+        if not self.me:
+            return None
         if raft.is_leader:
             return ""
         return raft.leader if raft.leader in self._connected else None
@@ -379,7 +453,7 @@ class Member:
             if isinstance(replica.machine, GroupMachine):
                 claim = replica.digests.applied(index, replica.machine.running_hash)
                 if claim is not None and replica.raft.is_leader:
-                    for peer in self._peers:
+                    for peer in self.membership.peers:
                         self._network.send(peer, KIND_DIGEST, [claim])
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
@@ -424,15 +498,17 @@ class Member:
         if self._now_ms >= self._next_heartbeat_ms:
             self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
             beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms())
-            for peer in self._peers:
+            for peer in self.membership.peers:
                 self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.me, self.config.boot, self._now_ms)
         if not self._leases_changed:
             return
         self._leases_changed = False
         for number, replica in self.replicas.items():
-            leader = self.numbers.get(replica.raft.leader or "", 0)
-            granted = self.leases.held_until(number, leader, replica.raft.term)
+            if not self.me:
+                continue
+            leader = self._number(replica.raft.leader)
+            granted = self.leases.held_until(number, leader, replica.raft.term, self._voters(replica))
             if granted > max(self.lease_until.get(number, 0), self._now_ms):
                 self.lease_until[number] = granted
                 self._tell(ev.LeaseGranted(number, granted))
@@ -440,8 +516,9 @@ class Member:
     def _known_leader(self, replica: Replica) -> tuple[int, int]:
         """(leader, term) to be told to others: it grants them a lease if that leader is this node."""
         term = replica.raft.term
-        leader = self.numbers.get(replica.raft.leader or "", 0)
-        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms):
+        leader = self._number(replica.raft.leader)
+        voters = self._voters(replica)
+        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms, voters):
             leader = 0
         return leader, term
 
@@ -455,6 +532,8 @@ class Member:
 
     def _upkeep(self) -> None:
         self.log.mark_if_quiet(self._now_ms)
+        self.membership.follow()
+        self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
@@ -517,3 +596,7 @@ class Member:
         for item in self._asked:
             self._tell(ev.Told(item.token, item.question(self)))
         self._asked.clear()
+
+
+def _hex(incarnation: bytes) -> str:
+    return incarnation.hex() if any(incarnation) else ""

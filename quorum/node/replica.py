@@ -70,7 +70,12 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
-        return bool(self.pending) and self.in_flight_bytes < IN_FLIGHT_BYTES and self.leads
+        return (
+            bool(self.pending)
+            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
+        )
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""

@@ -47,10 +47,6 @@ class HandshakeError(ReplicationError):
     """The other end is not who it should be."""
 
 
-class ForgottenError(HandshakeError):
-    """The other end was met with another data directory. It is answered, so that it hears of it too."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hello:
     """What one end says of itself."""
@@ -126,10 +122,11 @@ class Identity:
         return found
 
     def check_known(self, hello: Hello) -> None:
-        """ForgottenError if the sender has another data directory than it had."""
+        """HandshakeError if the sender has another data directory than it had. To be called when the sender was sent
+        a hello, so that it hears of it too."""
         known = self._known(hello.sender)
         if UNKNOWN not in (known, hello.incarnation) and known != hello.incarnation:
-            raise ForgottenError(
+            raise HandshakeError(
                 f"{hello.sender!r} has come back with another data directory; what it promised is forgotten. It must not "
                 f"go on under its old name: let it join anew and replace the old member (quorum cluster replace)"
             )
