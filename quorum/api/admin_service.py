@@ -16,7 +16,8 @@ from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
-from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
 

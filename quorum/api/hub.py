@@ -26,7 +26,8 @@ from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
-from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
 
 T = TypeVar("T")
 
@@ -221,7 +222,10 @@ class Hub:
             await asyncio.wait({future}, timeout=NO_LEADER_POLL_S)
             if not future.done():
                 leader, me = await self.ask(
-                    lambda member: (member.replicas[group].raft.leader if member.me else None, member.config.name)
+                    lambda member: (
+                        member.replicas[group].raft.leader if member.me else None,
+                        member.config.name,
+                    )
                 )
                 missed = missed + 1 if leader is None else 0
                 if missed >= NO_LEADER_POLLS and not future.done():

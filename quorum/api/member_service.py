@@ -14,7 +14,8 @@ from quorum.api.hub import Hub
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.config import NodeConfig
 from quorum.node import events as ev
-from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 
 TRANSFER_LIMIT_S = 3.0
@@ -111,14 +112,17 @@ class MemberService:
                 return
             await asyncio.sleep(TRANSFER_POLL_S)
         raise status.unavailable(
-            "not_transferred", f"group {group} was not handed over to {name!r}; its leader goes on, or is unknown"
+            "not_transferred",
+            f"group {group} was not handed over to {name!r}; its leader goes on, or is unknown",
         )
 
 
 def _target(member: Member, group: int, name: str) -> str:
     """The id of the member to hand over to. Raises StatusError where that cannot be."""
     if group not in member.replicas:
-        raise status.invalid("bad_argument", f"there is no group {group}; there are 0..{len(member.replicas) - 1}")
+        raise status.invalid(
+            "bad_argument", f"there is no group {group}; there are 0..{len(member.replicas) - 1}"
+        )
     found = member.catalog.members.named(name)
     if found is None:
         raise status.invalid("bad_argument", f"there is no member {name!r}")
@@ -138,7 +142,7 @@ def plan(member: Member) -> dict[int, str]:
         if not each.is_drained and member.is_reachable(each.id)
     }
     leaders = {number: replica.raft.leader for number, replica in member.replicas.items()}
-    led = Counter({each: 0 for each in able})
+    led = Counter(dict.fromkeys(able, 0))
     led.update(leader for leader in leaders.values() if leader in able)
     moves: dict[int, str] = {}
     for number, leader in leaders.items():

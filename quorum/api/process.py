@@ -17,9 +17,9 @@ from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import Log
+from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
-from quorum.node import events as ev
 from quorum.node.identity import Founding, IdentityError, Life, begin_life
 from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
@@ -78,10 +78,15 @@ async def _serve(config: NodeConfig, log: Log, life: Life) -> int:
     network = PeerNetwork(
         life.id,
         life.boot,
-        {(life.id if name == config.name else name): _host_port(each.peer) for name, each in config.members.items()},
+        {
+            (life.id if name == config.name else name): _host_port(each.peer)
+            for name, each in config.members.items()
+        },
         config.read_secret(),
         f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
-        founding="" if config.join else str(founding),  # founding members that differ in it do not speak to each other
+        founding=""
+        if config.join
+        else str(founding),  # founding members that differ in it do not speak to each other
         incarnation=bytes.fromhex(memory.incarnation),
         known=known,
     )
@@ -92,10 +97,18 @@ async def _serve(config: NodeConfig, log: Log, life: Life) -> int:
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
-        addresses={} if config.join else {name: (each.peer, each.client) for name, each in config.members.items()},
+        addresses={}
+        if config.join
+        else {name: (each.peer, each.client) for name, each in config.members.items()},
     )
     member = Member(
-        member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom(), memory
+        member_config,
+        log,
+        network,
+        boottime_s,
+        lambda: int(time.time() * 1000),
+        random.SystemRandom(),
+        memory,
     )
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
@@ -110,7 +123,9 @@ async def _serve(config: NodeConfig, log: Log, life: Life) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    logger.info("started", clients=config.client_address, peers=config.members[config.name].peer, boot=life.boot)
+    logger.info(
+        "started", clients=config.client_address, peers=config.members[config.name].peer, boot=life.boot
+    )
     watching = asyncio.create_task(_watch(hub, server))
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)

@@ -49,7 +49,10 @@ _ENDED = {
     "drained": (code_pb2.UNAVAILABLE, "this node is drained; open the session at another one"),
     "waiting": (code_pb2.UNAVAILABLE, "this node is no member yet; open the session at another one"),
     "removed": (code_pb2.UNAVAILABLE, "this node is no member any more; open the session at another one"),
-    "meeting": (code_pb2.UNAVAILABLE, "the cluster's members have not met yet; open the session at another one"),
+    "meeting": (
+        code_pb2.UNAVAILABLE,
+        "the cluster's members have not met yet; open the session at another one",
+    ),
 }
 
 

@@ -47,7 +47,8 @@ class CatalogMember:
 def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]:
     """What a cluster begins with: numbers from 1 in the order of names. addresses: name -> (peer, client)."""
     return tuple(
-        CatalogMember(number, name, name, *addresses[name]) for number, name in enumerate(sorted(addresses), 1)
+        CatalogMember(number, name, name, *addresses[name])
+        for number, name in enumerate(sorted(addresses), 1)
     )
 
 
@@ -190,7 +191,9 @@ class Members:
             return Refused("limit", f"there are {len(self.by_id)} members; at most {MAX_MEMBERS} are allowed")
         for each in self.by_id.values():
             if each is not known and {command.peer, command.client} & {each.peer, each.client}:
-                return Refused("bad_argument", f"member {each.name!r} has the address {command.peer} or {command.client}")
+                return Refused(
+                    "bad_argument", f"member {each.name!r} has the address {command.peer} or {command.client}"
+                )
         if known is not None:
             self._drop(known)
         self.by_id[command.id] = CatalogMember(

@@ -339,7 +339,10 @@ class Client:
         `cluster_status` shows how far they are."""
         request = admin_pb2.AddMemberRequest(replace=replace)
         request.member.id, request.member.name = member.id, member.name
-        request.member.client_address, request.member.peer_address = member.client_address, member.peer_address
+        request.member.client_address, request.member.peer_address = (
+            member.client_address,
+            member.peer_address,
+        )
         request.member.incarnation = member.incarnation
         response = await self._admin("AddMember", request, timeout_ms)
         return bool(response.added)
@@ -354,7 +357,9 @@ class Client:
 
     async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
         """Returns when this member leads the group."""
-        await self._admin("TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms)
+        await self._admin(
+            "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
+        )
 
     async def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
         """Spreads leaders evenly; the groups that have moved, with their leaders."""

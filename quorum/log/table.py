@@ -130,7 +130,8 @@ class GroupTable:
     def indices_of_length(self, length: int) -> list[int]:
         """Entries of the view with bodies of this many bytes; one pass over an array, without Python per entry."""
         span = self.spans[-1]
-        lengths, at, found = span.lengths, self.first_index - span.first, []
+        lengths, at = span.lengths, self.first_index - span.first
+        found: list[int] = []
         while True:
             try:
                 at = lengths.index(length, at)

@@ -52,7 +52,7 @@ class Founding:
 
 @dataclass(slots=True)
 class Memory:
-    """What a node knows of itself and others beside its log. Changed on the Raft thread, and `save`d before it counts."""
+    """What a node knows of itself and others beside its log. Changed on the Raft thread; `save`d before it counts."""
 
     incarnation: str = ""
     """hex; empty where nobody asks for it (tests)"""

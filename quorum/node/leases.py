@@ -5,7 +5,8 @@ term. Times are of the sender's own clock, which the answer echoes; it must coun
 
 *Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
 that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
-majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut off loses its own lease.
+majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut
+off loses its own lease.
 
 *Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
 before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer
@@ -103,7 +104,11 @@ class Leases:
         if leader == self.me:
             others = [voter for voter in voters if voter not in (0, self.me)]
             sent = sorted(
-                (at for at, named, in_term in self._answers_for(group, others) if (named, in_term) == (leader, term)),
+                (
+                    at
+                    for at, named, in_term in self._answers_for(group, others)
+                    if (named, in_term) == (leader, term)
+                ),
                 reverse=True,
             )
             needed = len(voters) // 2  # of the others, for a majority with this node

@@ -33,9 +33,9 @@ from quorum.node import events as ev
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
-from quorum.node.membership import SYSTEM_GROUP, Membership
+from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.replica import SYSTEM_GROUP, FieldSource, Replica
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError

@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import FoundCluster, MeetMember, founders
 from quorum.node.identity import Memory
-from quorum.node.replica import Replica
+from quorum.node.replica import SYSTEM_GROUP, Replica
 from quorum.node.roster import Roster
 from quorum.replication.membership import Configuration
 
 if TYPE_CHECKING:
     from quorum.node.member import Member
 
-SYSTEM_GROUP = 0
 STANDINGS = {
-    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it join "
-    "(join = true) and replace the old member (quorum cluster replace)",
+    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
+    "join (join = true) and replace the old member (quorum cluster replace)",
     "waiting": "quorum cluster add, or replace, with this node's client address makes it a member",
     "removed": "it was removed; it may join again with an emptied data directory",
     "drained": "quorum cluster undrain lets it work again",
@@ -77,7 +76,11 @@ class Membership:
     def follow(self) -> None:
         """Goes by what the catalog and the groups' configurations say now."""
         replicas = self._member.replicas.values()
-        seen = (self.catalog.members.by_id, *(replica.raft.configuration for replica in replicas), self.is_leaving)
+        seen = (
+            self.catalog.members.by_id,
+            *(replica.raft.configuration for replica in replicas),
+            self.is_leaving,
+        )
         if seen == self._looked_at:
             return
         # a copy: the machine's own is changed in place
@@ -177,7 +180,9 @@ class Membership:
         """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
         stay answer, and the system group comes last."""
         raft = replica.raft
-        if any(self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id):
+        if any(
+            self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
+        ):
             return False
         if not left.voters or not raft.has_majority_of(left.voters):
             return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fifo import commands as c
 from fifo.group import GroupMachine
+from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.digests import Digests
@@ -14,6 +15,7 @@ from quorum.node.group_time import GroupClock
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
+SYSTEM_GROUP = 0
 MACHINE_VERSION = 1
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
@@ -89,7 +91,7 @@ class Replica:
         self.wake_pending = False
         self.down_proposed_ms.clear()
 
-    def own(self, command: c.Command) -> None:
+    def own(self, command: c.Command | CatalogCommand) -> None:
         """A leader's own, unnumbered operation."""
         self.pending.append(encode(command, None))
 

@@ -1,9 +1,10 @@
 """The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
 
 One of the two dials, the other listens: among the members given at the start the one with the greater name dials,
-later `set_peers` says. A node without peers takes whoever knows the secret: it waits to be made a member. A connection is a handshake (handshake.py), then frames
-(wire.py). Kind PING is the network's own: a link that is quiet is kept alive and known to be alive, so that the first
-vote request after a long calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
+later `set_peers` says. A node without peers takes whoever knows the secret: it waits to be made a member. A connection
+is a handshake (handshake.py), then frames (wire.py). Kind PING is the network's own: a link that is quiet is kept alive
+and known to be alive, so that the first vote request after a long calm finds it open; a link that brings nothing for
+IDLE_LIMIT_S is given up.
 
 Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
 and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers

@@ -600,7 +600,9 @@ class Group:
         try:
             configuration, state = unwrap_state(data)
         except WireError as error:
-            raise ReplicationFailed(f"group {self.group} was sent a snapshot that is none: {error}") from error
+            raise ReplicationFailed(
+                f"group {self.group} was sent a snapshot that is none: {error}"
+            ) from error
         self._view.install_snapshot(index, term, data, self._guard.commit_index, configuration)
         self._engine._SyncObj__raftCommitIndex = index
         self._engine._SyncObj__raftLastApplied = index
@@ -777,7 +779,11 @@ class Group:
 
     def _on_append_answer(self, peer: str, m: codec.AppendAnswer) -> None:
         guard = self._guard
-        if peer not in self._peers or not guard.answers_this_office(m) or m.next_index > self._view.last_index + 1:
+        if (
+            peer not in self._peers
+            or not guard.answers_this_office(m)
+            or m.next_index > self._view.last_index + 1
+        ):
             return
         guard.answered[peer] = max(m.seq, guard.answered.get(peer, 0))
         node = self._peers[peer]

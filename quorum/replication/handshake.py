@@ -115,9 +115,9 @@ class Identity:
         found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce)
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
-                f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or lost, "
-                f"this node must not go on under its old name: let it join anew (join = true) and replace the old "
-                f"member (quorum cluster replace)"
+                f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or "
+                "lost, this node must not go on under its old name: let it join anew (join = true) and replace the "
+                "old member (quorum cluster replace)"
             )
         return found
 
@@ -127,8 +127,8 @@ class Identity:
         known = self._known(hello.sender)
         if UNKNOWN not in (known, hello.incarnation) and known != hello.incarnation:
             raise HandshakeError(
-                f"{hello.sender!r} has come back with another data directory; what it promised is forgotten. It must not "
-                f"go on under its old name: let it join anew and replace the old member (quorum cluster replace)"
+                f"{hello.sender!r} has come back with another data directory; what it promised is forgotten. It must "
+                "not go on under its old name: let it join anew and replace the old member (quorum cluster replace)"
             )
 
     def prove(self, role: bytes, dialed: bytes, listened: bytes) -> bytes:

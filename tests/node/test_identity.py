@@ -80,5 +80,5 @@ def test_who_joins_has_an_id_of_its_directory(tmp_path: Path) -> None:
     life = begin_life(tmp_path, "d", replace(FOUNDING, members=()), 1)
     assert life.id == f"d~{life.memory.incarnation[:12]}"
     assert life.memory.is_established
-    with pytest.raises(IdentityError, match="began as .* joining; it cannot go on as"):
+    with pytest.raises(IdentityError, match=r"began as .* joining; it cannot go on as"):
         begin_life(tmp_path, "d", FOUNDING, 1)

@@ -138,7 +138,9 @@ class Cluster:
 
     def administer(self, command: CatalogCommand, at: str | None = None) -> Reply | None:
         """A command to the catalog, through a session of its own at some member."""
-        name = at or next(name for name in self.names if name in self.members and self.members[name].is_ready())
+        name = at or next(
+            name for name in self.names if name in self.members and self.members[name].is_ready()
+        )
         return Session(self, name).call(SYSTEM_GROUP, command)
 
     def crash(self, name: str, power: bool = True) -> None:
