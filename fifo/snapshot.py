@@ -44,8 +44,8 @@ def sections(group: GroupMachine) -> Iterator[bytearray]:
             yield _block(machine.blocks.get(number))
 
 
-def decode(data: bytes, group: GroupMachine) -> None:
-    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+def open_sections(data: bytes | memoryview) -> Reader:
+    """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
     reader = Reader(data)
     if bytes(reader.data[: len(MAGIC)]) != MAGIC:
         raise ValueError("reading a snapshot of a group: it does not begin like one")
@@ -53,12 +53,18 @@ def decode(data: bytes, group: GroupMachine) -> None:
     found = reader.number()
     if found != FORMAT:
         raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMAT}")
+    return reader
+
+
+def decode(data: bytes, group: GroupMachine) -> None:
+    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+    reader = open_sections(data)
     queue_count = _read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
         machine, block_count = _read_queue_head(Reader(reader.blob()), group)
         group.queues[machine.queue] = machine
         for _ in range(block_count):
-            _add_block(machine, _read_block(Reader(reader.blob())))
+            _add_block(machine, read_block(Reader(reader.blob())))
         group.note_expiry(machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
@@ -295,7 +301,8 @@ def _block(block: Block) -> bytearray:
     return out.data
 
 
-def _read_block(reader: Reader) -> Block:
+def read_block(reader: Reader) -> Block:
+    """One block's section."""
     block = Block(reader.number())
     block.ready = reader.bits()
     block.held = reader.bits()

@@ -136,6 +136,13 @@ class NodeConfig(BaseSettings):
         256 * MIB, ge=MIB, description="unconfirmed bytes of all sessions of this node"
     )
 
+    disk_free_limit_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="with less room than this on a member's disk, beside what its log has put by (195 MiB), publishes "
+        "are refused by all members",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> NodeConfig:
         if self.name not in self.members:

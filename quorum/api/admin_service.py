@@ -16,6 +16,7 @@ from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
+from quorum.log.record import crc32c
 from quorum.node.member import Member
 from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
@@ -112,7 +113,7 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = await self._hub.ask(_cluster_status)
+        response = await self._hub.ask(lambda member: _cluster_status(member, request.with_state_hash))
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name
         response.own.client_address, response.own.peer_address = own.client, own.peer
@@ -185,13 +186,13 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     return response
 
 
-def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
+def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusResponse:
     membership = member.membership
     roster = membership.roster
     response = pb.ClusterStatusResponse(standing=membership.standing)
     response.own.id, response.own.incarnation = member.config.name, membership.memory.incarnation
     for each in sorted(roster.by_id.values(), key=lambda each: each.name):
-        response.members.add(
+        info = response.members.add(
             name=each.name,
             client_address=each.client,
             peer_address=each.peer,
@@ -201,6 +202,18 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             incarnation=each.incarnation,
             drained=each.is_drained,
         )
+        disk = member.disk_watch.disks.state(each.number, member.now_ms)
+        if disk is not None:
+            info.disk.CopyFrom(
+                pb.Disk(
+                    free_bytes=disk.free_bytes,
+                    limit_bytes=disk.limit_bytes,
+                    low=disk.is_low,
+                    full=disk.is_full,
+                    slow=disk.is_slow,
+                    sync_p99_us=disk.sync_p99_us,
+                )
+            )
     for number, replica in member.replicas.items():
         configuration = replica.raft.configuration
         response.groups.add(
@@ -212,6 +225,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             members=roster.names_of(configuration.voters),
             learners=roster.names_of(configuration.learners),
             settled=replica.raft.is_settled,
+            state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
         )
     return response
 

@@ -27,7 +27,7 @@ from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
-    from quorum.client.records import ClusterStatus
+    from quorum.client.records import ClusterStatus, DiskInfo
 
 app = typer.Typer(
     help="A cluster's members; and a local cluster of processes, for development.", no_args_is_help=True
@@ -219,6 +219,18 @@ def _plain(seen: ClusterStatus) -> dict[str, object]:
     return asdict(seen)
 
 
+def _disk(disk: DiskInfo | None) -> tuple[str, str]:
+    """Room and sync time, for people."""
+    if disk is None:
+        return "?", "?"
+    free, sync = f"{disk.free_bytes / 1e9:.1f} GB free", f"{disk.sync_p99_us / 1000:.1f} ms"
+    if disk.full:
+        free = f"[red]FULL[/red], {free}"
+    elif disk.low:
+        free = f"[red]LOW[/red], {free}: publishes are refused"
+    return free, f"[red]{sync}, slow[/red]" if disk.slow else sync
+
+
 def _tables(seen: ClusterStatus) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -226,12 +238,21 @@ def _tables(seen: ClusterStatus) -> None:
     console = Console()
     standing = "" if seen.standing in ("", "member") else f" ({seen.standing})"
     table = Table(
-        "member", "clients", "peers", "reachable", "boot", title=f"as {seen.answering_node}{standing} sees it"
+        "member",
+        "clients",
+        "peers",
+        "reachable",
+        "boot",
+        "disk",
+        "sync p99",
+        title=f"as {seen.answering_node}{standing} sees it",
     )
     for each in seen.members:
         reachable = "yes" if each.reachable else "[red]no[/red]"
         reachable += ", drained" if each.drained else ""
-        table.add_row(each.name, each.client_address, each.peer_address, reachable, str(each.boot))
+        disk, sync = _disk(each.disk)
+        addresses = (each.client_address, each.peer_address)
+        table.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
     console.print(table)
     groups = Table("group", "leader", "term", "committed", "applied", "members")
     for group in seen.groups:

@@ -63,12 +63,27 @@ class QueueDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskInfo:
+    """What a member says of its disk. low: publishes are refused; full: its log takes nothing; slow: others should
+    lead."""
+
+    free_bytes: int
+    limit_bytes: int
+    low: bool
+    full: bool
+    slow: bool
+    sync_p99_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberInfo:
     name: str
     client_address: str
     peer_address: str
     reachable: bool
     boot: int
+    disk: DiskInfo | None = None
+    """None if nothing was heard of it lately"""
     id: str = ""
     incarnation: str = ""
     drained: bool = False
@@ -81,6 +96,7 @@ class MemberInfo:
             wire.peer_address,
             wire.reachable,
             wire.boot,
+            _disk(wire.disk) if wire.HasField("disk") else None,
             wire.id,
             wire.incarnation,
             wire.drained,
@@ -134,6 +150,10 @@ class ClusterStatus:
             standing=wire.standing,
             own=MemberInfo.of(wire.own),
         )
+
+
+def _disk(wire: Any) -> DiskInfo:
+    return DiskInfo(wire.free_bytes, wire.limit_bytes, wire.low, wire.full, wire.slow, wire.sync_p99_us)
 
 
 @dataclass(frozen=True, slots=True)

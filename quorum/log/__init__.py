@@ -18,11 +18,14 @@ from quorum.log.errors import (
 from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
-from quorum.log.log import Log
+from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
-from quorum.log.writer import LogStats
+from quorum.log.references import Retained
+from quorum.log.reserve import RESERVE_SEGMENTS
+from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
+    "RESERVE_SEGMENTS",
     "Damage",
     "DiskFull",
     "EntryMissing",
@@ -39,8 +42,11 @@ __all__ = [
     "LogLocked",
     "LogStats",
     "LogUnknown",
+    "LogUsage",
     "RealFiles",
     "RecordInfo",
     "RecordKind",
+    "Retained",
+    "Space",
     "inspect",
 ]

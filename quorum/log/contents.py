@@ -4,7 +4,7 @@ alike."""
 from __future__ import annotations
 
 from quorum.log.record import RecordKind
-from quorum.log.table import GroupTable
+from quorum.log.table import Body, GroupTable
 
 MAX_GROUP = (1 << 32) - 1
 
@@ -61,6 +61,11 @@ class Contents:
             table.check_compact(index, term)
         elif kind == RecordKind.RESET:
             table.check_reset(index, int.from_bytes(body, "little"))
+        elif kind == RecordKind.COPY:
+            table.check_copy(index, term, len(body))
+        elif kind == RecordKind.PAGE:
+            if term or index:
+                raise ValueError("a page has neither term nor index")
         else:
             raise ValueError(f"there is no record kind {kind}")
         return table
@@ -80,3 +85,7 @@ class Contents:
             table.compact(index)
         elif kind == RecordKind.RESET:
             table.reset(index, term, int.from_bytes(body, "little"))
+        elif kind == RecordKind.COPY:
+            table.copies[index] = Body(lsn, place, len(body), term)
+        elif kind == RecordKind.PAGE:
+            table.pages[lsn] = Body(lsn, place, len(body), 0)

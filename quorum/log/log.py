@@ -8,20 +8,24 @@ work, and hold the segment they read from until they are done.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock as ThreadLock
 
 from quorum.log.contents import Contents
-from quorum.log.errors import EntryMissing, LogClosed, LogFull, LogLocked
+from quorum.log.errors import EntryMissing, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.journal import Journal
-from quorum.log.reader import RecentBodies, read_body, read_slice
+from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice, read_term
 from quorum.log.record import MAX_BODY_BYTES, RecordKind
 from quorum.log.recovery import PLACE_SHIFT, recover
+from quorum.log.references import Retained, Retention
+from quorum.log.reserve import Reserve
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES, Segment
-from quorum.log.table import Span
-from quorum.log.writer import LogStats, Writer, failure_of
+from quorum.log.table import Body
+from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
 
 QUIET_MS = 10
 """A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
@@ -29,7 +33,18 @@ end."""
 
 LOCK = "LOCK"
 
+_WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
 _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk. free_bytes is beside the reserve; is_low: below the limit, or the reserve is not whole."""
+
+    free_bytes: int
+    limit_bytes: int
+    reserve_bytes: int
+    is_low: bool
 
 
 class Log:
@@ -42,8 +57,11 @@ class Log:
         *,
         segment_bytes: int = 64 << 20,
         recent_bytes: int = 16 << 20,
+        reserve_segments: int = 0,
+        free_limit_bytes: int = 0,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """reserve_segments: how many segments are put by for a full disk; a member has RESERVE_SEGMENTS."""
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
                 f"a segment has {HEADER_BLOCK + 1} to {MAX_SEGMENT_BYTES} bytes, not {segment_bytes}"
@@ -52,14 +70,23 @@ class Log:
         self.files: Files = RealFiles() if files is None else files
         self._segment_bytes = segment_bytes
         self._recent_bytes = recent_bytes
+        self._free_limit_bytes = free_limit_bytes
         self._random_bytes = random_bytes
+        self._reserve: Reserve | None = None
+        if reserve_segments:
+            self._reserve = Reserve(
+                self.files, directory, segments=reserve_segments, segment_bytes=segment_bytes
+            )
         self._mutex = ThreadLock()
         self._hold: Lock | None = None
         self._writer: Writer | None = None
         self._segments: dict[int, Segment] = {}
         self._contents = Contents()
         self._recent = RecentBodies(recent_bytes)
+        self._verified = VerifiedPlaces()
         self._journals: dict[int, Journal] = {}
+        self._retentions: dict[int, Retention] = {}
+        self._opened_lsn = 0
         self._marked_lsn = 0
         self._quiet_lsn = 0
         self._quiet_since_ms = 0
@@ -82,6 +109,8 @@ class Log:
             raise LogLocked(f"another process uses {self.directory}") from None
         try:
             found = recover(self.files, self.directory, self._segment_bytes, self._random_bytes)
+            if self._reserve is not None:
+                self._reserve.open()
         except BaseException as error:
             self._hold.release()
             self._hold = None
@@ -91,7 +120,10 @@ class Log:
         self._contents = found.contents
         self._segments = {segment.number: segment for segment in found.segments}
         self._recent = RecentBodies(self._recent_bytes)
+        self._verified = VerifiedPlaces()
         self._journals = {}
+        self._retentions = {}
+        self._opened_lsn = found.last_lsn
         self.cut_records = found.cut_records
         self._writer = Writer(
             self.files,
@@ -99,6 +131,7 @@ class Log:
             found,
             segment_bytes=self._segment_bytes,
             random_bytes=self._random_bytes,
+            reserve=self._reserve,
         )
         self._marked_lsn = self._quiet_lsn = found.last_lsn
         if found.last_lsn:
@@ -139,15 +172,45 @@ class Log:
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {len(body)}")
         table = self._contents.check(kind, group, term, index, body)
-        if writer.needs_roll(len(body)):
+        if writer.needs_roll(len(body), is_small=is_small(kind, body)):
             self._add_segment(writer.roll(len(body)))
         with self._mutex:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
             place = writer.active.number << PLACE_SHIFT | offset
             self._contents.fold(table, body, kind=kind, lsn=lsn, term=term, index=index, place=place)
-            if kind == RecordKind.ENTRY:
+            if kind in _WITH_BODY:
                 self._recent.add(lsn, body, writer.written_lsn)
         return lsn
+
+    def write_page(self, group: int, parts: Sequence[bytes | memoryview]) -> int:
+        """Put a piece of the group's state into the log; its name, which is its LSN. As `append`."""
+        return self.append(RecordKind.PAGE, group, 0, 0, parts)
+
+    def put_copy(self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]) -> int:
+        """Put the body of a committed entry, as another member sent it, in the place of the one here; its LSN.
+
+        No journal changes by that. As `append`; ValueError too if the entry here has another length.
+        """
+        return self.append(RecordKind.COPY, group, term, index, parts)
+
+    def retain(self, group: int, kept: Sequence[Retained]) -> None:
+        """Say what the group's snapshots that count refer to: it replaces what was told before.
+
+        Everything at or below the oldest of them that none refers to, and the journal's view has not, is garbage
+        from here on. So the snapshots must be durable, and one is begun only after the one before it was told.
+        """
+        last = self._open_writer().last_lsn
+        with self._mutex:
+            retention = self._retentions.get(group)
+            if retention is None:
+                retention = self._retentions[group] = Retention(self._opened_lsn)
+            retention.tell(kept, last)
+
+    def usage(self) -> LogUsage:
+        """What the log takes on the disk."""
+        writer = self._open_writer()
+        with self._mutex:
+            return LogUsage(writer.used_bytes, writer.used_bytes, 0, len(self._segments))
 
     def sync(self) -> int:
         """Write and sync everything appended, of all groups, at once; the synced LSN. LogFailed is final."""
@@ -193,9 +256,61 @@ class Log:
         """What made the log refuse everything, if anything did."""
         return self._open_writer().failure
 
+    def fail(self, error: OSError, doing: str) -> LogFailed:
+        """Note that the disk has failed beside the segments: the log takes nothing more. The failure, to be raised."""
+        writer = self._open_writer()
+        writer.failure = writer.failure or failure_of(error, doing)
+        return writer.failure
+
+    # ---- room
+
     def free_bytes(self) -> int:
-        """Room left on the disk, beyond what the active segment has allocated."""
+        """Room left on the disk, beyond what the active segment and the reserve have allocated."""
         return self.files.free_bytes(self.directory)
+
+    def space(self) -> Space:
+        """Room left, and whether that is little. LogFailed if the disk does not say."""
+        try:
+            free = self.free_bytes()
+        except OSError as error:
+            raise self.fail(error, "ask for the room on the disk") from error
+        reserve = self._reserve
+        is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
+        return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
+
+    def make_room(self, length: int, count: int = 1) -> bool:
+        """Whether so many records, with bodies of this length together, will find room, so that none of them raises
+        LogFull. Goes on in a new segment if that is needed."""
+        writer = self._open_writer()
+        writer.check()
+        return not writer.needs_roll(length, count=count) or self._roll(length, count)
+
+    def make_small_room(self) -> bool:
+        """The same for what a group has to write to take part at all: terms, votes, cuts. It is kept in each segment;
+        False means that it is nearly used up."""
+        writer = self._open_writer()
+        writer.check()
+        return not writer.small_room_is_short or self._roll(0, 1)
+
+    def refill_reserve(self) -> bool:
+        """Put by a part of what was used of the reserve, if there is room again. To be called now and then; True if
+        it did."""
+        self._open_writer().check()
+        try:
+            return self._reserve is not None and self._reserve.refill()
+        except OSError as error:
+            raise self.fail(error, "put by a reserve") from error
+
+    def release_reserve(self) -> bool:
+        """Give a part of the reserve back to the disk, for what is no record; False if nothing is left."""
+        return self._reserve is not None and self._reserve.release()
+
+    def _roll(self, length: int, count: int) -> bool:
+        try:
+            self._add_segment(self._open_writer().roll(length, count=count))
+        except LogFull:
+            return False
+        return True
 
     # ---- groups
 
@@ -216,33 +331,74 @@ class Log:
 
     def read(self, group: int, index: int) -> bytes:
         """The body of an entry, checked. EntryMissing, LogDamaged."""
-        span, at, lsn, length, body, segment, offset = self._find(group, index)
-        if body is not None:
+        found, body, segment = self._find(group, index)
+        if segment is None:
             return body
-        assert segment is not None
-        try:
-            body = read_body(segment, offset, lsn=lsn, group=group, index=index, length=length)
-        finally:
-            self._let_go(segment)
-        self._remember(span, at, lsn)
-        return body
+        return self._read_whole(segment, found, group, index)
+
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        if segment is not None:
+            if found.term:
+                return found.term, self._read_whole(segment, found, group, index)
+            try:
+                term = read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+            except BaseException:
+                self._let_go(segment)
+                raise
+            return term, self._read_whole(segment, found, group, index)
+        return found.term or self._term_on_disk(found), body
 
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        span, at, lsn, whole, body, segment, place = self._find(group, index)
-        try:
-            if offset < 0 or length < 0 or offset + length > whole:
-                raise ValueError(f"entry {index} has {whole} bytes, not {offset}..{offset + length}")
-            if body is None:
-                assert segment is not None
-                if span.is_verified(at):
-                    return read_slice(segment, place, lsn, offset, length)
-                body = read_body(segment, place, lsn=lsn, group=group, index=index, length=whole)
-                self._remember(span, at, lsn)
-        finally:
+        found, body, segment = self._find(group, index)
+        if offset < 0 or length < 0 or offset + length > found.length:
             if segment is not None:
                 self._let_go(segment)
-        return body[offset : offset + length]
+            raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
+        if segment is None:
+            return body[offset : offset + length]
+        with self._mutex:
+            is_verified = found.place in self._verified
+        if not is_verified:
+            return self._read_whole(segment, found, group, index)[offset : offset + length]
+        try:
+            return read_slice(segment, found.place & _OFFSET_MASK, found.lsn, offset, length)
+        finally:
+            self._let_go(segment)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's bytes, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, page, is_page=True)
+        if segment is None:
+            return body
+        return self._read_whole(segment, found, group, 0)
+
+    def has_body(self, group: int, index: int, term: int) -> bool:
+        """Whether a body of just this entry is indexed here; nothing is read."""
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            return table is not None and table.has_body(index, term)
+
+    def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
+        """Those of the ascending indexes (array of type Q) that have no body here.
+
+        Entries above `committed` may be of another history than the asker's: there only copies count.
+        """
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            if table is None:
+                return indexes[:]
+            trusted = table.last_index if committed is None else committed
+            return array(
+                "Q",
+                [
+                    index
+                    for index in indexes
+                    if index not in table.copies and (index > trusted or table.locate(index) is None)
+                ],
+            )
 
     # ---- inside
 
@@ -267,30 +423,45 @@ class Log:
         with self._mutex:
             self._segments[segment.number] = segment
 
-    def _find(self, group: int, index: int) -> tuple[Span, int, int, int, bytes | None, Segment | None, int]:
-        """Where an entry is: span, position, LSN, length, and its body from memory or a held segment and
-        offset."""
+    def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:
+        """Where a body is, and itself from memory (then no segment), or the segment, held."""
         with self._mutex:
             writer = self._open_writer()
             writer.check()
             table = self._contents.tables.get(group)
-            if table is None:
-                raise EntryMissing(f"no entry of group {group} here")
-            span, at = table.locate(index)
-            lsn = span.lsns[at]
-            length = span.lengths[at]
-            body = self._recent.get(lsn)
+            found = None
+            if table is not None:
+                found = table.pages.get(key) if is_page else table.locate(key)
+            if found is None:
+                what = "page" if is_page else "entry with index"
+                raise EntryMissing(f"no {what} {key} of group {group} here")
+            body = self._recent.get(found.lsn)
             if body is not None:
-                return span, at, lsn, length, body, None, 0
-            place = span.places[at]
-            segment = self._segments[place >> PLACE_SHIFT]
+                return found, body, None
+            segment = self._segments[found.place >> PLACE_SHIFT]
             segment.holders += 1
-            return span, at, lsn, length, None, segment, place & _OFFSET_MASK
+            return found, b"", segment
 
-    def _remember(self, span: Span, at: int, lsn: int) -> None:
+    def _term_on_disk(self, found: Body) -> int:
+        """The term of a body that is in memory, and of a history that the journal no longer has."""
         with self._mutex:
-            if at < len(span) and span.lsns[at] == lsn:
-                span.set_verified(at)
+            segment = self._segments[found.place >> PLACE_SHIFT]
+            segment.holders += 1
+        try:
+            return read_term(segment, found.place & _OFFSET_MASK, found.lsn)
+        finally:
+            self._let_go(segment)
+
+    def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
+        """Read a body and check it; lets the segment go."""
+        try:
+            offset = found.place & _OFFSET_MASK
+            body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
+        finally:
+            self._let_go(segment)
+        with self._mutex:
+            self._verified.add(found.place)
+        return body
 
     def _let_go(self, segment: Segment) -> None:
         with self._mutex:

@@ -1,7 +1,7 @@
 """Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC.
 
 A slice of a body cannot be checked by itself. So the first touch of a record that is not in memory reads it
-whole and checks it; one bit an entry remembers that, and later slices read only what is asked for.
+whole and checks it; that is remembered by its place, and later slices read only what is asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from quorum.log.segments import Segment
 ENTRY_OVERHEAD_BYTES = 256
 """What keeping one body costs beside its bytes, counted so that tiny bodies cannot fill the memory."""
 
+
+VERIFIED_PLACES = 16_384
+"""How many places are remembered as checked (about 100 bytes each): more than are sliced at one time."""
 
 AT_ONCE_BYTES = 16 << 10
 """Longer bodies are read apart from their header: a second call is cheaper than a second copy."""
@@ -49,6 +52,22 @@ class RecentBodies:
         return self._bodies.get(lsn)
 
 
+class VerifiedPlaces:
+    """The places last read whole and found good, bounded in number."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, None] = {}
+
+    def __contains__(self, place: int) -> bool:
+        return place in self._places
+
+    def add(self, place: int) -> None:
+        """Remember this one, forget the oldest."""
+        self._places[place] = None
+        if len(self._places) > VERIFIED_PLACES:
+            del self._places[next(iter(self._places))]
+
+
 def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int) -> bytes:
     """A record's body, whole and checked; LogDamaged if it is not what was written."""
     at_once = length < AT_ONCE_BYTES
@@ -66,6 +85,17 @@ def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int
     if not body_is_good(header, body):
         raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's body fails its CRC", known))
     return body
+
+
+def read_term(segment: Segment, offset: int, lsn: int) -> int:
+    """The term in a record's header."""
+    try:
+        header = segment.stamp.decode(segment.file.pread(HEADER_BYTES, offset))
+    except OSError as error:
+        raise LogDamaged(Damage(str(segment.path), offset, lsn, f"cannot be read: {error}")) from error
+    if header is None or header.lsn != lsn:
+        raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's header is damaged"))
+    return header.term
 
 
 def read_slice(segment: Segment, offset: int, lsn: int, start: int, length: int) -> bytes:

@@ -55,6 +55,11 @@ class RecordKind(IntEnum):
     bytes)."""
     MARK = 6
     """Says only what it states as synced. No body."""
+    PAGE = 7
+    """A piece of a group's state that was put out of memory; its name is its LSN. Local to this member."""
+    COPY = 8
+    """The body of entry (term, index) as another member sent it: it holds instead of an earlier one. It changes no
+    journal."""
 
 
 class Header(NamedTuple):

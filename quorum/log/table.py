@@ -3,7 +3,7 @@
 This is the state that the log's records fold into: the writer calls the same methods for a record it appends
 as recovery does for a record it reads, so a reopened log has the state the closed one had.
 
-An entry costs 20 bytes and a bit in parallel arrays (place 8, LSN 8, length 4); terms are runs, one a change
+An entry costs 20 bytes in parallel arrays (place 8, LSN 8, length 4); terms are runs, one a change
 of term. Entries stand in *spans* without gaps. There is one span until a snapshot from another member is
 installed; then a new span begins behind it, and what older spans still hold serves readers only. The journal
 view is always a part of the last span: first_index .. last_index, and the entry before first_index is
@@ -14,29 +14,37 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import NamedTuple
 
 from quorum.log.errors import EntryMissing
+
+
+class Body(NamedTuple):
+    """Where one body lies."""
+
+    lsn: int
+    place: int
+    length: int
+    term: int
+    """0 if it is not known, or of a page."""
 
 
 class Span:
     """Entries first, first + 1, ... in parallel arrays."""
 
-    __slots__ = ("first", "lengths", "lsns", "places", "verified")
+    __slots__ = ("first", "lengths", "lsns", "places")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.places = array("Q")
         self.lsns = array("Q")
         self.lengths = array("I")
-        self.verified = bytearray()
 
     def __len__(self) -> int:
         return len(self.lsns)
 
     def add(self, place: int, lsn: int, length: int) -> None:
         """Put one entry behind the last."""
-        if not len(self.lsns) & 7:
-            self.verified.append(0)
         self.places.append(place)
         self.lsns.append(lsn)
         self.lengths.append(length)
@@ -48,22 +56,10 @@ class Span:
         del self.places[count:]
         del self.lsns[count:]
         del self.lengths[count:]
-        del self.verified[(count + 7) >> 3 :]
-        if count & 7:
-            self.verified[-1] &= (1 << (count & 7)) - 1
-
-    def is_verified(self, at: int) -> bool:
-        """Whether this entry's body was once read whole and found good."""
-        return bool(self.verified[at >> 3] >> (at & 7) & 1)
-
-    def set_verified(self, at: int) -> None:
-        """Remember that this entry's body is good."""
-        self.verified[at >> 3] |= 1 << (at & 7)
 
     def memory_bytes(self) -> int:
         """What the arrays hold."""
-        used = sum(len(column) * column.itemsize for column in (self.places, self.lsns, self.lengths))
-        return used + len(self.verified)
+        return sum(len(column) * column.itemsize for column in (self.places, self.lsns, self.lengths))
 
 
 class GroupTable:
@@ -72,16 +68,20 @@ class GroupTable:
     __slots__ = (
         "_run_starts",
         "_run_terms",
+        "copies",
         "first_index",
         "hard_state_lsn",
         "hard_term",
         "last_index",
+        "pages",
         "spans",
         "vote",
     )
 
     def __init__(self) -> None:
         self.spans = [Span(1)]
+        self.copies: dict[int, Body] = {}
+        self.pages: dict[int, Body] = {}
         self.first_index = 1
         self.last_index = 0
         self.hard_term = 0
@@ -92,15 +92,30 @@ class GroupTable:
 
     # ---- questions
 
-    def locate(self, index: int) -> tuple[Span, int]:
-        """The span that holds an entry's body, and where in it; EntryMissing if none does."""
+    def locate(self, index: int) -> Body | None:
+        """The body that holds for an entry, None if there is none.
+
+        In the last span a copy counts only for the very entry that the journal has there.
+        """
+        copy = self.copies.get(index) if self.copies else None
         for span in reversed(self.spans):
             at = index - span.first
             if at >= 0:
                 if at < len(span.lsns):
-                    return span, at
+                    term = self.term_in_span(index) if span is self.spans[-1] else 0
+                    lsn = span.lsns[at]
+                    if copy is None or copy.lsn < lsn or (term and copy.term != term):
+                        return Body(lsn, span.places[at], span.lengths[at], term)
                 break
-        raise EntryMissing(f"no entry with index {index} here")
+        return copy
+
+    def has_body(self, index: int, term: int) -> bool:
+        """Whether a body of just this entry is known."""
+        copy = self.copies.get(index)
+        if copy is not None and copy.term == term:
+            return True
+        body = self.locate(index)
+        return body is not None and body.term in {0, term}
 
     def view(self, index: int) -> tuple[Span, int]:
         """The same for an entry of the journal view."""
@@ -169,6 +184,14 @@ class GroupTable:
             raise ValueError(f"the journal cannot begin at {index}, it has {first}..{self.last_index}")
         if term != self.term_in_span(index):
             raise ValueError(f"entry {index} has term {self.term_in_span(index)}, not {term}")
+
+    def check_copy(self, index: int, term: int, length: int) -> None:
+        if index < 1 or term < 1:
+            raise ValueError(f"a copy is of an entry, not of index {index}, term {term}")
+        span = self.spans[-1]
+        at = index - span.first
+        if 0 <= at < len(span) and self.term_in_span(index) == term and span.lengths[at] != length:
+            raise ValueError(f"entry {index} of term {term} has {span.lengths[at]} bytes, the copy {length}")
 
     def check_reset(self, index: int, keep_to: int) -> None:
         if index < 1:

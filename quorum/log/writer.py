@@ -4,23 +4,25 @@
 - A record knows its place when it is appended, so readers can be pointed at it before it is written.
 - A failed write or sync is final: what reached the disk is unknown then, and the kernel may forget what it
   could not write. Everything afterwards raises the same LogFailed.
-- When a segment has no room for a record, the next one is made *first*; if the disk has no room for it,
-  LogFull is raised before anything was taken. Segments are allocated whole, so this is the only place where
-  room is asked for.
+- When a segment has no room for a record, the next one is made *first*; if neither the disk nor the reserve
+  has room for it, LogFull is raised before anything was taken. Segments are allocated whole, so this is the
+  only place where room is asked for.
+- The end of a segment is kept for *small* records: terms, votes, cuts, and the entry of one byte that a leader
+  begins with. A log that has no room for messages can still say those, so its groups go on.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
-from quorum.log.files import Files, write_fully
-from quorum.log.record import HEADER_BYTES
+from quorum.log.files import NO_ROOM, Files, write_fully
+from quorum.log.record import HEADER_BYTES, RecordKind
 from quorum.log.recovery import Recovered
+from quorum.log.reserve import Reserve
 from quorum.log.segments import (
     HEADER_BLOCK,
     Listed,
@@ -28,9 +30,13 @@ from quorum.log.segments import (
     commit_manifest,
     create_segment,
     prepare_manifest,
+    segment_path,
 )
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+SMALL_TAIL_BYTES = 64 << 10
+"""The end of a segment that only small records may use: some hundred elections."""
+SMALL_TAIL_PART = 16
+"""At most this part of a segment is such an end."""
 
 
 @dataclass(slots=True)
@@ -42,11 +48,31 @@ class LogStats:
     bytes_written: int = 0
     """Headers and bodies, written to segments."""
     rolls: int = 0
+    reserve_uses: int = 0
+    """Segments that came from the reserve."""
+
+
+_LARGE_KINDS = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
+
+
+def is_small(kind: int, body: bytes) -> bool:
+    """Whether a record may use the end of a segment."""
+    return kind not in _LARGE_KINDS or len(body) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """What the log takes on the disk, in bytes of segments up to their end."""
+
+    total_bytes: int
+    live_bytes: int
+    garbage_bytes: int
+    segments: int
 
 
 def failure_of(error: OSError, doing: str) -> LogFailed:
     """The final failure that an error of the disk means."""
-    kind = DiskFull if error.errno in _NO_ROOM else LogFailed
+    kind = DiskFull if error.errno in NO_ROOM else LogFailed
     return kind(f"could not {doing}: {error}; the log takes nothing more")
 
 
@@ -61,10 +87,13 @@ class Writer:
         *,
         segment_bytes: int,
         random_bytes: Callable[[int], bytes],
+        reserve: Reserve | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._reserve = reserve
+        self._tail = 0 if reserve is None else min(SMALL_TAIL_BYTES, segment_bytes // SMALL_TAIL_PART)
         self._random_bytes = random_bytes
         self._listed = found.listed
         self.active = found.segments[-1]
@@ -82,27 +111,31 @@ class Writer:
         if self.failure is not None:
             raise self.failure
 
-    def needs_roll(self, length: int) -> bool:
-        """Whether a body of this length has no room in the active segment."""
-        return self._position + HEADER_BYTES + length > self.active.header.allocated
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of all segments up to their end."""
+        return sum(item.end or 0 for item in self._listed) + self._position
 
-    def roll(self, length: int) -> Segment:
-        """Seal the active segment and go on in a new one with room for a body of this length.
+    def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
+        """Whether so many records, with bodies of this length together, have no room in the active segment."""
+        end = self.active.header.allocated - (0 if is_small else self._tail)
+        return self._position + count * HEADER_BYTES + length > end
 
-        LogFull if the disk has no room for it: then nothing has changed.
+    @property
+    def small_room_is_short(self) -> bool:
+        """Whether what is left for small records is less than half of what is kept for them."""
+        return self._position > self.active.header.allocated - self._tail // 2
+
+    def roll(self, length: int, *, count: int = 1) -> Segment:
+        """Seal the active segment and go on in a new one with room for so many records, with bodies of this length
+        together.
+
+        LogFull if neither the disk nor the reserve has room for it: then nothing has changed.
         """
         number = self.active.number + 1
-        allocated = max(self._segment_bytes, HEADER_BLOCK + HEADER_BYTES + length)
+        allocated = max(self._segment_bytes, HEADER_BLOCK + count * HEADER_BYTES + length + self._tail)
         with self._final(f"roll to segment {number}"):
-            with self._refusing(f"allocate segment {number} ({allocated} bytes)"):
-                segment = create_segment(
-                    self._files,
-                    self._directory,
-                    number,
-                    first_lsn=self.last_lsn + 1,
-                    allocated=allocated,
-                    random_bytes=self._random_bytes,
-                )
+            segment = self._make_segment(number, allocated)
             self.sync()
             listed = self._listed_after_roll(segment)
             try:
@@ -118,6 +151,33 @@ class Writer:
         self.active = segment
         self._position = self._written = HEADER_BLOCK
         self.stats.rolls += 1
+        return segment
+
+    def _make_segment(self, number: int, allocated: int) -> Segment:
+        """From the disk, or if that has no room, from the reserve."""
+
+        def create(*, is_reserved: bool) -> Segment:
+            return create_segment(
+                self._files,
+                self._directory,
+                number,
+                first_lsn=self.last_lsn + 1,
+                allocated=allocated,
+                random_bytes=self._random_bytes,
+                is_reserved=is_reserved,
+            )
+
+        doing = f"allocate segment {number} ({allocated} bytes)"
+        try:
+            with self._refusing(doing):
+                return create(is_reserved=False)
+        except LogFull:
+            path = segment_path(self._directory, number)
+            if self._reserve is None or not self._reserve.take(path, allocated):
+                raise
+        with self._refusing(doing + " from the reserve"):
+            segment = create(is_reserved=True)
+        self.stats.reserve_uses += 1
         return segment
 
     def _listed_after_roll(self, segment: Segment) -> list[Listed]:
@@ -164,7 +224,7 @@ class Writer:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             raise LogFull(f"no room on the disk to {doing}: {error}") from error
 

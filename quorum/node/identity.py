@@ -23,8 +23,11 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from quorum.catalog.members import CatalogMember, joined_id
+from quorum.log.files import Files, RealFiles, commit_file, prepare_file, read_file
+from quorum.log.record import crc32c
 
 FILE = "node.json"
 BOOT_STEP = 1_000
@@ -78,15 +81,17 @@ def begin_life(
     name: str,
     founding: Founding,
     wall_ms: int,
+    files: Files | None = None,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> Life:
     """Checks the directory's owner and begins this start: its boot number is durable before it is used."""
+    files = files or RealFiles()
     path = directory / FILE
     boot = 0
     memory = Memory(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
-    if path.exists():
+    if FILE in files.list_directory(directory):
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
+            known = _decode(read_file(files, path))
             owner, boot = str(known["name"]), int(known["boot"])
             begun = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
             memory = Memory(
@@ -107,7 +112,17 @@ def begin_life(
     boot = max(boot + BOOT_STEP, wall_ms)
 
     def save() -> None:
-        _write(directory, name, boot, founding, memory)
+        state = {
+            "name": name,
+            "boot": boot,
+            **asdict(founding),
+            "incarnation": memory.incarnation,
+            "is_established": memory.is_established,
+            "met": memory.met,
+            "known": [asdict(each) for each in memory.members],
+        }
+        prepare_file(files, path, [_encode(state)])
+        commit_file(files, path)
 
     memory.save = save
     save()
@@ -115,25 +130,14 @@ def begin_life(
     return Life(own_id, boot, memory)
 
 
-def _write(directory: Path, name: str, boot: int, founding: Founding, memory: Memory) -> None:
-    path = directory / FILE
-    state = {
-        "name": name,
-        "boot": boot,
-        **asdict(founding),
-        "incarnation": memory.incarnation,
-        "is_established": memory.is_established,
-        "met": memory.met,
-        "known": [asdict(each) for each in memory.members],
-    }
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(state))
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _encode(known: dict[str, Any]) -> bytes:
+    """One line of JSON, and the CRC32C of that line: a bit that was turned over must not become a boot number."""
+    line = json.dumps(known).encode() + b"\n"
+    return line + f"crc32c {crc32c(line):08x}\n".encode()
+
+
+def _decode(data: bytes) -> Any:
+    line, end, check = data.partition(b"\n")
+    if check != f"crc32c {crc32c(line + end):08x}\n".encode():
+        raise ValueError("it fails its CRC")
+    return json.loads(line)

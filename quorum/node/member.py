@@ -28,9 +28,13 @@ from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogFull
 from quorum.node import events as ev
+from quorum.node.arrivals import Arrivals
+from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.digests import Digests, decode_claim
+from quorum.node.disk_watch import DiskWatch
+from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.membership import Membership
@@ -50,7 +54,15 @@ APPLY_ENTRIES = 64
 PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
+SNAPSHOT_RETRY_MS = 10_000
+"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
+the oldest snapshot still needs."""
 UPKEEP_MS = 100
+HANDICAP = 2
+"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
+another one would."""
+STALLED_LEADER_MS = 500
+"""A leader that waits for longer than this for a body hands its office to a member that need not."""
 
 _GROUP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -59,7 +71,7 @@ _LENGTH = struct.Struct("<I")
 class Network(Protocol):
     """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
 
-    def send(self, peer: str, kind: int, parts: list[bytes]) -> object: ...
+    def send(self, peer: str, kind: int, parts: Sequence[bytes | memoryview]) -> object: ...
 
     def flush(self) -> None: ...
 
@@ -148,6 +160,18 @@ class Member:
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
+        self.names: dict[int, str] = {}
+        """number -> id of each member of now"""
+        self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
+        self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
+        self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
+        self.arrivals = Arrivals(
+            log,
+            self.fetcher,
+            lambda group: self.replicas[group].raft,
+            lambda group, state: self.replicas[group].references(state),
+        )
+        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -162,6 +186,11 @@ class Member:
     def boot(self) -> int:
         """The number under which sessions are opened now; see SessionTable.declared_down."""
         return self._table.boot
+
+    @property
+    def now_ms(self) -> int:
+        """When the last step began, on the member's clock."""
+        return self._now_ms
 
     def is_reachable(self, name: str) -> bool:
         return name == self.config.name or name in self._connected
@@ -208,6 +237,7 @@ class Member:
             send,
             lambda state, index, term: self._restored(number, state),
             self.config.raft,
+            lambda index, term, state: self.arrivals.prepare(number, index, term, state),
         )
         replica = Replica(number, raft, machine, source, Digests(number))
         raft.start()
@@ -221,28 +251,33 @@ class Member:
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear."""
         self._now_ms = now_ms
+        takes_part = self.disk_watch.may_take_part(now_ms) and self.membership.memory.is_established
         self._lapse_leases()
         self._follow_connections()
         for frame in frames:
-            self._receive(frame)
+            if takes_part or frame.kind != KIND_RAFT:
+                self._receive(frame)
         for item in inputs:
             self._take(item)
-        active = []
-        if self.membership.memory.is_established:
-            active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
+        active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         for replica in active:
             replica.touched = False
             replica.raft.tick()
             self._follow_leader(replica)
             replica.propose(now_ms, self._wall_clocks())
             replica.raft.flush_early()
+        self.healer.tick()
+        self.fetcher.tick(now_ms)
         self._network.flush()
-        self.log.sync()
+        self.disk_watch.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
+        self.fetcher.settle()
         for replica in active:
             self._apply(replica)
+        if self.librarian.is_busy:
+            self.librarian.serve()
         self._heartbeats()
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
@@ -255,12 +290,16 @@ class Member:
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
-        if not self.membership.memory.is_established:
+        if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self._next_heartbeat_ms, self._next_upkeep_ms)
-        if any(replica.is_behind or replica.can_propose for replica in self.replicas.values()):
+        if self.librarian.is_busy or any(
+            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
-        return min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        fetch = self.fetcher.next_due_ms()
+        due = min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        return due if fetch is None else min(due, fetch)
 
     def _follow_connections(self) -> None:
         now = set(self._network.links())
@@ -270,6 +309,9 @@ class Member:
                 remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
                 if remembered:
                     self._network.send(peer, KIND_MET, [remembered.encode()])
+            else:
+                self.librarian.forget(peer)
+                self.fetcher.disconnected(peer)
             for replica in self.replicas.values():
                 replica.touched = True
                 if peer in now:
@@ -293,17 +335,22 @@ class Member:
         if frame.kind == KIND_RAFT:
             view = memoryview(frame.data)
             replica = self.replicas.get(_GROUP.unpack_from(view)[0])
-            if replica is not None and self.membership.memory.is_established:
+            if replica is not None:
                 replica.touched = True
                 replica.raft.receive(frame.peer, view[_GROUP.size :])
         elif frame.kind == KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
+        elif frame.kind == KIND_FETCH:
+            self.librarian.ask(frame.peer, Question.decode(frame.data))
+        elif frame.kind == KIND_BODIES:
+            self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.membership.roster.number(frame.peer)
             if not node:
                 return  # not a member, as far as known here: nobody waits for it
             self.leases.hear(node, beat.boot, self._now_ms)
+            self.disk_watch.disks.hear(node, beat.disk, beat.low, self._now_ms)
             self._wall_offsets[node] = beat.wall_ms - self._now_ms
             self._answers_due.append((frame.peer, beat))
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
@@ -328,7 +375,7 @@ class Member:
     def _receive_operations(self, view: memoryview) -> None:
         (group,) = _GROUP.unpack_from(view)
         replica = self.replicas.get(group)
-        if replica is None or not replica.raft.is_leader:
+        if replica is None or not replica.raft.is_leader or self.disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
         at = _GROUP.size
         while at < len(view):
@@ -352,6 +399,8 @@ class Member:
             self._table.close(item.number, self._now_ms)
         elif isinstance(item, ev.AwaitQueue):
             self._awaited.append(item)
+        elif isinstance(item, ev.MendBody):
+            self.healer.wait(item.group, item.index, item.token)
         elif isinstance(item, ev.Transfer):
             self._transfer(item.group, item.to, is_asked=False)
         elif isinstance(item, ev.Leave):
@@ -377,10 +426,13 @@ class Member:
     def become(self, number: int) -> None:
         """This node is the member with this number."""
         self.me = self.leases.me = number
+        self.disk_watch.become(number)
         self._table.become(number)
 
     def set_peers(self, peers: Sequence[str], dials: Mapping[str, tuple[str, int]]) -> None:
         """These are the other members, and whom of them this node dials."""
+        self.names.clear()
+        self.names.update((each.number, each.id) for each in self.membership.roster.by_id.values())
         self.leases.peers = tuple(self.membership.roster.number(peer) for peer in peers)
         self._network.set_peers(peers, dials)
 
@@ -439,6 +491,10 @@ class Member:
     # ---- applying
 
     def _apply(self, replica: Replica) -> None:
+        if replica.stalled:
+            if self.healer.is_lost(replica.number, replica.stalled):
+                return
+            replica.stalled = 0
         entries = replica.raft.take_committed(APPLY_BYTES, self.config.apply_entries)
         for index, term, body in entries:
             replica.applied(index)
@@ -447,18 +503,44 @@ class Member:
             command = Command(body)
             replica.clock.observe(command.now_ms)
             operations = command.decode()
-            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+            try:
+                applied = replica.machine.apply(
+                    c.Meta(index, term, command.now_ms, command.version), operations
+                )
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                replica.begin_again(index - 1, error.index, self._now_ms)
+                return
             replica.bytes_since_snapshot += len(body)
-            self._route(replica, operations, applied)
+            if index > replica.routed_to:
+                self._route(replica, operations, applied)
             if isinstance(replica.machine, GroupMachine):
                 claim = replica.digests.applied(index, replica.machine.running_hash)
                 if claim is not None and replica.raft.is_leader:
                     for peer in self.membership.peers:
                         self._network.send(peer, KIND_DIGEST, [claim])
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is not None:
+            self.healer.note(replica.number, *unreadable, "it is needed by a replica")
+            if unreadable[0] == replica.raft.applied_index + 1 <= replica.raft.commit_index:
+                replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES):
+        if (
+            replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES)
+            or replica.raft.lacks_snapshot
+        ):
+            self._save_snapshot(replica)
+
+    def _save_snapshot(self, replica: Replica) -> None:
+        """Without room for it the log goes on as it is, and it is tried again later."""
+        if self._now_ms < replica.no_snapshot_before_ms:
+            return
+        try:
             replica.save_snapshot()
+        except LogFull as error:
+            replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
 
     def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
@@ -484,9 +566,42 @@ class Member:
 
     def _restored(self, group: int, state: bytes) -> None:
         """A snapshot was installed while running."""
-        self._restore(self.replicas[group], state)
+        replica = self.replicas[group]
+        self._restore(replica, state)
+        replica.stalled = 0
+        self.healer.forget(group, replica.raft.applied_index)
         self._catalog_changed = True
         self._table.answers_missed(group)
+
+    # ---- bodies
+
+    def _commit_index(self, group: int) -> int:
+        replica = self.replicas.get(group)
+        return 0 if replica is None else replica.raft.commit_index
+
+    def _who_has_bodies(self, group: int) -> list[str]:
+        """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
+        peers = [peer for peer in self.membership.peers if peer in self._connected]
+        turn = group % len(peers) if peers else 0
+        leader = self.replicas[group].raft.leader
+        return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _found_unreadable(self, group: int, index: int) -> None:
+        self.healer.note(group, index, 0, "another member has asked for it")
+
+    def _look_after_damage(self, replica: Replica) -> None:
+        """While something cannot be read here others are to lead."""
+        raft = replica.raft
+        is_damaged = self.healer.lost(replica.number) > 0
+        raft.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
+        if not replica.stalled:
+            return
+        replica.touched = True
+        if raft.is_leader and self._now_ms - replica.stalled_ms > STALLED_LEADER_MS:
+            replica.stalled_ms = self._now_ms
+            replica.ready_term = -1
+            if not any(raft.transfer_leadership(peer) for peer in self._who_has_bodies(replica.number)):
+                self._logger.warning("stalled leader finds no successor", group=replica.number)
 
     # ---- regular work
 
@@ -497,7 +612,9 @@ class Member:
         self._answers_due.clear()
         if self._now_ms >= self._next_heartbeat_ms:
             self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
-            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms())
+            disks = self.disk_watch.disks
+            low = tuple(disks.known_low(self._now_ms))
+            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms(), disks.own, low)
             for peer in self.membership.peers:
                 self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.me, self.config.boot, self._now_ms)
@@ -532,14 +649,31 @@ class Member:
 
     def _upkeep(self) -> None:
         self.log.mark_if_quiet(self._now_ms)
+        self._watch_disks()
+        if self.disk_watch.is_silent:
+            return
         self.membership.follow()
-        self.membership.carry_out()
+        if self.membership.memory.is_established:
+            self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
+            self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
+
+    def _watch_disks(self) -> None:
+        self.disk_watch.look(self._now_ms, self.replicas.values())
+        voters = {number: self._voters(replica) for number, replica in self.replicas.items()}
+        news = self.disk_watch.low_groups(self._now_ms, voters)
+        if news is not None:
+            self._tell(news)
+        if self.disk_watch.disks.own.is_low:
+            for replica in self.replicas.values():
+                if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
+                    self._save_snapshot(replica)
+                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()
@@ -585,6 +719,9 @@ class Member:
     def _answer_awaited(self) -> None:
         waiting = []
         for item in self._awaited:
+            if self.replicas[item.group].raft.applied_index < self.replicas[item.group].routed_to:
+                waiting.append(item)  # it is about to know again what it has known
+                continue
             machine = self.queue_machine(item.group)
             if machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue):
                 self._tell(ev.Told(item.token, True))
@@ -593,9 +730,15 @@ class Member:
         self._awaited = waiting
 
     def _answer_questions(self) -> None:
-        for item in self._asked:
-            self._tell(ev.Told(item.token, item.question(self)))
-        self._asked.clear()
+        asked, self._asked = self._asked, []
+        for item in asked:
+            try:
+                answer = item.question(self)
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                self._asked.append(item)  # asked again with every step until it is mended
+            else:
+                self._tell(ev.Told(item.token, answer))
 
 
 def _hex(incarnation: bytes) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
 from fifo import commands as c
 from fifo.group import GroupMachine
+from fifo.references import references
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
+from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
 SYSTEM_GROUP = 0
 MACHINE_VERSION = 1
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
@@ -31,7 +36,12 @@ class FieldSource:
         self._group = group
 
     def columns(self, index: int, operation: int) -> bytes | memoryview:
-        return columns_of(Command(memoryview(self._log.read(self._group, index))[1:]).operation(operation))
+        """BodyUnreadable if the batch cannot be read here now."""
+        try:
+            body = self._log.read(self._group, index)
+        except (EntryMissing, LogDamaged) as error:
+            raise BodyUnreadable(self._group, index, str(error)) from error
+        return columns_of(Command(memoryview(body)[1:]).operation(operation))
 
 
 @dataclass(slots=True)
@@ -52,18 +62,35 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    no_snapshot_before_ms: int = 0
+    """the last one found no room, or was taken early to make some"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
     goes on from the last entry"""
     touched: bool = True
     """something has come for it since its last turn"""
+    stalled: int = 0
+    """the entry that has to be mended before anything more is applied"""
+    stalled_ms: int = 0
+    """since when"""
+    routed_to: int = 0
+    """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    next_hand_over_ms: int = 0
+    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def is_behind(self) -> bool:
         """Committed entries wait to be applied."""
         return self.raft.applied_index < self.raft.commit_index
+
+    @property
+    def can_apply(self) -> bool:
+        """The same, and nothing holds them up."""
+        return self.is_behind and not self.stalled
 
     @property
     def leads(self) -> bool:
@@ -81,7 +108,13 @@ class Replica:
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
-        return self.touched or self.is_behind or self.raft.next_due() * 1000 <= now_ms or self.can_propose
+        return (
+            self.touched
+            or self.stalled > 0
+            or self.can_apply
+            or self.raft.next_due() * 1000 <= now_ms
+            or self.can_propose
+        )
 
     def begin_term(self) -> None:
         """The leader or the term has changed: what was pending or under way is up to the sessions' nodes again."""
@@ -90,6 +123,16 @@ class Replica:
         self.in_flight_bytes = 0
         self.wake_pending = False
         self.down_proposed_ms.clear()
+
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.wake_pending = False
 
     def own(self, command: c.Command | CatalogCommand) -> None:
         """A leader's own, unnumbered operation."""
@@ -101,6 +144,8 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if now_ms < self.full_until_ms:
+            self._forget_pending()
         commit_index = self.raft.commit_index
         is_news = commit_index > self.announced_commit
         self.announced_commit = commit_index
@@ -115,7 +160,11 @@ class Replica:
                 operations.append(self.pending.popleft())
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
-            index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            try:
+                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            except LogFull:
+                self.refuse(now_ms)
+                break
             if index is None:
                 break  # no longer leader: the sessions' nodes send again
             self.in_flight.append((index, size))
@@ -128,9 +177,26 @@ class Replica:
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
-    def save_snapshot(self) -> None:
+    def begin_again(self, applied_to: int, stalled: int, now_ms: int) -> None:
+        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
+        again from the newest snapshot, applies the same entries to the same effect once the body is mended, and what
+        was carried out before is not carried out again. This node does not lead until then."""
+        self.routed_to = max(self.routed_to, applied_to)
+        state = self.raft.rewind_applied()
+        if state is not None:
+            self.restore(state)
+        elif isinstance(self.machine, CatalogMachine):
+            raise AssertionError("the catalog reads no bodies")
+        else:
+            self.machine = GroupMachine(self.field_source)
         self.bytes_since_snapshot = 0
+        self.ready_term = -1
+        self.stalled, self.stalled_ms = stalled, now_ms
+
+    def save_snapshot(self) -> None:
+        """LogFull if there is no room for it."""
         self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.bytes_since_snapshot = 0
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""
@@ -139,3 +205,9 @@ class Replica:
             self.machine = CatalogMachine.restore(state[_TIME_BYTES:])
         else:
             self.machine = GroupMachine.restore(state[_TIME_BYTES:], self.field_source)
+
+    def references(self, state: bytes) -> array[int]:
+        """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
+        if isinstance(self.machine, CatalogMachine):
+            return array("Q")
+        return references(memoryview(state)[_TIME_BYTES:])

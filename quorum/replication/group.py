@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quorum.log.errors import LogFull
+from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
 from quorum.replication.codec import Message
 from quorum.replication.election import RETRY_PART, PreVoteRounds
@@ -46,10 +46,12 @@ from quorum.replication.membership import (
     unwrap_state,
     wrap_state,
 )
-from quorum.replication.transfer import Incoming
+from quorum.replication.transfer import Incoming, KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CONFIGURATION_BYTE = bytes([CONFIGURATION])
+FULL_RETRY_S = 0.5
+"""How often a member whose log is full looks for room: each look asks the disk for a whole segment."""
 CANDIDATE_PART = 0.5
 """A candidate waits for votes for this part of an election timeout."""
 LAST_RESORT_TIMEOUTS = 5
@@ -67,9 +69,11 @@ class GroupConfig:
     heartbeat_s: float = 0.1
     leader_fallback_s: float = 1.5
     """A leader that no majority has answered for this long steps down."""
+    keep_bytes: int = 64 << 20
+    """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many bytes of bodies;
+    a member further behind gets the snapshot, and of older bodies only those it refers to."""
     keep_entries: int = 1_000_000
-    """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many (20 bytes of
-    memory each); a member further behind gets the snapshot."""
+    """The same, counted in entries (20 bytes of memory each)."""
     window_bytes: int = 8 << 20
     """Unacknowledged entries a peer; with a handful of groups well below what a connection may hold back."""
     frame_bytes: int = 1 << 20
@@ -96,9 +100,14 @@ class Group:
         send: Callable[[str, list[bytes]], None],
         on_install: Callable[[bytes, int, int], None],
         config: GroupConfig | None = None,
+        prepare_install: Callable[[int, int, bytes], int | None] = lambda index, term, state: 0,
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
-        on_install(state, index, term): a leader's snapshot has replaced everything applied so far."""
+
+        on_install(state, index, term): a leader's snapshot has replaced everything applied so far.
+        prepare_install(index, term, state): asked before, and again until it answers: None while something that the
+        state refers to is not here yet, else up to where this member's own entries are proven right (0: nothing is).
+        """
         names = sorted(members)
         if (names and me not in names) or len(set(names)) != len(names):
             raise ValueError(f"members are different names, {me!r} among them, not {list(members)}")
@@ -108,6 +117,7 @@ class Group:
         self._clock = clock
         self._send = send
         self._on_install = on_install
+        self._prepare_install = prepare_install
         self._known = {name: Peer(name, number) for number, name in enumerate(names or [me], 1)}
         """Everybody ever heard of, this node included."""
         self._peers: dict[str, Peer] = {}
@@ -133,7 +143,7 @@ class Group:
         """(peer, term, seq) of the append or chunk that the library is handling"""
         self._is_quiet = False
         """that message wants no acknowledgement"""
-        self._received: tuple[int, int, bytes] | None = None
+        self._received: tuple[int, int, bytes, int] | None = None
         self._incoming = Incoming()
         self._reads: list[tuple[int, int, Callable[[int | None], None]]] = []
         """(seq, commit index, callback) of reads that wait for a majority"""
@@ -141,6 +151,15 @@ class Group:
         self._is_transfer = False
         """this node's candidacy was asked for by the leader"""
         self._bytes_since_snapshot = 0
+        self.is_full = False
+        """the log had no room for what the leader sent: nothing more is acknowledged until it has"""
+        self._look_for_room_s = 0.0
+        self._wanted = (0, 0)
+        """bytes and entries that the last append brought"""
+        self._kept = KeptBytes(self.config.keep_bytes)
+        self.handicap_s = 0.0
+        """How much later than its election timeout this member runs for office: it stands last while it is damaged."""
+        self._unreadable: int | None = None
         self.applied_index = max(1, self._view.snapshot_index)
         """The last entry that take_committed has handed out, or that a snapshot covers."""
         timing = self.config
@@ -325,7 +344,8 @@ class Group:
     def take_committed(self, max_bytes: int, max_entries: int) -> list[tuple[int, int, bytes | memoryview]]:
         """The next committed entries as (index, term, body), at least one if there is any; they count as applied.
 
-        Internal entries have an empty body. In a group of one voter an entry is there once it is synced.
+        Internal entries have an empty body. In a group of one voter an entry is there once it is synced. Before an
+        entry that cannot be read they end: see take_unreadable.
         """
         found: list[tuple[int, int, bytes | memoryview]] = []
         size = 0
@@ -333,8 +353,13 @@ class Group:
         commit = self.commit_index
         while self.applied_index < commit and len(found) < max_entries and size < max_bytes:
             index = self.applied_index + 1
-            body = view.read(index)
+            try:
+                body = view.read(index)
+            except (EntryMissing, LogDamaged):
+                self._unreadable = index
+                break
             size += len(body)
+            self._kept.add(index, len(body))
             is_command = body[0] == codec.COMMAND
             found.append((index, view.term_at(index), memoryview(body)[1:] if is_command else b""))
             self.applied_index = index
@@ -348,7 +373,31 @@ class Group:
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due
-        return self._rounds.next_due(self.term, self._engine._SyncObj__raftElectionDeadline, self._clock())
+        deadline = self._engine._SyncObj__raftElectionDeadline + self.handicap_s
+        return self._rounds.next_due(self.term, deadline, self._clock())
+
+    # ---- damage
+
+    def take_unreadable(self) -> tuple[int, int] | None:
+        """(index, term) of an entry that was needed and could not be read since this was asked last: to be applied, or
+        for a follower. Nothing goes on with it before it is mended."""
+        index = self._feeder.unreadable if self._unreadable is None else self._unreadable
+        self._unreadable = self._feeder.unreadable = None
+        if index is None or not self._view.base < index <= self._view.last_index:
+            return None
+        return index, self._view.term_at(index)
+
+    def rewind_applied(self) -> bytes | None:
+        """Applying begins again from the newest snapshot here: its state, None for an empty one."""
+        found = self._view.journal.load_snapshot()
+        self.applied_index = 1 if found is None else found[0]
+        return None if found is None else self._unwrapped(found[2])[1]
+
+    def resign(self) -> None:
+        """A leader goes on as a follower, in the same term and with the same vote."""
+        if self.is_leader:
+            self._engine._SyncObj__setState(FOLLOWER)
+            self._engine._SyncObj__raftLeader = None
 
     # ---- what is known
 
@@ -561,50 +610,106 @@ class Group:
 
     def save_snapshot(self, state: bytes) -> None:
         """Keep the state at applied_index, durably. Entries it covers leave the journal, except what a member may
-        still lack; their bodies stay readable in the log."""
+        still lack; their bodies stay readable in the log. LogFull leaves everything as it was."""
         self._enter()
         try:
             if self.applied_index > self._view.snapshot_index:
-                held = self._view.configurations.at(self.applied_index)
-                self._view.save_snapshot(self.applied_index, wrap_state(held, state))
-            keep_from = max(self._feeder.update_floor(), self._view.last_index - self.config.keep_entries)
+                self._view.save_snapshot(self.applied_index, self.wrapped(self.applied_index, state))
+            keep_from = max(
+                self._feeder.update_floor(),
+                self._view.last_index - self.config.keep_entries,
+                self._kept.first_index,
+            )
             needed = self._feeder.transfers_from()
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
             self._bytes_since_snapshot = 0
+        except LogFull:
+            raise
         except BaseException as error:
             self._failure = error
             raise
         finally:
             self._inside = False
 
+    @property
+    def lacks_snapshot(self) -> bool:
+        """A follower needs a newer snapshot than the one that is here."""
+        return self.is_leader and self._feeder.lacks_snapshot
+
+    def pinned_snapshots(self) -> set[int]:
+        """The indices of snapshots that followers are being sent: bodies that they refer to are still to be fetched."""
+        return self._feeder.pinned_snapshots()
+
+    def send_snapshots_from(self, source: Callable[[], SnapshotSource | None]) -> None:
+        """Where a follower's snapshot comes from, if not from the newest file here. What it holds is wrapped with the
+        configuration at its index, as a file is: see `wrapped`."""
+        self._feeder.open_snapshot = source
+
+    def wrapped(self, index: int, state: bytes) -> bytes:
+        """A state as snapshots hold it: with the configuration at its index."""
+        return wrap_state(self._view.configurations.at(index), state)
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the journal's view has this very entry."""
+        view = self._view
+        return view.base <= index <= view.last_index and view.term_at(index) == term
+
+    def term_at(self, index: int) -> int:
+        """The term of an entry of the journal's view, 0 for others."""
+        return self._view.term_at(index) if self._view.base <= index <= self._view.last_index else 0
+
     def take_chunk(self, chunk: codec.SnapshotChunk) -> bool:
         """For the engine: a piece of a snapshot; True if it completes one that is to be installed."""
+        if self.is_full and self._clock() < self._look_for_room_s:
+            self._answer(codec.Outcome.ALIVE, 0)
+            return False
         if not self._guard.is_newer(chunk):
             self._incoming.drop()
             self._answer(codec.Outcome.MATCHES, self._guard.commit_index + 1)
             return False
         state = self._incoming.take(chunk)
-        if state is None:
+        proven = None
+        if state is not None:
+            proven = self._prepare_install(chunk.index, chunk.snapshot_term, self._unwrapped(state)[1])
+        if state is None or proven is None:
             peer, term, seq = self._handling()
             received = self._incoming.received(chunk)
             self._queue(peer, codec.SnapshotAnswer(term, seq, chunk.index, received))
             return False
-        self._received = (chunk.index, chunk.snapshot_term, state)
+        if not self._keep(chunk, state):
+            self._answer(codec.Outcome.ALIVE, 0)
+            return False
+        self._received = (chunk.index, chunk.snapshot_term, state, proven)
         self._guard.acknowledge_to = chunk.index
         return True
 
-    def install_snapshot(self) -> None:
-        """For the engine: put the received snapshot in place."""
-        assert self._received is not None
-        index, term, data = self._received
-        self._received = None
+    def _keep(self, chunk: codec.SnapshotChunk, state: bytes) -> bool:
+        """Whether a received snapshot is on the disk. Without room for it, its leader sends its end again."""
         try:
-            configuration, state = unwrap_state(data)
+            self._view.keep_snapshot(chunk.index, chunk.snapshot_term, state)
+        except LogFull:
+            self.is_full = True
+            self._look_for_room_s = self._clock() + FULL_RETRY_S
+            return False
+        self.is_full = False
+        return True
+
+    def _unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
+        try:
+            return unwrap_state(data)
         except WireError as error:
             raise ReplicationFailed(
                 f"group {self.group} was sent a snapshot that is none: {error}"
             ) from error
-        self._view.install_snapshot(index, term, data, self._guard.commit_index, configuration)
+
+    def install_snapshot(self) -> None:
+        """For the engine: put the received snapshot in place."""
+        assert self._received is not None
+        index, term, data, proven = self._received
+        self._received = None
+        self._incoming.drop()
+        configuration, state = self._unwrapped(data)
+        self._view.install_snapshot(index, term, self._guard.commit_index, configuration, proven)
         self._engine._SyncObj__raftCommitIndex = index
         self._engine._SyncObj__raftLastApplied = index
         self.applied_index = index
@@ -623,6 +728,8 @@ class Group:
             own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
             return False
         self._is_transfer = own._SyncObj__transferInProgress
+        if not self._is_transfer and self._clock() < own._SyncObj__raftElectionDeadline + self.handicap_s:
+            return False
         if not self._guard.voters or own._SyncObj__transferInProgress or self._rounds.is_won(self.term):
             self._rounds.cancel()
             return True
@@ -663,6 +770,7 @@ class Group:
         self._transfer = None
         self._catching_up.clear()
         if new == LEADER:
+            self.is_full = False  # what was said of a leader's entries
             self._guard.begin_office()
             self._feeder.begin_office()
             self._rounds.cancel()
@@ -675,6 +783,8 @@ class Group:
             # the library leaves the election timer where it was when office began: long past
             own = self._engine
             own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
+        if old == LEADER:
+            self._feeder.end_office()
         self._due_now = True
 
     def send(self, peer: Peer, message: dict[str, Any]) -> bool:
@@ -755,7 +865,7 @@ class Group:
         if not self._hear_leader(peer, m.term, m.seq):
             return
         self._is_quiet = m.is_quiet
-        m = self._guard.cut_matching(m)
+        m = self._guard.cut_matching(m) if self._has_room(m) else self._guard.prove_nothing(m)
         message = {
             "type": "append_entries",
             "term": m.term,
@@ -766,6 +876,24 @@ class Group:
         }
         self._to_library(peer, message)
         self._feeder.floor = max(self._feeder.floor, min(m.floor, self._guard.commit_index))
+
+    def _has_room(self, m: codec.AppendEntries) -> bool:
+        """Whether the log can take what this append brings, or will bring if it is refused. False costs the leader a
+        window of entries once, which it sends again when there is room."""
+        if not m.entries and m.prev_index <= self._view.last_index:
+            self.is_full = False  # the leader has nothing more, or begins again
+            return True
+        if not m.entries and not self.is_full:
+            return True
+        now = self._clock()
+        if self.is_full and now < self._look_for_room_s:
+            return False
+        if m.entries:
+            self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
+        self.is_full = not self._log.make_room(*self._wanted)
+        if self.is_full:
+            self._look_for_room_s = now + FULL_RETRY_S
+        return not self.is_full
 
     def _on_chunk(self, peer: str, m: codec.SnapshotChunk) -> None:
         if not self._hear_leader(peer, m.term, m.seq):
@@ -821,7 +949,7 @@ class Group:
         self._to_library(peer, alive)
         outgoing = self._feeder.feeds[peer].outgoing
         if outgoing is not None and outgoing.index == m.index:
-            outgoing.answered(m.offset)
+            outgoing.answered(m.offset, self._clock())
             self._due_now = True
 
     def _on_vote_request(self, peer: str, m: codec.VoteRequest) -> None:

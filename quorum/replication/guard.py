@@ -130,6 +130,14 @@ class Guard:
         m.prev_index, m.prev_term, m.entries = prev, view.term_at(prev), entries
         return m
 
+    def prove_nothing(self, m: AppendEntries) -> AppendEntries:
+        """An append that this node's log has no room for: it shows that the leader is alive, and no more. Nothing is
+        cut, nothing is acknowledged but what is committed here, so nothing is skipped either. Changes the message."""
+        last = self.view.last_index
+        m.prev_index, m.prev_term, m.entries = last, self.view.term_at(last), []
+        m.commit_index = self.acknowledge_to = self.commit_index
+        return m
+
     def clamp_commit(self, commit_index: int, proved: int) -> int:
         """Raft §5.3, receiver rule 5 (D1): committed here is at most what this message proved to match."""
         return min(commit_index, proved)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
+from quorum.replication.transfer import SnapshotSource
 
 
 class GroupJournal(Protocol):
@@ -40,6 +41,8 @@ class GroupJournal(Protocol):
     def set_hard_state(self, term: int, vote: str | None) -> int: ...
     def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
     def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
+    def open_snapshot(self) -> SnapshotSource | None: ...
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
 
 
 class NodeLog(Protocol):
@@ -52,6 +55,7 @@ class NodeLog(Protocol):
     def journal(self, group: int) -> GroupJournal: ...
     def read(self, group: int, index: int) -> bytes: ...
     def sync(self) -> int: ...
+    def make_room(self, length: int, count: int = 1) -> bool: ...
 
 
 class LazyBody:
@@ -161,9 +165,10 @@ class JournalView:
     # ---- snapshots
 
     def save_snapshot(self, index: int, state: bytes) -> None:
-        """The state at an applied index, durably."""
-        self.snapshot_index, self.snapshot_term = index, self.term_at(index)
-        self.journal.save_snapshot(index, self.snapshot_term, state)
+        """The state at an applied index, durably. LogFull leaves everything as it was."""
+        term = self.term_at(index)
+        self.journal.save_snapshot(index, term, state)
+        self.snapshot_index, self.snapshot_term = index, term
 
     def compact(self, keep_from: int) -> None:
         """Entries below keep_from leave the view, as far as the snapshot covers them."""
@@ -171,16 +176,27 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def install_snapshot(
-        self, index: int, term: int, state: bytes, commit_index: int, configuration: Configuration
-    ) -> None:
-        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7)."""
+    def keep_snapshot(self, index: int, term: int, state: bytes) -> None:
+        """A leader's snapshot, durably; it does not count before install_snapshot, or the next start. LogFull."""
         self.journal.save_snapshot(index, term, state)
+
+    def install_snapshot(
+        self,
+        index: int,
+        term: int,
+        commit_index: int,
+        configuration: Configuration,
+        proven_index: int = 0,
+    ) -> None:
+        """Go on from a kept snapshot. Entries behind it stay if they follow from it (Raft §7). Otherwise the bodies
+        that stay readable are those up to proven_index, which are known to be of its history, or commit_index."""
         self.snapshot_index, self.snapshot_term = index, term
         follows = self.base <= index <= self.last_index and self.term_at(index) == term
         self.configurations.begin_at(index, configuration, keeps_later=follows)
         if not follows:
-            self.last_lsn = self.journal.reset_to_snapshot(index, term, keep_bodies_to=commit_index)
+            self.last_lsn = self.journal.reset_to_snapshot(
+                index, term, keep_bodies_to=min(index, max(commit_index, proven_index))
+            )
             self._unsynced.clear()
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from quorum.v1 import queue_pb2 as quorum_dot_v1_dot_queue__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15quorum/v1/admin.proto\x12\tquorum.v1\x1a\x15quorum/v1/queue.proto\"\xaa\x01\n\x13\x44\x65\x63lareQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12@\n\targuments\x18\x02 \x03(\x0b\x32-.quorum.v1.DeclareQueueRequest.ArgumentsEntry\x1a\x42\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.quorum.v1.Value:\x02\x38\x01\"\'\n\x14\x44\x65\x63lareQueueResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"#\n\x12\x44\x65leteQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\",\n\x13\x44\x65leteQueueResponse\x12\x15\n\rmessage_count\x18\x01 \x01(\x04\"\"\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"+\n\x12PurgeQueueResponse\x12\x15\n\rmessage_count\x18\x01 \x01(\x04\"\xca\x02\n\tQueueInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\x04\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x36\n\targuments\x18\x05 \x03(\x0b\x32#.quorum.v1.QueueInfo.ArgumentsEntry\x12\r\n\x05ready\x18\x06 \x01(\x04\x12\x13\n\x0b\x63hecked_out\x18\x07 \x01(\x04\x12\r\n\x05total\x18\x08 \x01(\x04\x12\x11\n\tconsumers\x18\t \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\n \x01(\x04\x12\x15\n\rnext_sequence\x18\x0b \x01(\x04\x12\x13\n\x0bready_bytes\x18\x0c \x01(\x04\x1a\x42\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.quorum.v1.Value:\x02\x38\x01\"#\n\x11ListQueuesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\":\n\x12ListQueuesResponse\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.quorum.v1.QueueInfo\"%\n\x14\x44\x65scribeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"b\n\x0c\x43onsumerInfo\x12\x14\n\x0c\x63onsumer_tag\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x10\n\x08\x66iltered\x18\x03 \x01(\x08\x12\x0e\n\x06\x63redit\x18\x04 \x01(\x04\x12\x0c\n\x04held\x18\x05 \x01(\x04\"h\n\x15\x44\x65scribeQueueResponse\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.quorum.v1.QueueInfo\x12*\n\tconsumers\x18\x02 \x03(\x0b\x32\x17.quorum.v1.ConsumerInfo\"\x16\n\x14\x43lusterStatusRequest\"\x9b\x01\n\nMemberInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\x0c\n\x04\x62oot\x18\x05 \x01(\x04\x12\n\n\x02id\x18\x06 \x01(\t\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x0f\n\x07\x64rained\x18\x08 \x01(\x08\"\x99\x01\n\tGroupInfo\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x04 \x01(\x04\x12\x15\n\rapplied_index\x18\x05 \x01(\x04\x12\x0f\n\x07members\x18\x06 \x03(\t\x12\x10\n\x08learners\x18\x07 \x03(\t\x12\x0f\n\x07settled\x18\x08 \x01(\x08\"\xcb\x01\n\x15\x43lusterStatusResponse\x12\x16\n\x0e\x61nswering_node\x18\x01 \x01(\t\x12&\n\x07members\x18\x02 \x03(\x0b\x32\x15.quorum.v1.MemberInfo\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.quorum.v1.GroupInfo\x12\x16\n\x0eresident_bytes\x18\x04 \x01(\x04\x12\x10\n\x08standing\x18\x05 \x01(\t\x12\"\n\x03own\x18\x06 \x01(\x0b\x32\x15.quorum.v1.MemberInfo\"J\n\x10\x41\x64\x64MemberRequest\x12%\n\x06member\x18\x01 \x01(\x0b\x32\x15.quorum.v1.MemberInfo\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"\"\n\x11\x41\x64\x64MemberResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x08\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"3\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64rained\x18\x02 \x01(\x08\"\x15\n\x13\x44rainMemberResponse\"6\n\x19TransferLeadershipRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\n\n\x02to\x18\x02 \x01(\t\",\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\"\x19\n\x17RebalanceLeadersRequest\"?\n\x18RebalanceLeadersResponse\x12#\n\x05moved\x18\x01 \x03(\x0b\x32\x14.quorum.v1.GroupInfo2\x8b\x07\n\x05\x41\x64min\x12O\n\x0c\x44\x65\x63lareQueue\x12\x1e.quorum.v1.DeclareQueueRequest\x1a\x1f.quorum.v1.DeclareQueueResponse\x12L\n\x0b\x44\x65leteQueue\x12\x1d.quorum.v1.DeleteQueueRequest\x1a\x1e.quorum.v1.DeleteQueueResponse\x12I\n\nPurgeQueue\x12\x1c.quorum.v1.PurgeQueueRequest\x1a\x1d.quorum.v1.PurgeQueueResponse\x12I\n\nListQueues\x12\x1c.quorum.v1.ListQueuesRequest\x1a\x1d.quorum.v1.ListQueuesResponse\x12R\n\rDescribeQueue\x12\x1f.quorum.v1.DescribeQueueRequest\x1a .quorum.v1.DescribeQueueResponse\x12R\n\rClusterStatus\x12\x1f.quorum.v1.ClusterStatusRequest\x1a .quorum.v1.ClusterStatusResponse\x12\x46\n\tAddMember\x12\x1b.quorum.v1.AddMemberRequest\x1a\x1c.quorum.v1.AddMemberResponse\x12O\n\x0cRemoveMember\x12\x1e.quorum.v1.RemoveMemberRequest\x1a\x1f.quorum.v1.RemoveMemberResponse\x12L\n\x0b\x44rainMember\x12\x1d.quorum.v1.DrainMemberRequest\x1a\x1e.quorum.v1.DrainMemberResponse\x12\x61\n\x12TransferLeadership\x12$.quorum.v1.TransferLeadershipRequest\x1a%.quorum.v1.TransferLeadershipResponse\x12[\n\x10RebalanceLeaders\x12\".quorum.v1.RebalanceLeadersRequest\x1a#.quorum.v1.RebalanceLeadersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15quorum/v1/admin.proto\x12\tquorum.v1\x1a\x15quorum/v1/queue.proto\"\xaa\x01\n\x13\x44\x65\x63lareQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12@\n\targuments\x18\x02 \x03(\x0b\x32-.quorum.v1.DeclareQueueRequest.ArgumentsEntry\x1a\x42\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.quorum.v1.Value:\x02\x38\x01\"\'\n\x14\x44\x65\x63lareQueueResponse\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\"#\n\x12\x44\x65leteQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\",\n\x13\x44\x65leteQueueResponse\x12\x15\n\rmessage_count\x18\x01 \x01(\x04\"\"\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"+\n\x12PurgeQueueResponse\x12\x15\n\rmessage_count\x18\x01 \x01(\x04\"\xca\x02\n\tQueueInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\x04\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x36\n\targuments\x18\x05 \x03(\x0b\x32#.quorum.v1.QueueInfo.ArgumentsEntry\x12\r\n\x05ready\x18\x06 \x01(\x04\x12\x13\n\x0b\x63hecked_out\x18\x07 \x01(\x04\x12\r\n\x05total\x18\x08 \x01(\x04\x12\x11\n\tconsumers\x18\t \x01(\r\x12\x16\n\x0e\x66irst_sequence\x18\n \x01(\x04\x12\x15\n\rnext_sequence\x18\x0b \x01(\x04\x12\x13\n\x0bready_bytes\x18\x0c \x01(\x04\x1a\x42\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.quorum.v1.Value:\x02\x38\x01\"#\n\x11ListQueuesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\":\n\x12ListQueuesResponse\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.quorum.v1.QueueInfo\"%\n\x14\x44\x65scribeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"b\n\x0c\x43onsumerInfo\x12\x14\n\x0c\x63onsumer_tag\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x10\n\x08\x66iltered\x18\x03 \x01(\x08\x12\x0e\n\x06\x63redit\x18\x04 \x01(\x04\x12\x0c\n\x04held\x18\x05 \x01(\x04\"h\n\x15\x44\x65scribeQueueResponse\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.quorum.v1.QueueInfo\x12*\n\tconsumers\x18\x02 \x03(\x0b\x32\x17.quorum.v1.ConsumerInfo\"/\n\x14\x43lusterStatusRequest\x12\x17\n\x0fwith_state_hash\x18\x01 \x01(\x08\"\xba\x01\n\nMemberInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\x0c\n\x04\x62oot\x18\x05 \x01(\x04\x12\n\n\x02id\x18\x06 \x01(\t\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x0f\n\x07\x64rained\x18\x08 \x01(\x08\x12\x1d\n\x04\x64isk\x18\x10 \x01(\x0b\x32\x0f.quorum.v1.Disk\"m\n\x04\x44isk\x12\x12\n\nfree_bytes\x18\x01 \x01(\x04\x12\x13\n\x0blimit_bytes\x18\x02 \x01(\x04\x12\x0b\n\x03low\x18\x03 \x01(\x08\x12\x0c\n\x04\x66ull\x18\x04 \x01(\x08\x12\x0c\n\x04slow\x18\x05 \x01(\x08\x12\x13\n\x0bsync_p99_us\x18\x06 \x01(\r\"\xad\x01\n\tGroupInfo\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x04 \x01(\x04\x12\x15\n\rapplied_index\x18\x05 \x01(\x04\x12\x0f\n\x07members\x18\x06 \x03(\t\x12\x12\n\nstate_hash\x18\x07 \x01(\r\x12\x10\n\x08learners\x18\x08 \x03(\t\x12\x0f\n\x07settled\x18\t \x01(\x08\"\xcb\x01\n\x15\x43lusterStatusResponse\x12\x16\n\x0e\x61nswering_node\x18\x01 \x01(\t\x12&\n\x07members\x18\x02 \x03(\x0b\x32\x15.quorum.v1.MemberInfo\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.quorum.v1.GroupInfo\x12\x16\n\x0eresident_bytes\x18\x04 \x01(\x04\x12\x10\n\x08standing\x18\x05 \x01(\t\x12\"\n\x03own\x18\x06 \x01(\x0b\x32\x15.quorum.v1.MemberInfo\"J\n\x10\x41\x64\x64MemberRequest\x12%\n\x06member\x18\x01 \x01(\x0b\x32\x15.quorum.v1.MemberInfo\x12\x0f\n\x07replace\x18\x02 \x01(\x08\"\"\n\x11\x41\x64\x64MemberResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x08\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"3\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64rained\x18\x02 \x01(\x08\"\x15\n\x13\x44rainMemberResponse\"6\n\x19TransferLeadershipRequest\x12\r\n\x05group\x18\x01 \x01(\r\x12\n\n\x02to\x18\x02 \x01(\t\",\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\"\x19\n\x17RebalanceLeadersRequest\"?\n\x18RebalanceLeadersResponse\x12#\n\x05moved\x18\x01 \x03(\x0b\x32\x14.quorum.v1.GroupInfo2\x8b\x07\n\x05\x41\x64min\x12O\n\x0c\x44\x65\x63lareQueue\x12\x1e.quorum.v1.DeclareQueueRequest\x1a\x1f.quorum.v1.DeclareQueueResponse\x12L\n\x0b\x44\x65leteQueue\x12\x1d.quorum.v1.DeleteQueueRequest\x1a\x1e.quorum.v1.DeleteQueueResponse\x12I\n\nPurgeQueue\x12\x1c.quorum.v1.PurgeQueueRequest\x1a\x1d.quorum.v1.PurgeQueueResponse\x12I\n\nListQueues\x12\x1c.quorum.v1.ListQueuesRequest\x1a\x1d.quorum.v1.ListQueuesResponse\x12R\n\rDescribeQueue\x12\x1f.quorum.v1.DescribeQueueRequest\x1a .quorum.v1.DescribeQueueResponse\x12R\n\rClusterStatus\x12\x1f.quorum.v1.ClusterStatusRequest\x1a .quorum.v1.ClusterStatusResponse\x12\x46\n\tAddMember\x12\x1b.quorum.v1.AddMemberRequest\x1a\x1c.quorum.v1.AddMemberResponse\x12O\n\x0cRemoveMember\x12\x1e.quorum.v1.RemoveMemberRequest\x1a\x1f.quorum.v1.RemoveMemberResponse\x12L\n\x0b\x44rainMember\x12\x1d.quorum.v1.DrainMemberRequest\x1a\x1e.quorum.v1.DrainMemberResponse\x12\x61\n\x12TransferLeadership\x12$.quorum.v1.TransferLeadershipRequest\x1a%.quorum.v1.TransferLeadershipResponse\x12[\n\x10RebalanceLeaders\x12\".quorum.v1.RebalanceLeadersRequest\x1a#.quorum.v1.RebalanceLeadersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,33 +65,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEQUEUERESPONSE']._serialized_start=1006
   _globals['_DESCRIBEQUEUERESPONSE']._serialized_end=1110
   _globals['_CLUSTERSTATUSREQUEST']._serialized_start=1112
-  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=1134
-  _globals['_MEMBERINFO']._serialized_start=1137
-  _globals['_MEMBERINFO']._serialized_end=1292
-  _globals['_GROUPINFO']._serialized_start=1295
-  _globals['_GROUPINFO']._serialized_end=1448
-  _globals['_CLUSTERSTATUSRESPONSE']._serialized_start=1451
-  _globals['_CLUSTERSTATUSRESPONSE']._serialized_end=1654
-  _globals['_ADDMEMBERREQUEST']._serialized_start=1656
-  _globals['_ADDMEMBERREQUEST']._serialized_end=1730
-  _globals['_ADDMEMBERRESPONSE']._serialized_start=1732
-  _globals['_ADDMEMBERRESPONSE']._serialized_end=1766
-  _globals['_REMOVEMEMBERREQUEST']._serialized_start=1768
-  _globals['_REMOVEMEMBERREQUEST']._serialized_end=1803
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=1805
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=1827
-  _globals['_DRAINMEMBERREQUEST']._serialized_start=1829
-  _globals['_DRAINMEMBERREQUEST']._serialized_end=1880
-  _globals['_DRAINMEMBERRESPONSE']._serialized_start=1882
-  _globals['_DRAINMEMBERRESPONSE']._serialized_end=1903
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=1905
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=1959
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=1961
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=2005
-  _globals['_REBALANCELEADERSREQUEST']._serialized_start=2007
-  _globals['_REBALANCELEADERSREQUEST']._serialized_end=2032
-  _globals['_REBALANCELEADERSRESPONSE']._serialized_start=2034
-  _globals['_REBALANCELEADERSRESPONSE']._serialized_end=2097
-  _globals['_ADMIN']._serialized_start=2100
-  _globals['_ADMIN']._serialized_end=3007
+  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=1159
+  _globals['_MEMBERINFO']._serialized_start=1162
+  _globals['_MEMBERINFO']._serialized_end=1348
+  _globals['_DISK']._serialized_start=1350
+  _globals['_DISK']._serialized_end=1459
+  _globals['_GROUPINFO']._serialized_start=1462
+  _globals['_GROUPINFO']._serialized_end=1635
+  _globals['_CLUSTERSTATUSRESPONSE']._serialized_start=1638
+  _globals['_CLUSTERSTATUSRESPONSE']._serialized_end=1841
+  _globals['_ADDMEMBERREQUEST']._serialized_start=1843
+  _globals['_ADDMEMBERREQUEST']._serialized_end=1917
+  _globals['_ADDMEMBERRESPONSE']._serialized_start=1919
+  _globals['_ADDMEMBERRESPONSE']._serialized_end=1953
+  _globals['_REMOVEMEMBERREQUEST']._serialized_start=1955
+  _globals['_REMOVEMEMBERREQUEST']._serialized_end=1990
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=1992
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=2014
+  _globals['_DRAINMEMBERREQUEST']._serialized_start=2016
+  _globals['_DRAINMEMBERREQUEST']._serialized_end=2067
+  _globals['_DRAINMEMBERRESPONSE']._serialized_start=2069
+  _globals['_DRAINMEMBERRESPONSE']._serialized_end=2090
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=2092
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=2146
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=2148
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=2192
+  _globals['_REBALANCELEADERSREQUEST']._serialized_start=2194
+  _globals['_REBALANCELEADERSREQUEST']._serialized_end=2219
+  _globals['_REBALANCELEADERSRESPONSE']._serialized_start=2221
+  _globals['_REBALANCELEADERSRESPONSE']._serialized_end=2284
+  _globals['_ADMIN']._serialized_start=2287
+  _globals['_ADMIN']._serialized_end=3194
 # @@protoc_insertion_point(module_scope)
