@@ -6,9 +6,9 @@ from array import array
 
 import numpy as np
 
-from fifo import bits, snapshot
-from fifo.blocks import BLOCK_SIZE, Block
+from fifo import snapshot
 from fifo.codec import Reader
+from fifo.pages import decode_block
 
 _HEAD_NUMBERS = 4
 """index, time, version and running hash stand before the number of queues"""
@@ -26,18 +26,8 @@ def references(data: bytes | memoryview) -> array[int]:
         queue = Reader(reader.blob())
         queue.number()
         for _ in range(queue.number()):
-            found.append(_live_indexes(snapshot.read_block(Reader(reader.blob()))))
+            found.append(decode_block(Reader(reader.blob())).live_indexes())
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
     unique = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.uint64)
     return array("Q", unique.tobytes())
-
-
-def _live_indexes(block: Block) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    runs = block.runs
-    sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
-    np.cumsum(bits.as_flags(block.ready | block.held, BLOCK_SIZE), out=sums[1:])
-    firsts = np.frombuffer(runs.firsts, dtype=np.uint16).astype(np.int64)
-    counts = np.frombuffer(runs.counts, dtype=np.uint16)
-    touched = sums[firsts + counts] > sums[firsts]
-    return np.unique(np.frombuffer(runs.indexes, dtype=np.uint64)[touched])

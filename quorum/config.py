@@ -135,6 +135,12 @@ class NodeConfig(BaseSettings):
     node_window_bytes: int = Field(
         256 * MIB, ge=MIB, description="unconfirmed bytes of all sessions of this node"
     )
+    queue_memory_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="what the blocks of this node's queues may take in memory, filter fields included; "
+        "docs/queues.md says what is paged out",
+    )
 
     disk_free_limit_bytes: int = Field(
         256 * MIB,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import NoReturn
 
 import grpc
@@ -174,7 +175,9 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     info = _info(member, queue)
     if info is None:
         return None
-    response = pb.DescribeQueueResponse(queue=info)
+    storage = member.storage(queue.group, queue.id)
+    assert storage is not None  # there is such a queue
+    response = pb.DescribeQueueResponse(queue=info, storage=pb.StorageInfo(**asdict(storage)))
     for consumer in member.queue_machine(queue.group).consumers(queue.id):
         response.consumers.add(
             consumer_tag=consumer.tag,
@@ -226,6 +229,10 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
             learners=roster.names_of(configuration.learners),
             settled=replica.raft.is_settled,
             state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
+            healed=member.healer.healed.get(number, 0),
+            unreadable=member.healer.lost(number),
+            fetching=member.arrivals.missing(number),
+            quarantined=replica.raft.quarantine.is_on,
         )
     return response
 

@@ -204,11 +204,17 @@ class Hub:
             if groups & stream.consumed_groups():
                 stream.ended("node_down")
 
-    async def stop(self, reason: str) -> None:
-        """Ends all sessions, the node's own apart, which goes on."""
+    def leave(self, reason: str) -> None:
+        """Ends all sessions, and the calls that wait: another node can serve them and this one cannot."""
         for stream in list(self._streams.values()):
             if stream is not self._own:
                 stream.ended(reason)
+        if self._own.is_waiting:
+            self._own.ended(reason)
+
+    async def stop(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.ended("stopping")
 
     def refusal(self) -> str | None:
         """Why this node opens no sessions now, None if it does."""
@@ -313,6 +319,11 @@ class _OwnSession:
         self._next_sequence = 1
         self._unconfirmed = {}
         self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether calls wait for their group."""
+        return bool(self._calls)
 
     async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
         future = self._expect()

@@ -22,7 +22,9 @@ from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
+from quorum.node.identity import FILE as IDENTITY
 from quorum.node.identity import Founding, IdentityError, Life, begin_life
+from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
 from quorum.replication.connection import PeerNetwork
@@ -62,15 +64,17 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     except OSError as error:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
     disk = disk or Disk()
-    log = Log(
-        config.data_dir / "log",
-        disk.files,
+    log = open_log(
+        config.data_dir,
+        groups=config.queue_groups + 1,
+        has_begun=(config.data_dir / IDENTITY).exists(),
+        has_others=config.join or len(config.members) > 1,
+        files=disk.files,
         segment_bytes=disk.segment_bytes,
         recent_bytes=RECENT_BYTES,
         reserve_segments=RESERVE_SEGMENTS,
         free_limit_bytes=config.disk_free_limit_bytes,
     )
-    log.open()
     try:
         try:
             life = _begin_life(config, log, disk.files)
@@ -129,6 +133,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int |
         config.queue_groups,
         config.raft_config(),
         snapshot_bytes,
+        queue_memory_bytes=config.queue_memory_bytes,
         addresses={}
         if config.join
         else {name: (each.peer, each.client) for name, each in config.members.items()},
@@ -166,7 +171,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int |
     logger.info("stopping")
     watching.cancel()
     await _hand_over(hub)
-    await hub.stop("stopping")
+    await hub.stop()
     await server.stop(STOP_GRACE_S)
     await loop.run_in_executor(None, driver.stop)
     network.close()
@@ -196,12 +201,14 @@ async def _watch(hub: Hub, server: Server) -> None:
             standing = now
             if standing != "member":
                 logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
-                await hub.stop(standing)
+                hub.leave(standing)
         ready = await hub.ask(Member.is_ready)
         if ready != serving:
             serving = ready
             await server.set_serving(ready)
         hub.check_leases()
+        if not ready and await hub.ask(Member.is_left_behind):
+            hub.leave("disk_full")
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

@@ -48,6 +48,7 @@ _ENDED = {
         code_pb2.UNAVAILABLE,
         "a message cannot be read on this node; open the session at another one",
     ),
+    "disk_full": (code_pb2.UNAVAILABLE, "this node's disk is full; open the session at another one"),
     "stopping": (code_pb2.UNAVAILABLE, "this node is stopping; open the session at another one"),
     "drained": (code_pb2.UNAVAILABLE, "this node is drained; open the session at another one"),
     "waiting": (code_pb2.UNAVAILABLE, "this node is no member yet; open the session at another one"),

@@ -27,7 +27,7 @@ from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
-    from quorum.client.records import ClusterStatus, DiskInfo
+    from quorum.client.records import ClusterStatus, DiskInfo, GroupInfo
 
 app = typer.Typer(
     help="A cluster's members; and a local cluster of processes, for development.", no_args_is_help=True
@@ -231,6 +231,20 @@ def _disk(disk: DiskInfo | None) -> tuple[str, str]:
     return free, f"[red]{sync}, slow[/red]" if disk.slow else sync
 
 
+def _condition(group: GroupInfo) -> str:
+    """How the answering node's own data of a group is, for people."""
+    found = []
+    if group.quarantined:
+        found.append("[red]quarantined[/red]")
+    if group.unreadable:
+        found.append(f"[red]{group.unreadable:,} unreadable[/red]")
+    if group.fetching:
+        found.append(f"{group.fetching:,} to fetch")
+    if group.healed:
+        found.append(f"{group.healed:,} healed")
+    return ", ".join(found) or "good"
+
+
 def _tables(seen: ClusterStatus) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -254,13 +268,14 @@ def _tables(seen: ClusterStatus) -> None:
         addresses = (each.client_address, each.peer_address)
         table.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
     console.print(table)
-    groups = Table("group", "leader", "term", "committed", "applied", "members")
+    own = f"data of {seen.answering_node}"
+    groups = Table("group", "leader", "term", "committed", "applied", "members", own)
     for group in seen.groups:
         leader = group.leader or "[red]none[/red]"
         name = "system" if group.group == 0 else str(group.group)
         voters = " ".join(group.members)
         learners = f" (learning: {' '.join(group.learners)})" if group.learners else ""
         row = (str(group.term), str(group.commit_index), str(group.applied_index), voters + learners)
-        groups.add_row(name, leader, *row)
+        groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

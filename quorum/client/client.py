@@ -36,6 +36,7 @@ from quorum.client.records import (
     MemberInfo,
     QueueDescription,
     QueueInfo,
+    StorageInfo,
 )
 from quorum.client.session import Session
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
@@ -326,7 +327,9 @@ class Client:
         request = admin_pb2.DescribeQueueRequest(queue=name)
         response = await self._admin("DescribeQueue", request, timeout_ms)
         return QueueDescription(
-            QueueInfo.of(response.queue), tuple(ConsumerInfo.of(consumer) for consumer in response.consumers)
+            QueueInfo.of(response.queue),
+            tuple(ConsumerInfo.of(consumer) for consumer in response.consumers),
+            StorageInfo.of(response.storage),
         )
 
     async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:

@@ -57,9 +57,35 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """Where a queue's messages are on the node that answered; alpha + beta + gamma + delta = total (docs/queues.md)."""
+
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> StorageInfo:
+        return cls(
+            wire.alpha,
+            wire.beta,
+            wire.gamma,
+            wire.delta,
+            wire.warm_blocks,
+            wire.cold_blocks,
+            wire.warm_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDescription:
     queue: QueueInfo
     consumers: tuple[ConsumerInfo, ...]
+    storage: StorageInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,9 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known. members vote, learners do not; settled: that is committed."""
+    """leader is empty where none is known. members vote, learners do not; settled: that is committed. The last four are
+    of the answering node's own data: bodies that were damaged or missing and are back, that it cannot read, that are
+    still to come before a snapshot is put in place; and whether it is quarantined."""
 
     group: int
     leader: str
@@ -115,6 +143,10 @@ class GroupInfo:
     members: tuple[str, ...]
     learners: tuple[str, ...] = ()
     settled: bool = True
+    healed: int = 0
+    unreadable: int = 0
+    fetching: int = 0
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +175,10 @@ class ClusterStatus:
                     tuple(g.members),
                     tuple(g.learners),
                     g.settled,
+                    g.healed,
+                    g.unreadable,
+                    g.fetching,
+                    g.quarantined,
                 )
                 for g in wire.groups
             ),

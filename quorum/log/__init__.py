@@ -22,6 +22,7 @@ from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained
 from quorum.log.reserve import RESERVE_SEGMENTS
+from quorum.log.snapshots import SnapshotFile
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "RecordInfo",
     "RecordKind",
     "Retained",
+    "SnapshotFile",
     "Space",
     "inspect",
 ]

@@ -154,9 +154,17 @@ class Journal:
             self._log.sync()
         return found
 
+    def load_snapshots(self) -> list[tuple[int, int, bytes]]:
+        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from that."""
+        return self._snapshots.load_all()
+
     def open_snapshot(self) -> SnapshotFile | None:
         """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
         return self._snapshots.open()
+
+    def discard_snapshots(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        self._snapshots.discard(reason)
 
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
         """This snapshot could not be read to its end: it is not offered again."""

@@ -375,6 +375,13 @@ class Log:
             return body
         return self._read_whole(segment, found, group, 0)
 
+    def in_memory(self, group: int, index: int) -> bool:
+        """Whether reading this entry now needs no disk: it is among the recent ones."""
+        with self._mutex:
+            table = self._contents.tables.get(group)
+            found = None if table is None else table.locate(index)
+            return found is not None and self._recent.get(found.lsn) is not None
+
     def has_body(self, group: int, index: int, term: int) -> bool:
         """Whether a body of just this entry is indexed here; nothing is read."""
         with self._mutex:

@@ -36,6 +36,12 @@ def _name(group: int, index: int, term: int) -> str:
     return f"group-{group:08x}-index-{index:016x}-term-{term:016x}.snapshot"
 
 
+def parse_name(name: str) -> tuple[int, int, int] | None:
+    """(group, index, term) of a snapshot file's name, None if it is no such name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
+
+
 def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[bytes]:
     """The file's bytes, in pieces."""
     fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, len(state), CHUNK_BYTES)
@@ -49,8 +55,12 @@ def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[byt
     return pieces
 
 
-def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
-    """(index, term, state); SnapshotDamaged if the bytes are not exactly a snapshot of this group."""
+def decode_snapshot_header(data: bytes) -> tuple[int, int, int, int]:
+    """(group, index, term, length of the state), as the file's first bytes say; SnapshotDamaged."""
+    return _decode_header(data)[:4]
+
+
+def _decode_header(data: bytes) -> tuple[int, int, int, int, int]:
     at = _HEADER.size + 4
     if len(data) < at or crc32c(data[: _HEADER.size]) != int.from_bytes(data[at - 4 : at], "little"):
         raise SnapshotDamaged("the header fails its CRC")
@@ -59,6 +69,13 @@ def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
         raise SnapshotDamaged(f"format {version} is not known")
     if chunk_bytes < 1:
         raise SnapshotDamaged("chunks of no bytes")
+    return of, index, term, length, chunk_bytes
+
+
+def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
+    """(index, term, state); SnapshotDamaged if the bytes are not exactly a snapshot of this group."""
+    of, index, term, length, chunk_bytes = _decode_header(data)
+    at = _HEADER.size + 4
     if of != group:
         raise SnapshotDamaged(f"it is of group {of}, not {group}")
     whole = 0
@@ -177,6 +194,16 @@ class SnapshotStore:
                 self._damaged[name] = str(error)
         return None
 
+    def load_all(self) -> list[tuple[int, int, bytes]]:
+        """All that are whole, the newest first."""
+        found = []
+        for name in self._names():
+            try:
+                found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
+        return found
+
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
         for name in self._names():
@@ -186,6 +213,11 @@ class SnapshotStore:
                 except (SnapshotDamaged, OSError) as error:
                     self._damaged[name] = str(error)
         return None
+
+    def discard(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        for name in self._names():
+            self._damaged[name] = reason
 
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""

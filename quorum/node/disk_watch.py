@@ -142,6 +142,12 @@ class DiskWatch:
         name = self._names.get(node, str(node))
         return LowDisk(name, -1, 0) if state is None else LowDisk(name, state.free_bytes, state.limit_bytes)
 
+    def is_left_behind(self, now_ms: int) -> bool:
+        """Whether this member's log takes nothing while another's does: then it hears of nothing new either, and those
+        who use it are better served elsewhere."""
+        others = (self.disks.state(node, now_ms) for node in self._names if node != self._me)
+        return self.disks.own.is_full and any(state is not None and not state.is_full for state in others)
+
     # ---- offices
 
     def _hand_over(self, replica: Replica, now_ms: int) -> None:

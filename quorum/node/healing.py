@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from quorum.log import EntryMissing, LogDamaged
-from quorum.node.bodies import Fetcher
+from quorum.node.bodies import Fetcher, Job
 
 
 class BodyUnreadable(Exception):
@@ -23,6 +23,15 @@ class BodyUnreadable(Exception):
         self.group = group
         self.index = index
         self.reason = reason
+
+
+class PageUnreadable(Exception):
+    """A page of a group's state is damaged or not here. Pages are this member's own, nobody else has them: its share in
+    the group begins anew from a leader's snapshot."""
+
+    def __init__(self, group: int, page: int, reason: str) -> None:
+        super().__init__(f"group {group}, page {page}: {reason}")
+        self.group = group
 
 
 class Reads(Protocol):
@@ -44,6 +53,7 @@ class Healer:
         """group -> index -> term, 0 where it is not known; what is noted and not healed"""
         self._new: dict[int, list[int]] = {}
         """noted since the last tick"""
+        self._jobs: list[tuple[int, array[int], Job]] = []
         self._waiting: dict[tuple[int, int], list[object]] = {}
         self.healed: dict[int, int] = {}
         """how many by group, in this life"""
@@ -82,7 +92,26 @@ class Healer:
         for group, indexes in noted.items():
             wanted = array("Q", sorted(indexes))
             terms = {index: term for index in indexes if (term := self._lost[group][index])}
-            self._fetcher.fetch(group, wanted, partial(self._arrived, group, wanted), terms=terms)
+            job = self._fetcher.fetch(group, wanted, partial(self._arrived, group, wanted), terms=terms)
+            self._jobs.append((group, wanted, job))
+
+    def review(self) -> None:
+        """Now and then: what was cut or replaced meanwhile, or could not be read for a while only, is well again."""
+        for group, lost in self._lost.items():
+            for index in list(lost):
+                try:
+                    body = self._log.read(group, index)
+                except (EntryMissing, LogDamaged):
+                    continue
+                self._healed(group, index, len(body))
+        jobs, self._jobs = self._jobs, []
+        for group, wanted, job in jobs:
+            if job.is_complete:
+                continue
+            if any(index in self._lost[group] for index in wanted):
+                self._jobs.append((group, wanted, job))
+            else:
+                self._fetcher.cancel(job)
 
     def forget(self, group: int, to_index: int) -> None:
         """A snapshot was installed: what stands at or below is needed no more, unless somebody asks for it."""
@@ -95,13 +124,17 @@ class Healer:
         for index in indexes:
             if index not in lost:
                 continue
-            term = lost.pop(index)
             try:
                 body = self._log.read(group, index)
             except (EntryMissing, LogDamaged) as error:
+                term = lost.pop(index)
                 self.note(group, index, term, str(error))
-                continue
-            self.healed[group] = self.healed.get(group, 0) + 1
-            self._logger.info("entry healed", group=group, index=index, size_bytes=len(body))
-            for token in self._waiting.pop((group, index), ()):
-                self._tell(token)
+            else:
+                self._healed(group, index, len(body))
+
+    def _healed(self, group: int, index: int, size: int) -> None:
+        del self._lost[group][index]
+        self.healed[group] = self.healed.get(group, 0) + 1
+        self._logger.info("entry healed", group=group, index=index, size_bytes=size)
+        for token in self._waiting.pop((group, index), ()):
+            self._tell(token)

@@ -76,6 +76,35 @@ class Life:
     memory: Memory
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose a data directory is, the boot number of the latest process on it, and what that knew."""
+
+    name: str
+    boot: int
+    founding: Founding
+    memory: Memory
+
+
+def read_identity(directory: Path, files: Files) -> Identity | None:
+    """What the directory says of its owner; None if nobody has begun on it. IdentityError if it cannot be read."""
+    path = directory / FILE
+    if FILE not in files.list_directory(directory):
+        return None
+    try:
+        known = _decode(read_file(files, path))
+        founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
+        memory = Memory(
+            str(known["incarnation"]),
+            bool(known["is_established"]),
+            {str(each): str(met) for each, met in known["met"].items()},
+            tuple(CatalogMember(**each) for each in known["known"]),
+        )
+        return Identity(str(known["name"]), int(known["boot"]), founding, memory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IdentityError(f"{path} cannot be read: {error!r}") from error
+
+
 def begin_life(
     directory: Path,
     name: str,
@@ -89,22 +118,12 @@ def begin_life(
     path = directory / FILE
     boot = 0
     memory = Memory(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
-    if FILE in files.list_directory(directory):
-        try:
-            known = _decode(read_file(files, path))
-            owner, boot = str(known["name"]), int(known["boot"])
-            begun = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
-            memory = Memory(
-                str(known["incarnation"]),
-                bool(known["is_established"]),
-                {str(each): str(met) for each, met in known["met"].items()},
-                tuple(CatalogMember(**each) for each in known["known"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IdentityError(f"{path} cannot be read: {error!r}") from error
-        if owner != name or begun.cluster != founding.cluster:
+    known = read_identity(directory, files)
+    if known is not None:
+        boot, begun, memory = known.boot, known.founding, known.memory
+        if known.name != name or begun.cluster != founding.cluster:
             raise IdentityError(
-                f"{directory} belongs to node {owner!r} of cluster {begun.cluster!r}, "
+                f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
                 f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
             )
         if begun != founding:

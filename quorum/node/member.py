@@ -27,26 +27,33 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
+from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log, LogFull
+from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.checkpoints import Checkpoints, LogPages
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
-from quorum.node.healing import BodyUnreadable, Healer
+from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
 from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.lost_log import quarantine
 from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import SYSTEM_GROUP, FieldSource, Replica
+from quorum.node.paging import Pager
+from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica, empty_state
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import Configuration, wrap_state
+from quorum.replication.quarantine import Standing, StandingQuestion
 
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
 KIND_MET, KIND_TRANSFER = 5, 6
+KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -57,7 +64,13 @@ SNAPSHOT_BYTES = 128 << 20
 SNAPSHOT_RETRY_MS = 10_000
 """After one that found no room; and so often one is taken while there is little, since nothing can be collected that
 the oldest snapshot still needs."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
+STANDING_MS = 500
+"""How often a quarantined replica asks the others."""
+QUEUE_MEMORY_BYTES = 256 << 20
 HANDICAP = 2
 """While something of a group is damaged here, this member runs for office so many longest election timeouts later than
 another one would."""
@@ -101,9 +114,12 @@ class MemberConfig:
     raft: GroupConfig = field(default_factory=GroupConfig)
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
     addresses: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """founding member -> (peer, client), host:port each"""
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see paging.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +171,8 @@ class Member:
         self._next_heartbeat_ms = 0
         self._next_upkeep_ms = 0
         self._answers_due: list[tuple[str, Heartbeat]] = []
+        self._standings_due: list[tuple[str, StandingQuestion]] = []
+        self._next_standing_ms = 0
         self._catalog_changed = True
         self._leases_changed = True
         self._connected: set[str] = set()
@@ -172,6 +190,7 @@ class Member:
             lambda group, state: self.replicas[group].references(state),
         )
         self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -196,14 +215,18 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: it is a member that nobody drains, and every group has a leader that is known
-        here and lets this node deliver."""
+        """Whether this node can serve: it is a member that nobody drains, every group has a leader that is known here
+        and lets this node deliver, and its disk has not left it behind."""
         if self.membership.standing != "member" or self.membership.is_leaving:
             return False
-        return all(
+        return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
         )
+
+    def is_left_behind(self) -> bool:
+        """Its disk is full and others' are not: sessions do better there."""
+        return self.disk_watch.is_left_behind(self._now_ms)
 
     @property
     def catalog(self) -> CatalogMachine:
@@ -216,40 +239,95 @@ class Member:
         assert isinstance(machine, GroupMachine)
         return machine
 
+    def storage(self, group: int, queue: int) -> Storage | None:
+        """Where a queue's messages are on this node; O(its blocks)."""
+        return self.queue_machine(group).storage(queue, self._recent_from(group))
+
+    def _recent_from(self, group: int) -> int:
+        """The first applied entry from which on all bodies are in memory. They leave in their order."""
+        first, behind = 1, self.replicas[group].raft.applied_index + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            if self.log.in_memory(group, middle):
+                behind = middle
+            else:
+                first = middle + 1
+        return first
+
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
-        machine: GroupMachine | CatalogMachine
         source = FieldSource(self.log, number)
-        if number == SYSTEM_GROUP:
-            machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
-        else:
-            machine = GroupMachine(source)
+        machine = self._empty_machine(number)
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
 
-        raft = Group(
-            number,
-            self.config.name,
-            self.config.members,
-            self.log,
-            clock,
-            random_module.Random(random.random()),
-            send,
-            lambda state, index, term: self._restored(number, state),
-            self.config.raft,
-            lambda index, term, state: self.arrivals.prepare(number, index, term, state),
-        )
-        replica = Replica(number, raft, machine, source, Digests(number))
+        chance = random_module.Random(random.random())
+
+        def make() -> Group:
+            return Group(
+                number,
+                self.config.name,
+                self.config.members,
+                self.log,
+                clock,
+                chance,
+                send,
+                lambda state, index, term: self._restored(number, state),
+                self.config.raft,
+                lambda index, term, state: self.arrivals.prepare(number, index, term, state),
+            )
+
+        try:
+            raft = make()
+        except LogDamaged as error:
+            if not self.membership.peers:
+                raise
+            self._lose_replica(number, str(error))
+            raft = make()
+        checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
+        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
         return replica
 
+    def _empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
+        if number == SYSTEM_GROUP:
+            return CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
+        return GroupMachine(FieldSource(self.log, number), LogPages(self.log, number))
+
+    def _lose_replica(self, number: int, reason: str) -> None:
+        """No snapshot here can be used that its journal goes on from: the replica begins anew, quarantined. The mark is
+        on disk before anything is given up."""
+        self._logger.error("replica lost", group=number, reason=reason)
+        journal = self.log.journal(number)
+        quarantine(self.log, number)
+        self.log.sync()
+        journal.discard_snapshots(reason)
+        state = wrap_state(
+            Configuration(tuple(sorted(self.config.members))), empty_state(self._empty_machine(number))
+        )
+        journal.save_snapshot(1, 0, state)
+        journal.reset_to_snapshot(1, 0)
+        self.log.sync()
+
     # ---- the step
 
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
-        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear."""
+        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
+
+        Every exception is the end of this member. After PageUnreadable the next one begins the group anew.
+        """
+        try:
+            return self._step(now_ms, frames, inputs)
+        except PageUnreadable as error:
+            if self.membership.peers:
+                self._lose_replica(error.group, str(error))
+            raise
+
+    def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         self._now_ms = now_ms
         takes_part = self.disk_watch.may_take_part(now_ms) and self.membership.memory.is_established
         self._lapse_leases()
@@ -279,6 +357,7 @@ class Member:
         if self.librarian.is_busy:
             self.librarian.serve()
         self._heartbeats()
+        self._speak_of_standings()
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
@@ -344,6 +423,14 @@ class Member:
             self.librarian.ask(frame.peer, Question.decode(frame.data))
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
+        elif frame.kind == KIND_STANDING_QUESTION:
+            self._standings_due.append((frame.peer, StandingQuestion.decode(frame.data)))
+        elif frame.kind == KIND_STANDING:
+            standing = Standing.decode(frame.data)
+            asker = self.replicas.get(standing.group)
+            if asker is not None:
+                asker.touched = True
+                asker.raft.hear_standing(frame.peer, standing)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.membership.roster.number(frame.peer)
@@ -522,14 +609,16 @@ class Member:
         unreadable = replica.raft.take_unreadable()
         if unreadable is not None:
             self.healer.note(replica.number, *unreadable, "it is needed by a replica")
-            if unreadable[0] == replica.raft.applied_index + 1 <= replica.raft.commit_index:
+            if unreadable[0] > replica.raft.commit_index:
+                replica.raft.resign()  # nobody can be asked for it, and others may do without it
+            elif unreadable[0] == replica.raft.applied_index + 1:
                 replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if (
-            replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES)
-            or replica.raft.lacks_snapshot
-        ):
+        is_due = replica.snapshot_is_due(
+            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
+        )
+        if is_due or replica.raft.lacks_snapshot:
             self._save_snapshot(replica)
 
     def _save_snapshot(self, replica: Replica) -> None:
@@ -537,7 +626,7 @@ class Member:
         if self._now_ms < replica.no_snapshot_before_ms:
             return
         try:
-            replica.save_snapshot()
+            replica.save_snapshot(self.log, self._now_ms)
         except LogFull as error:
             replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
             self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
@@ -570,8 +659,32 @@ class Member:
         self._restore(replica, state)
         replica.stalled = 0
         self.healer.forget(group, replica.raft.applied_index)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
+
+    # ---- quarantine
+
+    def _speak_of_standings(self) -> None:
+        """Answers, now that everything they say is synced; and, twice a second, this member's own questions."""
+        for peer, question in self._standings_due:
+            replica = self.replicas.get(question.group)
+            if replica is not None:
+                replica.touched = True
+                answer = replica.raft.standing(peer, question.life)
+                self._network.send(peer, KIND_STANDING, [answer.encode()])
+        self._standings_due.clear()
+        if self._now_ms < self._next_standing_ms:
+            return
+        self._next_standing_ms = self._now_ms + STANDING_MS
+        self.healer.review()
+        for number, replica in self.replicas.items():
+            quarantined = replica.raft.quarantine
+            if quarantined.is_on:
+                for peer in self.membership.peers:
+                    self._network.send(
+                        peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
+                    )
 
     # ---- bodies
 
@@ -660,6 +773,7 @@ class Member:
             self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
+        self.pager.turn(self._now_ms, self._queue_machines())
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 
@@ -674,6 +788,13 @@ class Member:
                 if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
                     self._save_snapshot(replica)
                     replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()

@@ -52,7 +52,8 @@ class Membership:
         """founding members that have said that they remember this node's incarnation"""
         self.is_leaving = False
         """this process is about to stop"""
-        self.peers: tuple[str, ...] = ()
+        self.peers: tuple[str, ...] = tuple(sorted(set(self.roster.by_id) - {config.name}))
+        """The other members, and who is not yet out of every group."""
         self._looked_at: tuple[object, ...] = ()
 
     # ---- who is who

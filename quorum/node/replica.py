@@ -6,12 +6,13 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
+from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
-from fifo.references import references
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
+from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
@@ -25,7 +26,13 @@ FULL_RETRY_MS = 500
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
-_TIME_BYTES = 8
+TIME_BYTES = 8
+"""Group time stands before the machine's state in a snapshot."""
+
+
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
 
 
 class FieldSource:
@@ -44,6 +51,11 @@ class FieldSource:
         return columns_of(Command(memoryview(body)[1:]).operation(operation))
 
 
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(TIME_BYTES) + machine.snapshot()
+
+
 @dataclass(slots=True)
 class Replica:
     """One group. `pending` are operations that this node, as leader, has to pack into entries."""
@@ -53,6 +65,7 @@ class Replica:
     machine: GroupMachine | CatalogMachine
     field_source: FieldSource
     digests: Digests
+    checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
     pending: deque[bytes] = field(default_factory=deque)
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -64,6 +77,8 @@ class Replica:
     bytes_since_snapshot: int = 0
     no_snapshot_before_ms: int = 0
     """the last one found no room, or was taken early to make some"""
+    saved_ms: int = 0
+    """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
@@ -188,26 +203,42 @@ class Replica:
         elif isinstance(self.machine, CatalogMachine):
             raise AssertionError("the catalog reads no bodies")
         else:
-            self.machine = GroupMachine(self.field_source)
+            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
         self.bytes_since_snapshot = 0
         self.ready_term = -1
         self.stalled, self.stalled_ms = stalled, now_ms
 
-    def save_snapshot(self) -> None:
-        """LogFull if there is no room for it."""
-        self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+    def snapshot_is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
+        """So much was applied since the last one, or anything, and so long ago: what was settled since then is garbage
+        only once a snapshot says so."""
+        if not self.bytes_since_snapshot:
+            self.saved_ms = now_ms
+        return self.bytes_since_snapshot > after_bytes or now_ms - self.saved_ms >= after_ms
+
+    def save_snapshot(self, log: Log, now_ms: int) -> None:
+        """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
+        entries, pages = array("Q"), array("Q")
+        if isinstance(self.machine, CatalogMachine):
+            state = self.machine.snapshot()
+        else:
+            found = self.machine.checkpoint()
+            state, entries, pages = found.state, found.entries, found.pages
+            log.sync()  # the state names pages
+        self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
         self.bytes_since_snapshot = 0
+        self.saved_ms = now_ms
+        self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""
-        self.clock.observe(int.from_bytes(state[:_TIME_BYTES], "little"))
+        self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(state[_TIME_BYTES:])
+            self.machine = CatalogMachine.restore(state[TIME_BYTES:])
+        elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
         else:
-            self.machine = GroupMachine.restore(state[_TIME_BYTES:], self.field_source)
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
 
     def references(self, state: bytes) -> array[int]:
         """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        if isinstance(self.machine, CatalogMachine):
-            return array("Q")
-        return references(memoryview(state)[_TIME_BYTES:])
+        return contents(memoryview(state)[TIME_BYTES:])[0]

@@ -26,7 +26,7 @@ TURN_BYTES = 4 << 20
 class Feed:
     """What is known of one follower besides the library's match and next index."""
 
-    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "outgoing", "waits_for_heartbeat")
+    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "life", "outgoing", "waits_for_heartbeat")
 
     def __init__(self) -> None:
         self.is_connected = False
@@ -36,6 +36,8 @@ class Feed:
         self.waits_for_heartbeat = False
         """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
         self.outgoing: Outgoing | None = None
+        self.life: int | None = None
+        """of a quarantined follower: which one of its lives this office has begun to feed anew"""
 
     def forget_sent(self) -> None:
         """Nothing is under way any more."""
@@ -100,6 +102,18 @@ class Feeder:
         for feed in self.feeds.values():
             feed.forget_sent()
             feed.end_transfer()
+            feed.life = None
+
+    def welcome(self, name: str, life: int) -> bool:
+        """A quarantined follower begins anew; False if this is known."""
+        feed = self.feeds[name]
+        if feed.life == life:
+            return False
+        feed.life = life
+        feed.forget_sent()
+        feed.end_transfer()
+        feed.waits_for_heartbeat = False
+        return True
 
     def end_office(self) -> None:
         """Another member leads: nothing is held for followers any more."""

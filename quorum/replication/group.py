@@ -46,6 +46,7 @@ from quorum.replication.membership import (
     unwrap_state,
     wrap_state,
 )
+from quorum.replication.quarantine import Quarantine, Standing
 from quorum.replication.transfer import Incoming, KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
@@ -151,6 +152,11 @@ class Group:
         self._is_transfer = False
         """this node's candidacy was asked for by the leader"""
         self._bytes_since_snapshot = 0
+        is_quarantined = self._view.is_quarantined
+        life = random.getrandbits(63) if is_quarantined else 0
+        self.quarantine = Quarantine(me, life, is_on=is_quarantined)
+        self._matched = (0, 0)
+        """(term, index) of the last acknowledgement sent"""
         self.is_full = False
         """the log had no room for what the leader sent: nothing more is acknowledged until it has"""
         self._look_for_room_s = 0.0
@@ -230,6 +236,8 @@ class Group:
         if peer == self.me:
             raise ValueError(f"{peer!r} is this node itself")
         message = codec.decode(frame)
+        if self.quarantine.is_deaf:
+            return
         self._enter()
         try:
             self._handlers[type(message)](peer, message)
@@ -313,7 +321,9 @@ class Group:
         """After log.sync(): acknowledgements that waited for this node's disk count, and all that waited leaves."""
         self._enter()
         try:
-            self._view.note_synced()
+            durable = self._view.note_synced()
+            if self.quarantine.is_on:
+                self._end_quarantine(durable)
             guard = self._guard
             if guard.parked:
                 parked, guard.parked = guard.parked, {}
@@ -373,8 +383,61 @@ class Group:
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due
+        if self.quarantine.is_on:
+            return self._clock() + self.config.election_max_s
         deadline = self._engine._SyncObj__raftElectionDeadline + self.handicap_s
         return self._rounds.next_due(self.term, deadline, self._clock())
+
+    # ---- quarantine
+
+    def standing(self, peer: str, life: int) -> Standing:
+        """What a quarantined member asks, to be sent after a sync. As a leader, forget what its lost life acknowledged:
+        what is counted already stays so, and it is fed from where it is now."""
+        self._enter()
+        try:
+            if self.is_leader and peer in self._peers and self._feeder.welcome(peer, life):
+                self._engine._SyncObj__raftMatchIndex[self._peers[peer]] = 0
+                self._guard.parked.pop(peer, None)
+                self._guard.note_rewind(peer)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._inside = False
+        configurations = self._view.configurations
+        return Standing(
+            self.group,
+            life,
+            self.term,
+            self.last_index,
+            self.is_leader,
+            not self.quarantine.is_on,
+            configurations.index,
+            configurations.current.voters,
+        )
+
+    def hear_standing(self, peer: str, standing: Standing) -> None:
+        """An answer to this quarantined member's question."""
+        self._enter()
+        try:
+            if self.quarantine.take(peer, standing):
+                assert self.quarantine.floor is not None
+                if self.quarantine.floor > self.term:
+                    self._follow(self.quarantine.floor)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._inside = False
+
+    def _end_quarantine(self, durable: int) -> None:
+        term, matched = self._matched
+        leader = self.quarantine.leader_to_record(self.term, min(matched, durable))
+        if leader is not None and term == self.term:
+            self._view.is_quarantined = self.quarantine.is_on = False
+            own = self._engine
+            own._SyncObj__setCurrentTerm(term, leader)
+            own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
 
     # ---- damage
 
@@ -395,9 +458,16 @@ class Group:
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
-        if self.is_leader:
-            self._engine._SyncObj__setState(FOLLOWER)
-            self._engine._SyncObj__raftLeader = None
+        self._enter()
+        try:
+            if self.is_leader:
+                self._engine._SyncObj__setState(FOLLOWER)
+                self._engine._SyncObj__raftLeader = None
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._inside = False
 
     # ---- what is known
 
@@ -721,6 +791,8 @@ class Group:
     def may_run_for_office(self) -> bool:
         """For the engine: the election timeout has passed; whether a pre-vote is won. Only voters stand: what holds is
         the last configuration of the own log (thesis §4.1)."""
+        if self.quarantine.is_on:
+            return False
         own = self._engine
         if not self._may_stand():
             own._SyncObj__transferInProgress = False
@@ -835,6 +907,8 @@ class Group:
 
     def _answer(self, outcome: codec.Outcome, next_index: int) -> None:
         peer, term, seq = self._handling()
+        if outcome == codec.Outcome.MATCHES:
+            self._matched = term, next_index - 1
         self._queue(peer, codec.AppendAnswer(term, seq, next_index, outcome))
 
     # ---- receiving
@@ -953,7 +1027,7 @@ class Group:
             self._due_now = True
 
     def _on_vote_request(self, peer: str, m: codec.VoteRequest) -> None:
-        if not m.is_transfer and self._guard.hears_leader():
+        if self.quarantine.is_on or (not m.is_transfer and self._guard.hears_leader()):
             return
         message = {
             "type": "request_vote",
@@ -969,6 +1043,8 @@ class Group:
 
     def _on_pre_vote_request(self, peer: str, m: codec.PreVoteRequest) -> None:
         guard = self._guard
+        if self.quarantine.is_on:
+            return
         granted = (
             m.term > self.term and not guard.hears_leader() and guard.is_up_to_date(m.last_index, m.last_term)
         )
@@ -986,5 +1062,7 @@ class Group:
             self._follow(m.term)
 
     def _on_timeout_now(self, peer: str, m: codec.TimeoutNow) -> None:
+        if self.quarantine.is_on:
+            return
         self._to_library(peer, {"type": "timeout_now", "term": m.term})
         self._due_now = True

@@ -19,6 +19,9 @@ from typing import Protocol, overload
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
 from quorum.replication.transfer import SnapshotSource
 
+QUARANTINED = ""
+"""In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
+
 
 class GroupJournal(Protocol):
     """What replication needs of a group's journal (quorum.log.Journal has it)."""
@@ -121,6 +124,7 @@ class JournalView:
         self.configurations = Configurations(Configuration())
         """What the log says about members; `find_configurations` fills it."""
         self._unsynced: deque[tuple[int, int]] = deque()
+        self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
     def find_configurations(self, first: Configuration) -> None:
         """Once, before anything is appended: first is what the snapshot holds, or what the group began with."""
@@ -252,7 +256,8 @@ class JournalView:
         return max(1, self.snapshot_index)
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        self.last_lsn = self.journal.set_hard_state(term, votedForNodeId)
+        vote = QUARANTINED if self.is_quarantined else votedForNodeId
+        self.last_lsn = self.journal.set_hard_state(term, vote)
 
     def getCurrentTerm(self) -> int:
         return self.journal.hard_state[0]

@@ -119,13 +119,33 @@ class ConsumerInfo(_message.Message):
     held: int
     def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
+class StorageInfo(_message.Message):
+    __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    BETA_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    WARM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COLD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WARM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+    def __init__(self, alpha: _Optional[int] = ..., beta: _Optional[int] = ..., gamma: _Optional[int] = ..., delta: _Optional[int] = ..., warm_blocks: _Optional[int] = ..., cold_blocks: _Optional[int] = ..., warm_bytes: _Optional[int] = ...) -> None: ...
+
 class DescribeQueueResponse(_message.Message):
-    __slots__ = ("queue", "consumers")
+    __slots__ = ("queue", "consumers", "storage")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueInfo
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerInfo]
-    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ...) -> None: ...
+    storage: StorageInfo
+    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)
@@ -172,7 +192,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "healed", "unreadable", "fetching", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +202,10 @@ class GroupInfo(_message.Message):
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    FETCHING_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     group: int
     leader: str
     term: int
@@ -191,7 +215,11 @@ class GroupInfo(_message.Message):
     state_hash: int
     learners: _containers.RepeatedScalarFieldContainer[str]
     settled: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ...) -> None: ...
+    healed: int
+    unreadable: int
+    fetching: int
+    quarantined: bool
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own")

@@ -351,6 +351,28 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_is_mended_by_the_other_
     assert cluster.members[leader].healer.healed == {group: 1}
 
 
+def test_a_leader_that_cannot_read_what_only_it_has_leaves_office_to_others() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    leader = cluster.leader(group)
+    assert leader is not None
+    cluster.isolate(leader)
+    producer = Session(cluster, leader)
+    producer.publish(group, queue, b"of the old leader")
+    cluster.run(50)
+    last = cluster.logs[leader].journal(group).last_index
+    assert last > cluster.members[leader].replicas[group].raft.commit_index
+    damage(cluster, leader, group, last)
+    cluster.heal()
+    confirmed = Session(cluster, next(name for name in cluster.names if name != leader))
+    more = publish(confirmed, group, queue, range(100, 110))
+    assert cluster.leader(group) != leader
+    cluster.until(lambda: cluster.members[leader].healer.lost(group) == 0, "nothing is lost any more")
+    alike(cluster, group)
+    consumer = consume(cluster, leader, group, queue, "n >= 0")
+    cluster.until(lambda: len(consumer.received(group)) == 110, "all that was confirmed")
+    assert consumer.received(group) == sent + more
+
+
 def test_a_damaged_member_stands_for_office_last() -> None:
     for seed in range(4):
         cluster = Cluster(seed=seed, log={"recent_bytes": 0}, raft=GroupConfig(election_max_s=0.6))

@@ -114,6 +114,8 @@ def test_one_full_member_acknowledges_nothing_the_others_go_on_and_it_catches_up
     before = stuck.last_index
     cluster.run(3_000)
     assert stuck.last_index == before
+    assert cluster.members[full].is_left_behind()
+    assert [cluster.members[name].is_ready() for name in (full, leader, other)] == [False, True, True]
     take_room(cluster, full, 1_000_000)
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
@@ -176,6 +178,8 @@ def test_with_all_disks_full_nothing_is_confirmed_nobody_stops_and_room_brings_e
     assert 0 < confirmed < 150
     assert sorted(cluster.members) == list(cluster.names)
     assert sum(state(cluster, name).is_full for name in cluster.names) >= 2
+    if all(state(cluster, name).is_full for name in cluster.names):
+        assert not any(cluster.members[name].is_left_behind() for name in cluster.names), "nowhere is better"
     leaders = {cluster.members[name].replicas[group].raft.leader for name in cluster.names}
     assert len(leaders) == 1, "they stand together, and wait"
     for name in cluster.names:
