@@ -7,7 +7,7 @@ sync is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,15 @@ class _Network:
     def flush(self) -> None:
         """What was sent is on its way."""
 
-    def connected(self, peer: str) -> bool:
-        return self._node.world.network.is_connected(self._node.name, peer)
+    def links(self) -> list[str]:
+        world, name = self._node.world, self._node.name
+        return [peer for peer in world.names if peer != name and world.network.is_connected(name, peer)]
+
+    def incarnation_of(self, peer: str) -> bytes:
+        return b""
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """Everybody is a member for ever."""
 
 
 class Node(Process):
@@ -106,7 +113,7 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.world.names)), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.name, self.world.names)), server)
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
         return hub
@@ -184,8 +191,9 @@ class Node(Process):
         return self.is_up and self.hub.may_deliver(group)
 
 
-def _config(names: tuple[str, ...]) -> NodeConfig:
+def _config(name: str, names: tuple[str, ...]) -> NodeConfig:
     """Only what the admin service asks for."""
     return NodeConfig.model_construct(
+        name=name,
         members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
     )
