@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quorum.log.files import Files, RealFiles
 from quorum.log.record import HEADER_BYTES, Header, RecordKind, Stamp, body_is_good
-from quorum.log.recovery import Scanner, headers_from
+from quorum.log.scanner import Scanner, headers_from
 from quorum.log.segments import HEADER_BLOCK, decode_header
 
 

@@ -12,23 +12,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
 from quorum.log.files import Files, write_fully
+from quorum.log.index import write_index
+from quorum.log.manifest import Manifest, commit_manifest, prepare_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.recovery import Recovered
-from quorum.log.segments import (
-    HEADER_BLOCK,
-    Listed,
-    Segment,
-    commit_manifest,
-    create_segment,
-    prepare_manifest,
-)
+from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment
+from quorum.log.table import GroupState
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -77,7 +73,8 @@ class Writer:
         self._segment_bytes = segment_bytes
         self._random_bytes = random_bytes
         self._listed = found.listed
-        self.active = found.segments[-1]
+        self._next_number = max(item.number for item in found.listed) + 1
+        self.active = found.active
         self.last_lsn = self.written_lsn = self.synced_lsn = found.last_lsn
         self.stats = LogStats()
         self.failure: LogFailed | None = None
@@ -93,22 +90,29 @@ class Writer:
             raise self.failure
 
     @property
-    def used_bytes(self) -> int:
-        """The bytes of all segments up to their end."""
-        return sum(item.end or 0 for item in self._listed) + self._position
+    def position(self) -> int:
+        """Where the next record goes in the active segment."""
+        return self._position
 
     def needs_roll(self, length: int) -> bool:
         """Whether a body of this length has no room in the active segment."""
         return self._position + HEADER_BYTES + length > self.active.header.allocated
 
-    def roll(self, length: int) -> Segment:
-        """Seal the active segment and go on in a new one with room for a body of this length.
+    def take_number(self) -> int:
+        """A number that no segment of this life had."""
+        number = self._next_number
+        self._next_number = number + 1
+        return number
 
-        LogFull if the disk has no room for it: then nothing has changed.
+    def roll(self, length: int, states: Mapping[int, GroupState]) -> Listed:
+        """Seal the active segment and go on in a new one with room for a body of this length; what was sealed.
+
+        states are what all groups' records amount to now. LogFull if the disk has no room: then nothing has
+        changed.
         """
-        number = self.active.number + 1
+        number = self.take_number()
         allocated = max(self._segment_bytes, HEADER_BLOCK + HEADER_BYTES + length)
-        with self._final(f"roll to segment {number}"):
+        with self.final(f"roll to segment {number}"):
             with self._refusing(f"allocate segment {number} ({allocated} bytes)"):
                 segment = create_segment(
                     self._files,
@@ -122,7 +126,7 @@ class Writer:
             listed = self._listed_after_roll(segment)
             try:
                 with self._refusing("write the manifest"):
-                    prepare_manifest(self._files, self._directory, listed)
+                    prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
             except LogFull:
                 segment.file.close()
                 self._files.unlink(segment.path)  # it would keep the room that is missing
@@ -133,7 +137,41 @@ class Writer:
         self.active = segment
         self._position = self._written = HEADER_BLOCK
         self.stats.rolls += 1
-        return segment
+        return listed[-2]
+
+    def replace(
+        self, sources: Sequence[Listed], result: Listed | None, states: Mapping[int, GroupState]
+    ) -> None:
+        """List one sealed segment, or none, in the place of some, durably.
+
+        LogFull if the disk has no room for the manifest: then nothing has changed.
+        """
+        self.sync()
+        first = self._listed.index(sources[0])
+        listed = [item for item in self._listed if item not in sources]
+        if result is not None:
+            listed.insert(first, result)
+        with self.final("replace segments"):
+            with self._refusing("write the manifest"):
+                prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
+            commit_manifest(self._files, self._directory)
+        self._listed = listed
+
+    def write_index(self, segment: Path, pieces: list[bytes]) -> None:
+        """Put the index file of a sealed segment in place. Without room for it there is none: it can be made again."""
+        with self.final(f"write the index of {segment}"):
+            try:
+                write_index(self._files, segment, pieces)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+
+    def refused(self, error: OSError, doing: str) -> LogError:
+        """What an error of the disk means in work of which nothing counts yet: final, unless only room is missing."""
+        if error.errno in _NO_ROOM:
+            return LogFull(f"no room on the disk to {doing}: {error}")
+        self.failure = failure_of(error, doing)
+        return self.failure
 
     def _listed_after_roll(self, segment: Segment) -> list[Listed]:
         old = self._listed[-1]
@@ -162,7 +200,7 @@ class Writer:
         if self.synced_lsn == self.last_lsn:
             return self.synced_lsn
         buffers, self._pending = self._pending, []
-        with self._final(f"write {self.active.path}"):
+        with self.final(f"write {self.active.path}"):
             written = write_fully(self.active.file, buffers, self._written)
             assert written == self._position
             self.active.file.sync_data()
@@ -184,7 +222,7 @@ class Writer:
             raise LogFull(f"no room on the disk to {doing}: {error}") from error
 
     @contextmanager
-    def _final(self, doing: str) -> Iterator[None]:
+    def final(self, doing: str) -> Iterator[None]:
         """For a step that cannot be undone: whatever goes wrong, the log takes nothing more."""
         try:
             yield

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quorum.log import EntryMissing, Log
+from quorum.log.segments import Segment
 from support.disk import SimDisk
 
 DIRECTORY = Path("/disk/log")
@@ -66,6 +67,12 @@ def observe(log: Log, groups: int) -> dict[int, GroupModel]:
             )
         state[group] = seen
     return state
+
+
+def segment_of(log: Log, number: int) -> Segment:
+    """An open segment, for tests that play with its file."""
+    assert log._opened is not None
+    return log._opened.store._segments[number]
 
 
 def visible(state: dict[int, GroupModel]) -> dict[int, tuple[object, ...]]:
