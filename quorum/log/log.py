@@ -159,6 +159,7 @@ class Log:
                 store.recent.add(lsn, body, writer.written_lsn)
                 if kind == RecordKind.COPY:
                     store.note_healed(group, index, lsn)
+                    opened.collector.survey.changed()
             else:
                 opened.collector.survey.changed()
         return lsn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -443,6 +444,25 @@ def test_inspect_shows_every_record_and_the_bad_ones() -> None:
     shown = list(inspect(ONE, disk))
     assert [record.lsn for record in shown] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13]
     assert [record.lsn for record in shown if record.problem] == [5, 10]
+
+
+def test_inspect_shows_what_an_index_file_says() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    log.write_page(7, [b"page"])
+    log.put_copy(7, 2, 1, [b"\2" * 3000])
+    for index in range(13, 19):
+        log.journal(7).append([bytes(3000)], index, 1)
+    paths = sorted(name for name in disk.names if name.suffix == ".index")
+    for path in paths:
+        shown = list(inspect(path, disk))
+        there = [record for record in inspect(path.with_suffix(".log"), disk) if record.kind != "MARK"]
+        assert [replace(record, synced=0) for record in there] == shown
+    kinds = [record.kind for path in paths for record in inspect(path, disk)]
+    assert {"ENTRY", "PAGE", "COPY"} == set(kinds)
+    disk.flip(paths[0], 400)
+    with pytest.raises(LogDamaged, match="makes it again"):
+        list(inspect(paths[0], disk))
 
 
 def test_a_record_is_only_believed_in_the_segment_it_was_made_for() -> None:
