@@ -7,21 +7,25 @@ PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
 # Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50") and demo (make demo ARGS=--full)
 ARGS   ?=
-# Seeds of the campaign's runs in one thread
-SEEDS  ?= 300
+# Seeds of the simulation: how many, and the first; CANARIES=1 looks for broken builds instead
+SEEDS      ?= 200
+FIRST_SEED ?= 1
+CANARIES   ?=
 # Where `make proto` writes
 OUT    ?= .
 
 PROTOS := $(patsubst proto/%,%,$(sort $(wildcard proto/quorum/v1/*.proto)))
 
-.PHONY: help install check test campaign bench proto demo clean
+.PHONY: help install check test simulate campaign bench proto demo clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make check     style, types, layout of the rooms, generated code up to date"
 	@echo "make test      all tests, a few rounds of each crash and damage test"
+	@echo "make simulate  the whole cluster in one thread, from seeds, with everything failing (SEEDS=1000 FIRST_SEED=1);"
+	@echo "               CANARIES=1: the broken builds that it must notice"
 	@echo "make campaign  many rounds of kills and pauses of real processes (ARGS=\"--rounds 100\"), and many seeds"
-	@echo "               of chaos in one thread (SEEDS=1000), each with a report"
+	@echo "               of the simulation (SEEDS=1000), each with a report"
 	@echo "make bench     three members on this machine under load; ARGS are those of 'quorum bench both'"
 	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
 	@echo "make proto     generates quorum/v1 from proto/ again"
@@ -44,9 +48,13 @@ check: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest tests $(ARGS)
 
+simulate: $(STAMP)
+	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS) \
+	  $(if $(CANARIES),--canaries "$(CANARIES)")
+
 campaign: $(STAMP)
 	$(PY) tests/processes/campaign.py $(ARGS)
-	PYTHONPATH=tests $(PY) -m support.chaos 1 $(SEEDS)
+	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
 
 bench: $(STAMP)

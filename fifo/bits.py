@@ -17,6 +17,11 @@ def span(first: int, count: int) -> int:
     return ((1 << count) - 1) << first
 
 
+def first(bits: int) -> int:
+    """The lowest member of a set that is not empty."""
+    return (bits & -bits).bit_length() - 1
+
+
 def lowest(bits: int, count: int) -> int:
     """The `count` lowest members of a set (all, if it has fewer)."""
     if bits.bit_count() <= count:

@@ -6,21 +6,23 @@ that is neither ready nor held is gone. Where its body lies is said by the *run*
 one batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run is cut at the edge
 of its block and takes 20 bytes, 28 in a block where messages expire.
 
-Blocks are reached through a `BlockStore` only, so that cold ones can later be kept elsewhere without the machine
-seeing a difference.
+Blocks are reached through a `BlockStore` (block_store.py) only, which keeps cold ones in pages without the machine
+seeing a difference. Whoever changes what is replicated in a block forgets the page it stands in (`stored = None`).
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sortedcontainers import SortedDict
 
 from fifo import bits
 from fifo.effects import Run
+
+if TYPE_CHECKING:
+    from fifo.pages import Stored
 
 BLOCK_BITS = 14
 BLOCK_SIZE = 1 << BLOCK_BITS
@@ -105,24 +107,23 @@ class Runs:
                 result |= bits.span(first, self.firsts[last] + self.counts[last] - first)
         return result
 
+    def touched(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """For each run whether it has a slot in `wanted`."""
+        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
+        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
+        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
+        return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] > sums[firsts]
+
     def earliest(self, wanted: int) -> int:
         """The earliest expiry among runs with a slot in `wanted`."""
         if self.expiries is None or not wanted:
             return NEVER
-        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
-        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
-        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
-        counts = np.frombuffer(self.counts, dtype=np.uint16)
-        touched = sums[firsts + counts] > sums[firsts]
-        expiries = np.frombuffer(self.expiries, dtype=np.int64)[touched]
+        expiries = np.frombuffer(self.expiries, dtype=np.int64)[self.touched(wanted)]
         return int(expiries.min()) if len(expiries) else NEVER
 
     def keep(self, wanted: int) -> None:
         """Forgets the runs without a slot in `wanted`."""
-        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
-        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
-        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
-        touched = sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] > sums[firsts]
+        touched = self.touched(wanted)
         for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries"):
             column: array[int] | None = getattr(self, name)
             if column is not None:
@@ -136,7 +137,7 @@ class Runs:
 
 
 class Block:
-    """16,384 neighbouring sequences. Everything but `columns` is replicated state."""
+    """16,384 neighbouring sequences. Everything but `columns`, `stored` and `measured` is replicated state."""
 
     __slots__ = (
         "base",
@@ -145,12 +146,14 @@ class Block:
         "failures",
         "held",
         "live",
+        "measured",
         "number",
         "placed",
         "ready",
         "redelivered",
         "runs",
         "size_bytes",
+        "stored",
     )
 
     def __init__(self, number: int) -> None:
@@ -166,11 +169,42 @@ class Block:
         self.placed = 0  # messages ever put here since the block was last empty, and their size in total
         self.size_bytes = 0
         self.columns: Any = None  # local: the filter fields, or None
+        self.stored: Stored | None = (
+            None  # local: the page that says the same, None once anything was changed
+        )
+        self.measured = 0  # local: bytes in memory when it was last looked at
 
-    def first_live(self) -> int:
-        """The lowest slot with a message that is here."""
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with a message that is here, 0 if there is none."""
         live = self.ready | self.held
-        return (live & -live).bit_length() - 1
+        return (live & -live).bit_length() - 1 if live else 0
+
+    @property
+    def ready_count(self) -> int:
+        return self.ready.bit_count()
+
+    @property
+    def held_count(self) -> int:
+        return self.held.bit_count()
+
+    def memory_bytes(self) -> int:
+        """What runs, bit sets and columns hold, without the fixed size of the objects."""
+        runs = self.runs
+        each_run = 28 if runs.expiries is not None else 20
+        sets = 2 + bool(self.redelivered) + len(self.failures.planes)
+        columns = 0 if self.columns is None else int(self.columns.nbytes)
+        return len(runs.firsts) * each_run + sets * (BLOCK_SIZE >> 3) + columns
+
+    def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        """The Raft indexes where bodies of messages that are here lie, ascending, each once."""
+        indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
+        live = self.ready | self.held
+        if self.live != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
+            indexes = indexes[self.runs.touched(live)]
+        if len(indexes) < 2:
+            return indexes.copy()
+        return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:
         """No message is left, others will come."""
@@ -195,40 +229,3 @@ class Block:
         """
         if len(self.runs.firsts) > 4 * self.live + slack:
             self.runs.keep(self.ready | self.held)
-
-
-class BlockStore:
-    """A queue's blocks by number, in memory."""
-
-    __slots__ = ("_blocks",)
-
-    def __init__(self) -> None:
-        self._blocks: SortedDict[int, Block] = SortedDict()
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def get(self, number: int) -> Block:
-        block: Block = self._blocks[number]
-        return block
-
-    def find(self, number: int) -> Block | None:
-        found: Block | None = self._blocks.get(number)
-        return found
-
-    def add(self, block: Block) -> None:
-        self._blocks[block.number] = block
-
-    def drop(self, number: int) -> None:
-        del self._blocks[number]
-
-    def numbers(self, start: int = 0) -> list[int]:
-        """The numbers of the blocks from `start` on, ascending."""
-        return list(self._blocks.irange(start))
-
-    def next_from(self, number: int) -> int | None:
-        """The lowest number of a block at or above `number`."""
-        return next(self._blocks.irange(number), None)
-
-    def first(self) -> Block | None:
-        return self._blocks.peekitem(0)[1] if self._blocks else None

@@ -175,6 +175,7 @@ class QueueConfig:
     overflow: str = "drop_head"  # or "reject_publish"
     message_ttl_ms: int = -1
     delivery_limit: int = -1
+    queue_mode: str = "default"  # or "lazy": what stays in memory, which decides nothing
 
 
 @dataclass(frozen=True, slots=True)

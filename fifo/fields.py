@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fifo import bits
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block, BlockStore
+from fifo.block_store import BlockStore
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block
 from fifo.state import FieldSource
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 
@@ -32,10 +33,11 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
 class Fields:
     """Fills and reads the columns of one queue's blocks."""
 
-    __slots__ = ("_source", "_window", "_window_key")
+    __slots__ = ("_blocks", "_source", "_window", "_window_key")
 
-    def __init__(self, source: FieldSource) -> None:
+    def __init__(self, source: FieldSource, blocks: BlockStore) -> None:
         self._source = source
+        self._blocks = blocks
         self.forget_window()
 
     def forget_window(self) -> None:
@@ -52,7 +54,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and block.first_live() == slot:
+                if block.columns is None and block.first_slot == slot:
                     block.columns = BlockColumns()
                 if block.columns is not None and batch is not None:
                     block.columns.append(slot, batch, ordinal, taken)
@@ -88,6 +90,7 @@ class Fields:
     def _columns(self, block: Block) -> BlockColumns:
         if block.columns is None:
             block.columns = self._rebuild(block)
+            self._blocks.measure(block)
         columns: BlockColumns = block.columns
         return columns
 

@@ -18,7 +18,9 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from fifo import snapshot
+from fifo import checkpoint, snapshot
+from fifo.block_store import BlockMemory
+from fifo.checkpoint import Checkpoint
 from fifo.commands import (
     Attach,
     Cancel,
@@ -56,8 +58,10 @@ from fifo.effects import (
     Reply,
 )
 from fifo.machine import QueueMachine
+from fifo.pages import MemoryPages, Pages
 from fifo.sessions import WINDOW, Producer, Sessions
 from fifo.state import Consumer, Entry, FieldSource, QueueInfo, Waiting
+from fifo.storage import Storage, storage
 
 WAKE_QUEUES = 16
 """Queues one Wake goes on with; each has its own budget, so this bounds the entry."""
@@ -72,10 +76,14 @@ Unnumbered = Callable[[Entry, Any], Reply | None]
 
 
 class GroupMachine:
-    """Queues, sessions and group time. `field_source` gives columns again that were dropped."""
+    """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks."""
 
-    def __init__(self, field_source: FieldSource) -> None:
+    def __init__(self, field_source: FieldSource, pages: Pages | None = None) -> None:
         self.field_source = field_source
+        self.memory = BlockMemory(MemoryPages() if pages is None else pages)  # local
+        self.touched: dict[
+            int, None
+        ] = {}  # local: queues that entries have touched since somebody cleared it
         self.queues: dict[int, QueueMachine] = {}
         self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
         self.sessions = Sessions()
@@ -143,6 +151,7 @@ class GroupMachine:
         if dirty:
             for queue in sorted(dirty):
                 self._finish(entry, queue)
+            self.touched.update(dirty)
             dirty.clear()
         applied = Applied(tuple(replies), tuple(entry.effects))
         self.running_hash = zlib.crc32(_digest(meta.index, applied), self.running_hash)
@@ -169,6 +178,7 @@ class GroupMachine:
         if machine is None:  # deleted
             self._set_wake(queue, None)
             return
+        machine.section = None
         machine.finish(entry)
         if machine.unfinished:
             self.backlog.setdefault(queue)
@@ -330,7 +340,9 @@ class GroupMachine:
         if self._is_deleted(command.queue):
             return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
         if command.queue not in self.queues:
-            self.queues[command.queue] = QueueMachine(command.queue, command.config, self.field_source)
+            self.queues[command.queue] = QueueMachine(
+                command.queue, command.config, self.field_source, self.memory
+            )
         return Ok()
 
     def _is_deleted(self, queue: int) -> bool:
@@ -359,6 +371,7 @@ class GroupMachine:
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
                 )
                 entry.effects.append(event)
+        machine.blocks.clear()
         self.backlog.pop(command.queue, None)
         self._dirty[command.queue] = None  # so that its wake-up is forgotten
         return Ok(machine.ready_count + machine.held_count)
@@ -389,10 +402,21 @@ class GroupMachine:
         return snapshot.encode(self)
 
     @staticmethod
-    def restore(data: bytes, field_source: FieldSource) -> GroupMachine:
-        """The group of a snapshot. Raises ValueError if the bytes are none."""
-        group = GroupMachine(field_source)
+    def restore(data: bytes, field_source: FieldSource, pages: Pages | None = None) -> GroupMachine:
+        """The group of a snapshot, all blocks warm. Raises ValueError if the bytes are none."""
+        group = GroupMachine(field_source, pages)
         snapshot.decode(data, group)
+        return group
+
+    def checkpoint(self) -> Checkpoint:
+        """The same state for this member alone, naming pages; costs what was changed since the last one."""
+        return checkpoint.take(self)
+
+    @staticmethod
+    def resume(state: bytes | memoryview, field_source: FieldSource, pages: Pages) -> GroupMachine:
+        """The group of a checkpoint's state, all blocks cold. Raises ValueError if the bytes are none."""
+        group = GroupMachine(field_source, pages)
+        checkpoint.resume(state, group)
         return group
 
     def state_hash(self) -> bytes:
@@ -447,7 +471,18 @@ class GroupMachine:
         machine = self.queues.get(queue)
         return _no_queue(queue) if machine is None else machine.waiting(start_sequence, limit, selector)
 
+    def storage(self, queue: int, recent_from: int) -> Storage | None:
+        """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
+        machine = self.queues.get(queue)
+        return None if machine is None else storage(machine, recent_from)
+
     # ---- local parts
+
+    def page_out(self, queue: int, block: int) -> None:
+        """Makes a block of a queue cold, columns and all. Between entries."""
+        machine = self.queues[queue]
+        machine.blocks.page_out(block)
+        machine.groups.fields.forget_window()
 
     def drop_columns(self) -> None:
         """Forgets all filter fields; they are fetched again where they are needed."""

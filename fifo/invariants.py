@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fifo import snapshot
+from fifo import checkpoint, snapshot
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
 from fifo.group import GroupMachine
-from fifo.machine import PRIORITY, QueueMachine
+from fifo.machine import PRIORITY, QueueMachine, by_number
+from fifo.pages import encode_block
 from fifo.selector_groups import TAIL, SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
 from fifo.state import MAX_HELD, Consumer
@@ -33,6 +34,8 @@ def check(group: GroupMachine) -> None:
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
     data = snapshot.encode(group)
     again = GroupMachine.restore(data, group.field_source)
+    warm = sum(block.measured for queue in group.queues.values() for block in queue.blocks.warm())
+    _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
     _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
     _expect(again.next_wake() == group.next_wake(), "the next wake-up follows from the snapshot")
 
@@ -61,7 +64,7 @@ def _check_queue(machine: QueueMachine) -> None:
     ready_count = held_count = 0
     index, expiries = [], []
     for number in machine.blocks.numbers():
-        block = machine.blocks.get(number)
+        block = machine.blocks.view(number)
         _check_block(machine, block)
         _expect(block.held == held.pop(number, 0), "what a block shows as held is what consumers hold")
         ready_count += block.ready.bit_count()
@@ -75,6 +78,36 @@ def _check_queue(machine: QueueMachine) -> None:
     _expect(list(machine.index) == index, "the index has the blocks with ready messages")
     _expect(list(machine.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
     _check_groups(machine)
+    _check_pages(machine)
+
+
+def _check_pages(machine: QueueMachine) -> None:
+    """What is told of a block without its page is what the block says, whether it is warm or cold."""
+    for found in machine.blocks.values():
+        stored = found.stored if isinstance(found, Block) else found
+        if stored is None:
+            continue
+        block = machine.blocks.view(stored.number)
+        _expect(
+            machine.blocks.page_of(stored) == bytes(encode_block(block)), "a valid page is what the block is"
+        )
+        for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
+            _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
+        _expect(list(stored.indexes()) == sorted(live_indexes(block)), "a record refers to what is live")
+    if machine.section is not None:
+        _expect(
+            machine.section.data == checkpoint.section(machine).data,
+            "a section carried over is as it would be",
+        )
+
+
+def live_indexes(block: Block) -> dict[int, None]:
+    """The Raft indexes that a block's messages refer to, found one message after the other."""
+    found: dict[int, None] = {}
+    for place, first in enumerate(block.runs.firsts):
+        if (block.ready | block.held) >> first & ((1 << block.runs.counts[place]) - 1):
+            found[block.runs.indexes[place]] = None
+    return found
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
@@ -83,9 +116,9 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, i
         _expect(tag > bound and count > 0, "held runs ascend by tag")
         bound = tag + count - 1
         total += count
-        for block, members in machine.by_block([(sequence, count)]):
-            _expect(not held.get(block.number, 0) & members, "a message is held once")
-            held[block.number] = held.get(block.number, 0) | members
+        for number, members in by_number([(sequence, count)]).items():
+            _expect(not held.get(number, 0) & members, "a message is held once")
+            held[number] = held.get(number, 0) | members
     _expect(bound < consumer.next_tag, "tags come from the counter")
     _expect(total == own.total <= MAX_HELD, "the sum of held messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
@@ -139,7 +172,7 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     _expect(bool(group.eligible) or group.front != TAIL, "without credit a front stands still")
     _expect(group.seen <= min(group.front, machine.next_sequence), "only what is behind the front is seen")
     for number in machine.blocks.numbers() if group.selector else ():
-        block = machine.blocks.get(number)
+        block = machine.blocks.view(number)
         if group.seen > block.base:
             seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
             chosen = machine.groups.fields.select(block, group.condition, seen)

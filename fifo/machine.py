@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sortedcontainers import SortedList
 
 from fifo import bits, checkout, expiry, limits
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block, BlockStore
+from fifo.block_store import BlockMemory, BlockStore
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
 from fifo.selector_groups import SelectorGroups, compiled, refuse_selector
@@ -42,6 +44,9 @@ from fifo.state import (
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
+if TYPE_CHECKING:
+    from fifo.checkpoint import Section
+
 PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
 
@@ -52,6 +57,21 @@ NO_TTLS = np.zeros(0, dtype=np.int64)
 
 REASONS = ("expired", "rejected", "delivery_limit", "maxlen")
 """Why messages leave a queue without having been settled or purged."""
+
+
+def by_number(ranges: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """The slots of (sequence, count) ranges by the numbers of their blocks."""
+    found: dict[int, int] = {}
+    for sequence, count in ranges:
+        first, rest = sequence, count
+        while rest:
+            slot = first & SLOT_MASK
+            taken = min(rest, BLOCK_SIZE - slot)
+            number = first >> BLOCK_BITS
+            found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
+            first += taken
+            rest -= taken
+    return found
 
 
 class QueueMachine:
@@ -70,17 +90,20 @@ class QueueMachine:
         "next_sequence",
         "queue",
         "ready_count",
+        "section",
         "unfinished",
     )
 
-    def __init__(self, queue: int, config: QueueConfig, field_source: FieldSource) -> None:
+    def __init__(
+        self, queue: int, config: QueueConfig, field_source: FieldSource, memory: BlockMemory
+    ) -> None:
         self.queue = queue
         self.config = config
         self.next_sequence = 1
         self.next_attach = 1
         self.ready_count = 0
         self.held_count = 0
-        self.blocks = BlockStore()
+        self.blocks = BlockStore(queue, memory)
         self.index: SortedList[tuple[int, int]] = (
             SortedList()
         )  # (priority, block) of blocks with ready messages
@@ -89,6 +112,9 @@ class QueueMachine:
         self.groups = SelectorGroups(self, field_source)
         self.dropped = dict.fromkeys(REASONS, 0)
         self.unfinished = False  # a budget has cut `finish` short
+        self.section: Section | None = (
+            None  # local: its part of the last checkpoint, None once it was touched
+        )
 
     # ---- publishing
 
@@ -158,6 +184,7 @@ class QueueMachine:
                 self.blocks.add(block)
             if not block.ready:
                 self.index.add((PRIORITY, block.number))
+            block.stored = None
             block.ready |= ((1 << taken) - 1) << slot
             block.live += taken
             block.placed += taken
@@ -291,6 +318,7 @@ class QueueMachine:
         """Held messages, given as (sequence, count), are done with; how many they were."""
         total = 0
         for block, members in self.by_block(ranges):
+            block.stored = None
             block.held ^= members
             count = members.bit_count()
             self.held_count -= count
@@ -301,6 +329,7 @@ class QueueMachine:
     def put_back(self, entry: Entry, ranges: Sequence[tuple[int, int]], failed: bool) -> None:
         """Held messages become ready again, unless they have expired or failed too often."""
         for block, members in self.by_block(ranges):
+            block.stored = None
             block.held ^= members
             self.held_count -= members.bit_count()
             block.redelivered |= members
@@ -329,17 +358,7 @@ class QueueMachine:
         """The blocks and slots of (sequence, count) ranges."""
         if len(ranges) > MANY_RANGES:
             return self._by_block_many(ranges)
-        found: dict[int, int] = {}
-        for sequence, count in ranges:
-            first, rest = sequence, count
-            while rest:
-                slot = first & SLOT_MASK
-                taken = min(rest, BLOCK_SIZE - slot)
-                number = first >> BLOCK_BITS
-                found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
-                first += taken
-                rest -= taken
-        return [(self.blocks.get(number), members) for number, members in found.items()]
+        return [(self.blocks.get(number), members) for number, members in by_number(ranges).items()]
 
     def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
         pairs = np.array(ranges, dtype=np.int64)
@@ -359,6 +378,7 @@ class QueueMachine:
 
     def hold(self, block: Block, members: int, count: int) -> None:
         """Ready messages become held."""
+        block.stored = None
         block.ready ^= members
         block.held |= members
         self.ready_count -= count
@@ -369,6 +389,7 @@ class QueueMachine:
     def drop_ready(self, block: Block, members: int, reason: str) -> None:
         """Ready messages leave the queue."""
         count = members.bit_count()
+        block.stored = None
         block.ready ^= members
         self.ready_count -= count
         self.dropped[reason] += count
@@ -387,8 +408,11 @@ class QueueMachine:
         if is_tail:
             block.clear()
         else:
-            self.blocks.drop(block.number)
-            self.groups.block_dropped(block.number)
+            self._drop(block.number)
+
+    def _drop(self, number: int) -> None:
+        self.blocks.drop(number)
+        self.groups.block_dropped(number)
 
     def set_earliest(self, block: Block, expires: int) -> None:
         if expires != block.earliest:
@@ -396,6 +420,7 @@ class QueueMachine:
                 self.expiries.remove((block.earliest, block.number))
             if expires != NEVER:
                 self.expiries.add((expires, block.number))
+            block.stored = None
             block.earliest = expires
 
     # ---- the end of an entry
@@ -427,12 +452,21 @@ class QueueMachine:
     # ---- administration
 
     def purge(self) -> int:
-        """Removes what is ready; how many. A constant number of steps a block, without looking at messages."""
+        """Removes what is ready; how many. A constant number of steps a block, without looking at messages; a cold
+        block of ready messages alone is not even read."""
         total = self.ready_count
+        tail = self.next_sequence >> BLOCK_BITS
         for _, number in list(self.index):
+            found = self.blocks.at(number)
+            if not isinstance(found, Block) and not found.held_count and number != tail:
+                if found.earliest != NEVER:
+                    self.expiries.remove((found.earliest, number))
+                self._drop(number)
+                continue
             block = self.blocks.get(number)
             members = block.ready
             count = members.bit_count()
+            block.stored = None
             block.ready = 0
             self._gone(block, members, count)
         self.index.clear()
@@ -442,17 +476,20 @@ class QueueMachine:
     # ---- views
 
     def info(self) -> QueueInfo:
-        first = next((b for b in map(self.blocks.get, self.blocks.numbers()) if b.live), None)
+        first_sequence = self.next_sequence
         ready_bytes = 0
-        for _, number in self.index:
-            block = self.blocks.get(number)
-            ready_bytes += block.size_bytes * block.ready.bit_count() // block.placed
+        for block in self.blocks.values():
+            if not block.live:
+                continue
+            if first_sequence == self.next_sequence:
+                first_sequence = (block.number << BLOCK_BITS) + block.first_slot
+            ready_bytes += block.size_bytes * block.ready_count // block.placed
         return QueueInfo(
             ready=self.ready_count,
             checked_out=self.held_count,
             total=self.ready_count + self.held_count,
             consumers=sum(1 for consumer in self.consumers.values() if consumer.group is not None),
-            first_sequence=self.next_sequence if first is None else first.base + first.first_live(),
+            first_sequence=first_sequence,
             next_sequence=self.next_sequence,
             ready_bytes=ready_bytes,
             dropped=tuple(self.dropped.values()),

@@ -82,7 +82,7 @@ class SelectorGroups:
 
     def __init__(self, machine: QueueMachine, field_source: FieldSource) -> None:
         self.machine = machine
-        self.fields = Fields(field_source)
+        self.fields = Fields(field_source, machine.blocks)
         self.by_selector: dict[bytes, SelectorGroup] = {}
         self.turns: OrderedDict[bytes, SelectorGroup] = (
             OrderedDict()
@@ -159,6 +159,9 @@ class SelectorGroups:
         for number in list(group.hits):
             if taken == wanted:
                 return taken, True
+            found_here = blocks.at(number)
+            if not isinstance(found_here, Block) and not found_here.ready_count:
+                continue  # cold, and all of it is held
             block = blocks.get(number)
             if not group.hits[number] & (block.ready | block.held):
                 del group.hits[number]
@@ -252,8 +255,9 @@ class SelectorGroups:
     def forget_columns(self) -> None:
         """Drops the columns of every block."""
         self.fields.forget_window()
-        for number in self.machine.blocks.numbers():
-            self.machine.blocks.get(number).columns = None
+        for block in self.machine.blocks.warm():
+            block.columns = None
+            self.machine.blocks.measure(block)
 
 
 def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:

@@ -14,6 +14,7 @@ from fifo.blocks import NEVER, Block
 from fifo.codec import Reader, Writer
 from fifo.commands import Address, QueueConfig
 from fifo.machine import PRIORITY, REASONS, QueueMachine
+from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.sessions import Producer
 from fifo.state import Consumer
 
@@ -34,31 +35,45 @@ def encode(group: GroupMachine) -> bytes:
     return bytes(out.data)
 
 
-def sections(group: GroupMachine) -> Iterator[bytearray]:
+def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
     """The sections in their order."""
-    yield _group_head(group)
+    yield group_head(group)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
-        yield _queue_head(machine)
-        for number in machine.blocks.numbers():
-            yield _block(machine.blocks.get(number))
+        yield queue_head(machine)
+        for block in machine.blocks.values():
+            if isinstance(block, Block):
+                yield encode_block(block)
+            else:
+                yield page_data(group.memory.pages, block)
 
 
-def decode(data: bytes, group: GroupMachine) -> None:
-    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+def is_snapshot(data: bytes | memoryview) -> bool:
+    """Whether these bytes begin like a snapshot."""
+    return bytes(data[: len(MAGIC)]) == MAGIC
+
+
+def open_sections(data: bytes | memoryview) -> Reader:
+    """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
     reader = Reader(data)
-    if bytes(reader.data[: len(MAGIC)]) != MAGIC:
+    if not is_snapshot(reader.data):
         raise ValueError("reading a snapshot of a group: it does not begin like one")
     reader.position = len(MAGIC)
     found = reader.number()
     if found != FORMAT:
         raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMAT}")
-    queue_count = _read_group_head(Reader(reader.blob()), group)
+    return reader
+
+
+def decode(data: bytes, group: GroupMachine) -> None:
+    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
+    reader = open_sections(data)
+    queue_count = read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
-        machine, block_count = _read_queue_head(Reader(reader.blob()), group)
+        machine, block_count = read_queue_head(Reader(reader.blob()), group)
         group.queues[machine.queue] = machine
         for _ in range(block_count):
-            _add_block(machine, _read_block(Reader(reader.blob())))
+            add_block(machine, decode_block(Reader(reader.blob())))
         group.note_expiry(machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
@@ -67,7 +82,7 @@ def decode(data: bytes, group: GroupMachine) -> None:
 # ---- group
 
 
-def _group_head(group: GroupMachine) -> bytearray:
+def group_head(group: GroupMachine) -> bytearray:
     out = Writer()
     for value in (group.index, group.now_ms, group.version, group.running_hash, len(group.queues)):
         out.number(value)
@@ -92,7 +107,7 @@ def _group_head(group: GroupMachine) -> bytearray:
     return out.data
 
 
-def _read_group_head(reader: Reader, group: GroupMachine) -> int:
+def read_group_head(reader: Reader, group: GroupMachine) -> int:
     group.index = reader.number()
     group.now_ms = reader.number()
     group.version = reader.number()
@@ -160,6 +175,7 @@ def _config(out: Writer, config: QueueConfig) -> None:
     out.text(config.overflow)
     out.signed(config.message_ttl_ms)
     out.signed(config.delivery_limit)
+    out.text(config.queue_mode)
 
 
 def _read_config(reader: Reader) -> QueueConfig:
@@ -172,10 +188,11 @@ def _read_config(reader: Reader) -> QueueConfig:
         overflow=reader.text(),
         message_ttl_ms=reader.signed(),
         delivery_limit=reader.signed(),
+        queue_mode=reader.text(),
     )
 
 
-def _queue_head(machine: QueueMachine) -> bytearray:
+def queue_head(machine: QueueMachine) -> bytearray:
     out = Writer()
     out.number(machine.queue)
     out.number(len(machine.blocks))
@@ -222,10 +239,10 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
     out.column(consumer.held.counts)
 
 
-def _read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
+def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
-    machine = QueueMachine(queue, _read_config(reader), group.field_source)
+    machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
     machine.next_sequence = reader.number()
     machine.next_attach = reader.number()
     machine.unfinished = bool(reader.number())
@@ -271,56 +288,13 @@ def _read_consumer(reader: Reader) -> tuple[Consumer, bytes | None]:
     return consumer, selector
 
 
-# ---- block
-
-
-def _block(block: Block) -> bytearray:
-    out = Writer()
-    out.number(block.number)
-    out.bits(block.ready)
-    out.bits(block.held)
-    out.bits(block.redelivered)
-    out.number(len(block.failures.planes))
-    for plane in block.failures.planes:
-        out.bits(plane)
-    out.number(block.placed)
-    out.number(block.size_bytes)
-    out.number(NEVER - block.earliest)
-    runs = block.runs
-    for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
-        out.column(column)
-    out.number(runs.expiries is not None)
-    if runs.expiries is not None:
-        out.column(runs.expiries)
-    return out.data
-
-
-def _read_block(reader: Reader) -> Block:
-    block = Block(reader.number())
-    block.ready = reader.bits()
-    block.held = reader.bits()
-    block.redelivered = reader.bits()
-    block.failures.planes = [reader.bits() for _ in range(reader.number())]
-    block.live = (block.ready | block.held).bit_count()
-    block.placed = reader.number()
-    block.size_bytes = reader.number()
-    block.earliest = NEVER - reader.number()
-    runs = block.runs
-    runs.firsts = reader.column("H")
-    runs.counts = reader.column("H")
-    runs.indexes = reader.column("Q")
-    runs.operations = reader.column("I")
-    runs.ordinals = reader.column("I")
-    if reader.number():
-        runs.expiries = reader.column("q")
-    return block
-
-
-def _add_block(machine: QueueMachine, block: Block) -> None:
+def add_block(machine: QueueMachine, block: Block | Stored) -> None:
+    """Puts a block of a snapshot or checkpoint where it belongs."""
     machine.blocks.add(block)
-    machine.ready_count += block.ready.bit_count()
-    machine.held_count += block.held.bit_count()
-    if block.ready:
+    ready = block.ready_count
+    machine.ready_count += ready
+    machine.held_count += block.held_count
+    if ready:
         machine.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:
         machine.expiries.add((block.earliest, block.number))

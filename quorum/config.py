@@ -128,6 +128,19 @@ class NodeConfig(BaseSettings):
     node_window_bytes: int = Field(
         256 * MIB, ge=MIB, description="unconfirmed bytes of all sessions of this node"
     )
+    queue_memory_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="what the blocks of this node's queues may take in memory, filter fields included; "
+        "docs/queues.md says what is paged out",
+    )
+
+    disk_free_limit_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="with less room than this on a member's disk, beside what its log has put by (195 MiB), publishes "
+        "are refused by all members",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> NodeConfig:

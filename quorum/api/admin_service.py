@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import NoReturn
 
 import grpc
@@ -15,6 +16,7 @@ from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
+from quorum.log.record import crc32c
 from quorum.node.member import SYSTEM_GROUP, Member
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
@@ -110,7 +112,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = await self._hub.ask(_cluster_status)
+        response = await self._hub.ask(lambda member: _cluster_status(member, request.with_state_hash))
         for member in response.members:
             addresses = self._config.members[member.name]
             member.client_address, member.peer_address = addresses.client, addresses.peer
@@ -171,7 +173,9 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     info = _info(member, queue)
     if info is None:
         return None
-    response = pb.DescribeQueueResponse(queue=info)
+    storage = member.storage(queue.group, queue.id)
+    assert storage is not None  # there is such a queue
+    response = pb.DescribeQueueResponse(queue=info, storage=pb.StorageInfo(**asdict(storage)))
     for consumer in member.queue_machine(queue.group).consumers(queue.id):
         response.consumers.add(
             consumer_tag=consumer.tag,
@@ -183,11 +187,23 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     return response
 
 
-def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
+def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusResponse:
     response = pb.ClusterStatusResponse(answering_node=member.config.name)
     for name, number in sorted(member.numbers.items()):
         boot = member.leases.heard.get(number, (0, 0))[0]
-        response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
+        info = response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
+        disk = member.disk_watch.disks.state(number, member.now_ms)
+        if disk is not None:
+            info.disk.CopyFrom(
+                pb.Disk(
+                    free_bytes=disk.free_bytes,
+                    limit_bytes=disk.limit_bytes,
+                    low=disk.is_low,
+                    full=disk.is_full,
+                    slow=disk.is_slow,
+                    sync_p99_us=disk.sync_p99_us,
+                )
+            )
     for number, replica in member.replicas.items():
         response.groups.add(
             group=number,
@@ -196,6 +212,11 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             commit_index=replica.raft.commit_index,
             applied_index=replica.raft.applied_index,
             members=sorted(member.config.members),
+            state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
+            healed=member.healer.healed.get(number, 0),
+            unreadable=member.healer.lost(number),
+            fetching=member.arrivals.missing(number),
+            quarantined=replica.raft.quarantine.is_on,
         )
     return response
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 from fifo.effects import Deliver, Run
-from quorum.log import Log
+from quorum.log import EntryMissing, Log, LogDamaged
 from quorum.node import batches
+from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import Command, batch_of, count_of
 from quorum.v1 import queue_pb2 as pb
+
+T = TypeVar("T")
 
 DELIVERY_BYTES = 1 << 20
 """Messages are read this far ahead of a stream that takes them; a delivery is about this much, properties included, or
@@ -22,7 +27,11 @@ CACHED_BYTES = 256 * 1024
 
 
 class BodyReader:
-    """Reads batches from the node's log. One for all streams of a node; the event loop's."""
+    """Reads batches from the node's log. One for all streams of a node; the event loop's.
+
+    A body that is damaged, or not here, raises BodyUnreadable. The generators here yield it in the place of what they
+    could not read, and try again when they are resumed: it is to be mended meanwhile (Hub.readable).
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -32,7 +41,11 @@ class BodyReader:
 
     def operation(self, group: int, index: int, operation: int) -> memoryview:
         if self._last != (group, index) or self._command is None:
-            self._command = Command(memoryview(self._log.read(group, index))[1:])
+            try:
+                body = self._log.read(group, index)
+            except (EntryMissing, LogDamaged) as error:
+                raise BodyUnreadable(group, index, str(error)) from error
+            self._command = Command(memoryview(body)[1:])
             self._last = (group, index)
         return self._command.operation(operation)
 
@@ -50,16 +63,33 @@ class BodyReader:
                 self._batches.popitem(last=False)
         return made
 
-    def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int]]:
+    def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int] | BodyUnreadable]:
         """The messages of a run as (batch, first ordinal, count)."""
         if not run.one_each:
-            yield self.batch(group, run.index, run.operation), run.ordinal, run.count
+            for batch in _tried(lambda: self.batch(group, run.index, run.operation)):
+                yield batch if isinstance(batch, BodyUnreadable) else (batch, run.ordinal, run.count)
             return
         for number in range(run.operation, run.operation + run.count):
-            yield batches.StoredBatch(batch_of(self.operation(group, run.index, number))), 0, 1
+            for operation in _tried(partial(self.operation, group, run.index, number)):
+                if isinstance(operation, BodyUnreadable):
+                    yield operation
+                else:
+                    yield batches.StoredBatch(batch_of(operation)), 0, 1
 
 
-def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.Delivery]:
+def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
+    """What was read, at last; before it, what stands in the way, as often as it does."""
+    while True:
+        try:
+            found = read()
+        except BodyUnreadable as error:
+            yield error
+        else:
+            yield found
+            return
+
+
+def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.Delivery | BodyUnreadable]:
     """What to send, in order of delivery tags; each at most about DELIVERY_BYTES or one message."""
     whole = _whole_batch(reader, group, deliver)
     if whole is not None:
@@ -74,7 +104,11 @@ def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.D
     sequences: list[list[int]] = []
     for run in deliver.runs:
         sequence = run.first_sequence
-        for batch, ordinal, messages in reader.parts(group, run):
+        for part in reader.parts(group, run):
+            if isinstance(part, BodyUnreadable):
+                yield part
+                continue
+            batch, ordinal, messages = part
             left = messages
             while left:
                 taken = batch.fitting(ordinal + messages - left, left, DELIVERY_BYTES - builder.size_bytes)
@@ -105,7 +139,10 @@ def _whole_batch(reader: BodyReader, group: int, deliver: Deliver) -> bytes | No
     run = deliver.runs[0]
     if len(deliver.runs) > 1 or run.one_each or run.ordinal:
         return None
-    operation = reader.operation(group, run.index, run.operation)
+    try:
+        operation = reader.operation(group, run.index, run.operation)
+    except BodyUnreadable:
+        return None  # taken apart, it is met again
     data = batch_of(operation)
     if run.count != count_of(operation) or len(data) > DELIVERY_BYTES:
         return None

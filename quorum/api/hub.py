@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -26,6 +26,7 @@ from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
+from quorum.node.healing import BodyUnreadable
 from quorum.node.member import SYSTEM_GROUP, Member
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
 """A call gives up after so many looks in a row at a group without a leader; with the default timeouts an election takes
 far less."""
+
+
+MEND_WAIT_S = 5.0
+"""So long whoever reads waits for a damaged body to be fetched from another member; then it is told to go there."""
 
 
 class StreamHandler(Protocol):
@@ -81,18 +86,30 @@ class Hub:
     """One per member. Everything but `on_outputs` is called on the event loop."""
 
     def __init__(
-        self, member: Member, log: Log, limits: BatchLimits, session_window: int, node_window: int
+        self,
+        member: Member,
+        log: Log,
+        limits: BatchLimits,
+        session_window: int,
+        node_window: int,
+        *,
+        clock_s: Callable[[], float] = boottime_s,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """clock_s: the member's clock, as its driver reads it."""
         self.member = member
         self.reader = BodyReader(log)
         self.limits = limits
         self.session_window = session_window
+        self.random_bytes = random_bytes
+        self._clock_s = clock_s
         self.budget = ByteBudget(node_window)
         self.loop = asyncio.get_running_loop()
         self._driver: Driver | None = None
         self._streams: dict[int, StreamHandler] = {}
         self._numbers = itertools.count(1)
         self._lease_until: dict[int, int] = {}
+        self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._own = _OwnSession(self)
 
     def attach(self, driver: Driver) -> None:
@@ -136,6 +153,9 @@ class Hub:
             self._lease_until.pop(output.group, None)
             self._end_consumers({output.group})
             return
+        if isinstance(output, ev.DisksLow):
+            self._low_disks = output.groups
+            return
         stream = self._streams.get(output.session)
         if stream is None:
             return
@@ -162,7 +182,14 @@ class Hub:
 
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
-        return boottime_s() * 1000 < self._lease_until.get(group, 0)
+        return self._clock_s() * 1000 < self._lease_until.get(group, 0)
+
+    def check_room(self, group: int) -> None:
+        """StatusError if a voter of the group has too little room on its disk for more messages. To be asked about
+        messages that were never sent before; what was perhaps taken already is for the group to decide."""
+        low = self._low_disks.get(group)
+        if low:
+            raise status.disk_low(low)
 
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
@@ -175,6 +202,14 @@ class Hub:
         for stream in list(self._streams.values()):
             if groups & stream.consumed_groups():
                 stream.ended("node_down")
+
+    def leave(self, reason: str) -> None:
+        """Ends all sessions, and the calls that wait: another node can serve them and this one cannot."""
+        for stream in list(self._streams.values()):
+            if stream is not self._own:
+                stream.ended(reason)
+        if self._own.is_waiting:
+            self._own.ended(reason)
 
     async def stop(self) -> None:
         for stream in list(self._streams.values()):
@@ -223,6 +258,25 @@ class Hub:
                     raise status.unavailable("no_leader", text)
         return future.result()
 
+    async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
+        """The items, each once it can be read: what stands in the way of the next is mended before it is asked for
+        again. UNAVAILABLE where that takes too long."""
+        for item in items:
+            if isinstance(item, BodyUnreadable):
+                await self._mend(item)
+            else:
+                yield item
+
+    async def _mend(self, unreadable: BodyUnreadable) -> None:
+        future: asyncio.Future[object] = self.loop.create_future()
+        self.submit(ev.MendBody(unreadable.group, unreadable.index, future))
+        await asyncio.wait({future}, timeout=MEND_WAIT_S)
+        if not future.done():
+            structlog.get_logger().error(
+                "a body cannot be read", group=unreadable.group, error=str(unreadable)
+            )
+            raise status.of_ended("unreadable")
+
     # ---- the node's own session
 
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
@@ -255,7 +309,12 @@ class _OwnSession:
     def open(self) -> None:
         self._next_sequence = 1
         self._unconfirmed = {}
-        self._number = self._hub.open_session(self, os.urandom(16), 1)
+        self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether calls wait for their group."""
+        return bool(self._calls)
 
     async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
         future = self._expect()
@@ -278,7 +337,9 @@ class _OwnSession:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """The batch counts against the node's window until it is answered, whether or not somebody still waits."""
+        """The batch counts against the node's window until it is answered, whether or not somebody still waits. It is
+        always new: the node numbers it."""
+        self._hub.check_room(group)
         budget, size = self._hub.budget, len(batch)
         await budget.take(size)
         try:

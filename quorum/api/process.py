@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,10 +17,13 @@ from quorum.api.hub import Hub
 from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
-from quorum.log import Log
+from quorum.log import RESERVE_SEGMENTS, Log
+from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
+from quorum.node.identity import FILE as IDENTITY
 from quorum.node.identity import Founding, IdentityError, begin_boot
+from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
 from quorum.replication.connection import PeerNetwork
 
@@ -27,13 +31,24 @@ STOP_GRACE_S = 2.0
 READY_POLL_S = 0.05
 MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
 """M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
+SEGMENT_BYTES = 64 << 20
 RECENT_BYTES = 4 << 20
 """Bodies in memory: what consumers at the tail of their queues read. Older ones come from the kernel's cache."""
 SWITCH_INTERVAL_S = 0.001
 """The Raft thread must not wait 5 ms (Python's default) for the interpreter when a peer has answered."""
 
 
-def run(config: NodeConfig) -> int:
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a member keeps its data on. Only tests have another than the default: disks with faults, small segments."""
+
+    files: Files = field(default_factory=RealFiles)
+    segment_bytes: int = SEGMENT_BYTES
+    snapshot_bytes: int | None = None
+    """see MemberConfig"""
+
+
+def run(config: NodeConfig, disk: Disk | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Returns the process's exit status; raises OperatorError, OSError, LogError."""
     if not __debug__:
         print("quorum does not run under python -O: its checks are part of its safety", file=sys.stderr)
@@ -44,16 +59,36 @@ def run(config: NodeConfig) -> int:
         config.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"data_dir {config.data_dir} cannot be made: {error.strerror}") from error
-    log = Log(config.data_dir / "log", recent_bytes=RECENT_BYTES)
-    log.open()
+    disk = disk or Disk()
+    log = open_log(
+        config.data_dir,
+        groups=config.queue_groups + 1,
+        has_begun=(config.data_dir / IDENTITY).exists(),
+        has_others=len(config.members) > 1,
+        files=disk.files,
+        segment_bytes=disk.segment_bytes,
+        recent_bytes=RECENT_BYTES,
+        reserve_segments=RESERVE_SEGMENTS,
+        free_limit_bytes=config.disk_free_limit_bytes,
+    )
     try:
         try:
-            boot = begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000))
+            boot = _begin_boot(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, boot))
+        return asyncio.run(_serve(config, log, boot, disk.snapshot_bytes))
     finally:
         log.close()
+
+
+def _begin_boot(config: NodeConfig, log: Log, files: Files) -> int:
+    """A full disk keeps no member from starting: the log's reserve has room for its name."""
+    while True:
+        try:
+            return begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not log.release_reserve():
+                raise
 
 
 def _bound_allocator() -> None:
@@ -64,7 +99,7 @@ def _bound_allocator() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(config: NodeConfig, log: Log, boot: int) -> int:
+async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | None) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     network = PeerNetwork(
         config.name,
@@ -80,6 +115,8 @@ async def _serve(config: NodeConfig, log: Log, boot: int) -> int:
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
+        snapshot_bytes,
+        queue_memory_bytes=config.queue_memory_bytes,
     )
     member = Member(
         member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()
@@ -121,6 +158,8 @@ async def _watch(hub: Hub, server: Server) -> None:
             serving = ready
             await server.set_serving(ready)
         hub.check_leases()
+        if not ready and await hub.ask(Member.is_left_behind):
+            hub.leave("disk_full")
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

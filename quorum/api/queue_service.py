@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import grpc
 
 from fifo import commands as c
-from fifo.effects import Refused, Run
+from fifo.effects import Deliver, Refused, Run
 from fifo.state import Waiting
 from quorum.api import deliveries, status
 from quorum.api.filters import kept_fields, parse
@@ -15,6 +15,7 @@ from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
 from quorum.catalog.machine import CatalogQueue
 from quorum.node import batches
+from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
@@ -83,8 +84,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             count = request.count or 1
             if count > MAX_GET:
                 raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
-            if count > 1:
-                count = await self._fitting(queue, count)
+            count = await self._fitting(queue, count)
             deliver = await self._hub.get(queue.group, queue.id, count)
         except status.StatusError as error:
             await status.abort(context, error)
@@ -93,24 +93,35 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         if deliver is not None:
             if not self._hub.may_deliver(queue.group):
                 await status.abort(context, status.of_ended("node_down"))
-            failed = dict(deliver.delivery_counts)
-            for number, (message, _) in enumerate(_stored(self._hub.reader, queue.group, deliver.runs)):
-                message.redelivered = bool(deliver.redelivered >> number & 1)
-                message.delivery_count = failed.get(number, 0)
-                response.messages.append(message)
+            try:
+                await self._fill(response, queue.group, deliver)
+            except status.StatusError as error:
+                await status.abort(context, error)
         return response
+
+    async def _fill(self, response: pb.GetResponse, group: int, deliver: Deliver) -> None:
+        failed = dict(deliver.delivery_counts)
+        number = 0
+        async for message, _ in self._hub.readable(_stored(self._hub.reader, group, deliver.runs)):
+            message.redelivered = bool(deliver.redelivered >> number & 1)
+            message.delivery_count = failed.get(number, 0)
+            response.messages.append(message)
+            number += 1
 
     async def _fitting(self, queue: CatalogQueue, count: int) -> int:
         """How many of the messages that a get would find now go into one response; at least 1. They are settled as
-        they are taken, so an answer that is too large to be sent would lose them."""
+        they are taken, so an answer that is too large to be sent, or a body that cannot be read here, would lose them.
+        """
         page = await self._hub.ask(_page(queue, 0, count))
         if isinstance(page, Refused):
             return count
         size = 0
-        for found, (_, weight) in enumerate(_stored(self._hub.reader, queue.group, page.runs)):
+        found = 0
+        async for _, weight in self._hub.readable(_stored(self._hub.reader, queue.group, page.runs)):
             size += weight
             if found and size > GET_BYTES:
                 return found
+            found += 1
         return count
 
     async def Browse(
@@ -138,16 +149,20 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 await status.abort(context, status.StatusError(status.of_refused(page)))
                 return
             response, size = pb.BrowseResponse(), 0
-            for message, weight in _stored(self._hub.reader, queue.group, page.runs):
-                if matches is None or matches(fields.read(message.message.properties)) is True:
-                    if size and size + weight > RESPONSE_BYTES:
-                        yield response
-                        response, size = pb.BrowseResponse(), 0
-                    response.messages.append(message)
-                    size += weight
-                    left -= 1
-                    if left == 0:
-                        break
+            try:
+                stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs))
+                async for message, weight in stored:
+                    if matches is None or matches(fields.read(message.message.properties)) is True:
+                        if size and size + weight > RESPONSE_BYTES:
+                            yield response
+                            response, size = pb.BrowseResponse(), 0
+                        response.messages.append(message)
+                        size += weight
+                        left -= 1
+                        if left == 0:
+                            break
+            except status.StatusError as error:
+                await status.abort(context, error)
             if response.messages:
                 yield response
             if left == 0 or page.next_sequence is None:
@@ -176,11 +191,15 @@ def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:
 
 def _stored(
     reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...]
-) -> Iterator[tuple[pb.StoredMessage, int]]:
+) -> Iterator[tuple[pb.StoredMessage, int] | BodyUnreadable]:
     """Each message with about the bytes it takes to send it; read as they are asked for."""
     for run in runs:
         sequence = run.first_sequence
-        for batch, first, count in reader.parts(group, run):
+        for part in reader.parts(group, run):
+            if isinstance(part, BodyUnreadable):
+                yield part
+                continue
+            batch, first, count = part
             for ordinal in range(first, first + count):
                 body = batch.bodies[batch.start(ordinal) : batch.ends[ordinal]]
                 properties = batch.each[ordinal] if batch.each else batch.shared

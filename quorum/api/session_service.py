@@ -26,6 +26,7 @@ from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError
 from quorum.log import LogError
 from quorum.node import batches, events
+from quorum.node.healing import BodyUnreadable
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.errors import FilterError, SelectorError
 
@@ -90,6 +91,8 @@ class Stream:
         self._number = 0
         self._consumers: dict[str, _Consumer] = {}
         self._next_sequence = 1
+        self._new_from: int | None = None
+        """see _first_new"""
         self._unanswered = 0
         self._under_way = 0
         self._bytes = 0
@@ -218,6 +221,7 @@ class Stream:
             raise status.invalid("bad_session", f"producer_id has {length} bytes; it must have 16")
         if first.open.epoch < 1:
             raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
+        self._new_from = first.open.first_new_sequence or (1 if first.open.epoch == 1 else None)
         self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch)
         limits = self._hub.limits
         opened = pb.Opened(
@@ -276,6 +280,8 @@ class Stream:
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._check_sequence(request, count)
+            if first >= self._first_new(request):
+                self._hub.check_room(queue.group)
         except (batches.BatchError, status.StatusError) as error:
             if isinstance(error, status.StatusError) and error.status.code == code_pb2.UNAVAILABLE:
                 raise  # the client sends it again, in order, on its next stream
@@ -308,6 +314,13 @@ class Stream:
         )
         token = _Published(first, first + count - 1, size)
         self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
+
+    def _first_new(self, request: pb.PublishBatch) -> int:
+        """The lowest number that cannot have been sent in an earlier session of this producer. What may have been is
+        never refused here: it may have been taken, and its producer would send it once more under a new number."""
+        if self._new_from is None:
+            self._new_from = request.lowest_unconfirmed + MAX_WINDOW_MESSAGES
+        return self._new_from
 
     def _check_sequence(self, request: pb.PublishBatch, count: int) -> None:
         first, lowest = request.first_sequence, request.lowest_unconfirmed
@@ -451,9 +464,10 @@ class Stream:
         context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
         reading: asyncio.Task[None],
     ) -> None:
+        response: pb.SessionResponse
         while True:
             self._work.clear()
-            for response in self._responses():
+            async for response in self._hub.readable(self._responses()):
                 await context.write(response)
                 self._sent.set()
             if self._ended is not None:
@@ -464,7 +478,7 @@ class Stream:
                     return
             await self._work.wait()
 
-    def _responses(self) -> Iterator[pb.SessionResponse]:
+    def _responses(self) -> Iterator[pb.SessionResponse | BodyUnreadable]:
         """What there is to send now; confirms first, merged."""
         while self._confirmed or self._rejected or self._done or self._outbox:
             if self._confirmed or self._rejected:
@@ -489,13 +503,18 @@ class Stream:
         consumer = self._consumers.get(deliver.consumer_tag)
         return not deliver.consumer_tag or (consumer is not None and consumer.attach == deliver.attach)
 
-    def _deliver(self, group: int, deliver: Deliver, request_id: int) -> Iterator[pb.SessionResponse]:
+    def _deliver(
+        self, group: int, deliver: Deliver, request_id: int
+    ) -> Iterator[pb.SessionResponse | BodyUnreadable]:
         if not deliver.consumer_tag:
             self._getters.setdefault(
                 deliver.queue, _Consumer("", group, deliver.queue)
             ).attach = deliver.attach
         try:
             for delivery in deliveries.responses(self._hub.reader, group, deliver):
+                if isinstance(delivery, BodyUnreadable):
+                    yield delivery
+                    continue
                 if not self._hub.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._ended is not None:

@@ -5,6 +5,8 @@ Every status carries a google.rpc.ErrorInfo: `reason` is a word for programs, th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -13,6 +15,7 @@ from grpc_status import rpc_status
 from fifo.effects import Refused
 from quorum.catalog.arguments import ArgumentError
 from quorum.node.batches import BatchError
+from quorum.node.events import LowDisk
 from quorum_selectors.errors import FilterError, SelectorError
 
 DOMAIN = "quorum"
@@ -45,6 +48,7 @@ _ENDED = {
         code_pb2.UNAVAILABLE,
         "a message cannot be read on this node; open the session at another one",
     ),
+    "disk_full": (code_pb2.UNAVAILABLE, "this node's disk is full; open the session at another one"),
     "stopping": (code_pb2.UNAVAILABLE, "this node is stopping; open the session at another one"),
 }
 
@@ -74,6 +78,21 @@ def unavailable(reason: str, message: str) -> StatusError:
 
 def no_queue(name: str) -> StatusError:
     return StatusError(make(code_pb2.NOT_FOUND, "not_found", f"there is no queue {name!r}", queue=name))
+
+
+def disk_low(disks: Sequence[LowDisk]) -> StatusError:
+    """Publishes are refused until these members have room again; publishing later is right."""
+    worst = min(disks, key=lambda each: each.free_bytes if each.free_bytes >= 0 else 1 << 63)
+    names = ", ".join(each.member for each in disks)
+    text = f"no room for more messages: the disk of {names} is low"
+    metadata = {"member": worst.member}
+    if worst.free_bytes >= 0:
+        text += (
+            f" ({worst.free_bytes} bytes free on {worst.member}, disk_free_limit_bytes is {worst.limit_bytes}); "
+            "consuming makes room"
+        )
+        metadata |= {"free_bytes": str(worst.free_bytes), "limit_bytes": str(worst.limit_bytes)}
+    return StatusError(make(code_pb2.RESOURCE_EXHAUSTED, "disk_low", text, **metadata))
 
 
 def of_refused(refused: Refused) -> status_pb2.Status:

@@ -9,15 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from quorum.bench.plan import Plan
+from quorum.bench import backlog as backlog_bench
+from quorum.bench.plan import Plan, Result
 from quorum.bench.report import table
 from quorum.bench.run import BenchFailed, run
+
+BACKLOG_MESSAGES = 10_000_000
 
 
 class BenchMode(StrEnum):
     publish = "publish"
     consume = "consume"
     both = "both"
+    backlog = "backlog"
 
 
 def bench(
@@ -26,13 +30,16 @@ def bench(
     body: Annotated[int, typer.Option(min=0, help="bytes of a message's body")] = Plan().body_bytes,
     batch: Annotated[int, typer.Option(min=1, help="messages in a batch")] = Plan().batch,
     window: Annotated[int, typer.Option(min=1, help="batches a producer has under way")] = Plan().window,
-    producers: Annotated[int, typer.Option(min=1, help="one in three on the leader")] = Plan().producers,
+    producers: Annotated[
+        int, typer.Option(min=0, help="one in three on the leader; 0: three, in mode backlog one")
+    ] = 0,
     consumers: Annotated[int, typer.Option(min=1, help="on followers in turn")] = Plan().consumers,
     seconds: Annotated[float, typer.Option(min=0.1, help="measured time")] = Plan().seconds,
     warmup: Annotated[float, typer.Option(min=0.0, help="time before it, not measured")] = Plan().warmup_s,
     members: Annotated[int, typer.Option(min=1, help="member processes")] = Plan().members,
     rate: Annotated[int, typer.Option(min=0, help="messages a second at most; 0: no limit")] = Plan().rate,
     backlog: Annotated[int, typer.Option(min=1, help="messages to consume (mode consume)")] = Plan().backlog,
+    messages: Annotated[int, typer.Option(min=10, help="messages in all (mode backlog)")] = BACKLOG_MESSAGES,
     filter_enabled: Annotated[
         bool, typer.Option("--filter-enabled", help="five fields a message, four selectors")
     ] = False,
@@ -40,13 +47,15 @@ def bench(
 ) -> None:
     """Measures a cluster of real member processes, started for this and taken away again."""
     console = Console(stderr=as_json)
+    if mode == BenchMode.backlog:
+        backlog, producers = messages, producers or 1
     plan = Plan(
         mode=mode.value,
         members=members,
         body_bytes=body,
         batch=batch,
         window=window,
-        producers=producers,
+        producers=producers or Plan().producers,
         consumers=consumers,
         warmup_s=warmup,
         seconds=seconds,
@@ -54,12 +63,21 @@ def bench(
         rate=rate,
         backlog=backlog,
     )
+
+    def note(text: str) -> None:
+        console.print(f"[dim]{text}[/dim]")
+
+    result: Result | backlog_bench.BacklogResult
     try:
-        result = run(plan, lambda text: console.print(f"[dim]{text}[/dim]"))
+        if mode == BenchMode.backlog:
+            result = backlog_bench.run(plan, note)
+            console.print(backlog_bench.table(result))
+        else:
+            result = run(plan, note)
+            console.print(table(result))
     except BenchFailed as failure:
         console.print(f"[red]bench failed:[/red] {failure}")
         raise typer.Exit(1) from failure
-    console.print(table(result))
     if as_json:
         print(json.dumps(result.to_dict()), flush=True)
 

@@ -104,7 +104,12 @@ async def produce(client: Client, load: Load, clock: Clockwork) -> None:
             return
         now = time.monotonic()
         if clock.count(load.batch, now):
-            clock.tally.latencies_us.append(round((now - begun) * 1_000_000))
+            tally = clock.tally
+            if load.total_batches:
+                while tally.batches * 10 >= load.total_batches * (len(tally.tenths_at) + 1):
+                    tally.tenths_at.append(now)
+            else:
+                tally.latencies_us.append(round((now - begun) * 1_000_000))
 
     while (
         not failures
@@ -138,7 +143,11 @@ async def consume(client: Client, load: Load, clock: Clockwork) -> None:
             await clock.go()
 
         async def settle_all() -> None:
-            while (delivery := await consumer.next_delivery()) is not None:
+            while True:
+                async with asyncio.timeout(load.idle_limit_s or None):
+                    delivery = await consumer.next_delivery()
+                if delivery is None:
+                    return
                 if await consumer.settle_batch(delivery):
                     clock.count(delivery.count, time.monotonic())
 
@@ -146,7 +155,7 @@ async def consume(client: Client, load: Load, clock: Clockwork) -> None:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + clock.end - time.monotonic()):
                 await settle_all()
         except TimeoutError:
-            pass  # the measured time is over
+            pass  # the measured time is over, or nothing comes any more
         clock.finish()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Mode = Literal["publish", "consume", "both"]
+Mode = Literal["publish", "consume", "both", "backlog"]
 
 FIELD_SELECTORS = (
     "region = 'north'",
@@ -61,6 +61,9 @@ class Load:
     batches_per_s: float = 0.0
     total_batches: int = 0  # 0: until told to stop
     attach_at_start: bool = False  # a consumer that must not take anything before the measured time
+    idle_limit_s: float = (
+        0.0  # a consumer that ends once nothing has come for so long; 0: at the end of the time
+    )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -74,7 +77,8 @@ class Load:
 class Tally:
     """What one load process did in the measured time. latencies_us: publish to confirm, one a batch.
 
-    last_at: monotonic time of the last message counted.
+    last_at: monotonic time of the last message counted. tenths_at: of a producer with a total, when it had the first
+    tenth of its batches confirmed, the second, and so on.
     """
 
     messages: int = 0
@@ -82,6 +86,7 @@ class Tally:
     cpu_s: float = 0.0
     last_at: float = 0.0
     latencies_us: list[int] = field(default_factory=list)
+    tenths_at: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

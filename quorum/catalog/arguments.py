@@ -27,6 +27,8 @@ MAX_FILTER_BYTES = 1 << 24
 OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
 """Outward name -> name in code."""
 
+QUEUE_MODES = ("default", "lazy")
+
 NOT_YET = (
     "x-consumer-timeout",
     "x-dead-letter-exchange",
@@ -37,7 +39,6 @@ NOT_YET = (
     "x-max-consumers",
     "x-max-length-bytes",
     "x-max-priority",
-    "x-queue-mode",
     "x-single-active-consumer",
 )
 """Names that are fixed, and that this version does not carry out."""
@@ -91,6 +92,7 @@ def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> Queue
         overflow=str(checked.get("x-overflow", "drop_head")),
         message_ttl_ms=_number(checked, "x-message-ttl"),
         delivery_limit=_number(checked, "x-delivery-limit"),
+        queue_mode=str(checked.get("x-queue-mode", "default")),
     )
 
 
@@ -146,6 +148,12 @@ def _overflow(argument: str, value: ArgumentValue) -> _Checked:
     return OVERFLOW_MODES[value]
 
 
+def _queue_mode(argument: str, value: ArgumentValue) -> _Checked:
+    if not isinstance(value, str) or value not in QUEUE_MODES:
+        raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: {', '.join(QUEUE_MODES)}")
+    return value
+
+
 def _field_names(argument: str, value: ArgumentValue) -> _Checked:
     """A text with commas, because an argument's value is no list. Spaces around a name and repeats are dropped."""
     if not isinstance(value, str):
@@ -168,6 +176,7 @@ SUPPORTED: dict[str, Callable[[str, ArgumentValue], _Checked]] = {
     "x-max-length": _integer(1, MAX_COUNT),
     "x-message-ttl": _integer(0, MAX_TTL_MS),
     "x-overflow": _overflow,
+    "x-queue-mode": _queue_mode,
 }
 """Argument -> what checks its value."""
 
@@ -179,6 +188,7 @@ _ATTRIBUTES = {
     "x-max-length": "max_length",
     "x-message-ttl": "message_ttl_ms",
     "x-overflow": "overflow",
+    "x-queue-mode": "queue_mode",
 }
 
 

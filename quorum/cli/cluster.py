@@ -18,7 +18,7 @@ from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
-    from quorum.client.records import ClusterStatus
+    from quorum.client.records import ClusterStatus, DiskInfo, GroupInfo
 
 app = typer.Typer(help="A local cluster of processes, for development.", no_args_is_help=True)
 
@@ -185,23 +185,59 @@ def _plain(seen: ClusterStatus) -> dict[str, object]:
     return asdict(seen)
 
 
+def _disk(disk: DiskInfo | None) -> tuple[str, str]:
+    """Room and sync time, for people."""
+    if disk is None:
+        return "?", "?"
+    free, sync = f"{disk.free_bytes / 1e9:.1f} GB free", f"{disk.sync_p99_us / 1000:.1f} ms"
+    if disk.full:
+        free = f"[red]FULL[/red], {free}"
+    elif disk.low:
+        free = f"[red]LOW[/red], {free}: publishes are refused"
+    return free, f"[red]{sync}, slow[/red]" if disk.slow else sync
+
+
+def _condition(group: GroupInfo) -> str:
+    """How the answering node's own data of a group is, for people."""
+    found = []
+    if group.quarantined:
+        found.append("[red]quarantined[/red]")
+    if group.unreadable:
+        found.append(f"[red]{group.unreadable:,} unreadable[/red]")
+    if group.fetching:
+        found.append(f"{group.fetching:,} to fetch")
+    if group.healed:
+        found.append(f"{group.healed:,} healed")
+    return ", ".join(found) or "good"
+
+
 def _tables(seen: ClusterStatus) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     members = Table(
-        "member", "clients", "peers", "reachable", "boot", title=f"as {seen.answering_node} sees it"
+        "member",
+        "clients",
+        "peers",
+        "reachable",
+        "boot",
+        "disk",
+        "sync p99",
+        title=f"as {seen.answering_node} sees it",
     )
     for each in seen.members:
         reachable = "yes" if each.reachable else "[red]no[/red]"
-        members.add_row(each.name, each.client_address, each.peer_address, reachable, str(each.boot))
+        disk, sync = _disk(each.disk)
+        addresses = (each.client_address, each.peer_address)
+        members.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
     console.print(members)
-    groups = Table("group", "leader", "term", "committed", "applied", "members")
+    own = f"data of {seen.answering_node}"
+    groups = Table("group", "leader", "term", "committed", "applied", "members", own)
     for group in seen.groups:
         leader = group.leader or "[red]none[/red]"
         name = "system" if group.group == 0 else str(group.group)
         row = (str(group.term), str(group.commit_index), str(group.applied_index), " ".join(group.members))
-        groups.add_row(name, leader, *row)
+        groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

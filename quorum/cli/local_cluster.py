@@ -152,8 +152,13 @@ class LocalCluster:
         }
         lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
         for each in self._members.values():
-            lines += [f"\n[members.{each.name}]", f'peer = "{each.peer}"', f'client = "{each.client}"']
+            peer = self._peer_address(member, each)
+            lines += [f"\n[members.{each.name}]", f'peer = "{peer}"', f'client = "{each.client}"']
         return "\n".join(lines) + "\n"
+
+    def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
+        """Where the member finds the other one."""
+        return other.peer
 
     def _read(self) -> None:
         members = _read_state(self.directory / STATE_FILE)["members"]
@@ -231,9 +236,12 @@ class LocalCluster:
                 if names is not None:
                     raise ClusterError(f"member {name} is running already")
                 continue
-            process = MemberProcess(name, member.config, member.output, self._sink)
+            process = self._launch(member)
             process.id.write(member.pid_file)
             self._processes[name] = process
+
+    def _launch(self, member: LocalMember) -> MemberProcess:
+        return MemberProcess(member.name, member.config, member.output, self._sink)
 
     def stop(self, names: Sequence[str] | None = None, grace_s: float = STOP_GRACE_S) -> list[str]:
         """Stops these members (all if not given), at first by SIGTERM. Answers who had to be killed."""
@@ -301,7 +309,9 @@ class LocalCluster:
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-    def status(self, name: str | None = None) -> ClusterStatusResponse | None:
+    def status(
+        self, name: str | None = None, *, with_state_hash: bool = False
+    ) -> ClusterStatusResponse | None:
         """The cluster as this member sees it, or the first one that answers; None if none does."""
         import grpc
 
@@ -311,7 +321,8 @@ class LocalCluster:
             with _channel(self.member(each).client) as channel:
                 try:
                     response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
-                        admin_pb2.ClusterStatusRequest(), timeout=CALL_LIMIT_S
+                        admin_pb2.ClusterStatusRequest(with_state_hash=with_state_hash),
+                        timeout=CALL_LIMIT_S,
                     )
                     return response
                 except grpc.RpcError:

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import cluster, messages, queues
-from quorum.cli.console import DEFECT, Complaint, JsonOption, complain, is_told, print_json
+from quorum.cli import cluster, data_files, messages, queues
+from quorum.cli.console import DEFECT, Complaint, complain, is_told
 from quorum.errors import ConfigError
 
 app = typer.Typer(
@@ -33,7 +33,9 @@ app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)
 
 log_app = typer.Typer(help="The node's log, for people.", no_args_is_help=True)
+log_app.command("inspect")(data_files.inspect_file)
 app.add_typer(log_app, name="log")
+app.command("check")(data_files.check)
 
 selector_app = typer.Typer(help="Selectors and filters.", no_args_is_help=True)
 app.add_typer(selector_app, name="selector")
@@ -80,30 +82,6 @@ def selector_eval() -> None:
 
     for line in evaluate_lines(sys.stdin.buffer):
         print(line, flush=True)
-
-
-@log_app.command("inspect")
-def log_inspect(
-    file: Annotated[Path, typer.Argument(help="a segment file of a node's log")],
-    as_json: JsonOption = False,
-) -> None:
-    """Shows the records of a log segment, one a line, and changes nothing. Status 1 if one is bad."""
-    from dataclasses import asdict
-
-    from quorum.log.inspection import inspect
-
-    if file.is_dir():
-        raise Complaint(f"{file} is a directory; name one of the segment files in it", 2)
-    problems = 0
-    for record in inspect(file):
-        problems += record.problem is not None
-        if as_json:
-            print_json(asdict(record))
-            continue
-        place = f"group {record.group} term {record.term} index {record.index}"
-        text = f"{record.offset:>12} LSN {record.lsn} {record.kind} {place} {record.length} bytes"
-        print(text + (f"  BAD: {record.problem}" if record.problem else ""))
-    raise typer.Exit(1 if problems else 0)
 
 
 @app.command(

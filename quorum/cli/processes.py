@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -88,13 +88,25 @@ def _stat(pid: int) -> list[str] | None:
 
 
 class MemberProcess:
-    """One `python -m quorum node` of this process's own. Output goes to a file, and to a sink if one is given."""
+    """One `python -m quorum node` of this process's own. Output goes to a file, and to a sink if one is given.
 
-    def __init__(self, name: str, config: Path, output: Path, sink: LineSink | None) -> None:
+    program: what is started instead, with the same `--config FILE`; variables: more of the environment.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Path,
+        output: Path,
+        sink: LineSink | None,
+        program: Sequence[str] = ("-m", "quorum", "node"),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
-        command = [sys.executable, "-m", "quorum", "node", "--config", str(config)]
+        command = [sys.executable, *program, "--config", str(config)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
         environment["PYTHONUNBUFFERED"] = "1"
+        environment.update(variables or {})
         with output.open("ab") as file:
             self._process = subprocess.Popen(
                 command,

@@ -10,7 +10,7 @@ import typer
 from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
 
 if TYPE_CHECKING:
-    from quorum.client.records import QueueInfo
+    from quorum.client.records import QueueInfo, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
@@ -49,7 +49,13 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
     with connect(url) as client:
         found = client.describe(queue)
     if as_json:
-        print_json({"queue": _plain(found.queue), "consumers": [asdict(each) for each in found.consumers]})
+        print_json(
+            {
+                "queue": _plain(found.queue),
+                "consumers": [asdict(each) for each in found.consumers],
+                "storage": asdict(found.storage),
+            }
+        )
         return
     from rich.console import Console
     from rich.table import Table
@@ -67,6 +73,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         ("held", f"{info.checked_out:,}"),
         ("total", f"{info.total:,}"),
         ("sequences", f"{info.first_sequence} to before {info.next_sequence}"),
+        *_places(found.storage),
     ]:
         table.add_row(name, value)
     console.print(table)
@@ -116,6 +123,13 @@ def purge(queue: NameArgument, url: UrlOption = None) -> None:
     with connect(url) as client:
         count = client.purge(queue)
     print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+
+
+def _places(storage: StorageInfo) -> list[tuple[str, str]]:
+    """Where the messages are on the node that was asked."""
+    states = f"{storage.alpha:,} alpha, {storage.beta:,} beta, {storage.gamma:,} gamma, {storage.delta:,} delta"
+    blocks = f"{storage.warm_blocks:,} in memory ({storage.warm_bytes:,} bytes), {storage.cold_blocks:,} on disk only"
+    return [("messages here", states), ("blocks here", blocks)]
 
 
 def _plain(queue: QueueInfo) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import grpc
 from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer, ConsumerOptions
 from quorum.client.delivery import DeliveredMessage, Delivery, Holder, Target
-from quorum.client.endpoints import open_channel, parse_url
+from quorum.client.endpoints import OpenChannel, open_channel, parse_url
 from quorum.client.errors import (
     ClosedError,
     NotFound,
@@ -29,7 +29,14 @@ from quorum.client.errors import (
     UsageError,
     from_rpc_error,
 )
-from quorum.client.records import BrowsedMessage, ClusterStatus, ConsumerInfo, QueueDescription, QueueInfo
+from quorum.client.records import (
+    BrowsedMessage,
+    ClusterStatus,
+    ConsumerInfo,
+    QueueDescription,
+    QueueInfo,
+    StorageInfo,
+)
 from quorum.client.session import Session
 from quorum.client.values import FieldValue, Properties, arguments, property_filter
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
@@ -65,11 +72,14 @@ class Client:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
+        channels: OpenChannel = open_channel,
     ) -> None:
+        """channels: how a channel to an endpoint is opened."""
         self._endpoints = parse_url(url)
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
+        self._open_channel = channels
         self._session: Session | None = None
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._is_closed = False
@@ -79,7 +89,7 @@ class Client:
     async def open(self) -> Self:
         if self._session is None:
             self._require_not_closed()
-            session = Session(self._endpoints, self._silence_ms, self._timeout_ms)
+            session = Session(self._endpoints, self._silence_ms, self._timeout_ms, self._open_channel)
             try:
                 await session.open(self._connect_timeout_ms)
             except BaseException:
@@ -311,7 +321,9 @@ class Client:
         request = admin_pb2.DescribeQueueRequest(queue=name)
         response = await self._admin("DescribeQueue", request, timeout_ms)
         return QueueDescription(
-            QueueInfo.of(response.queue), tuple(ConsumerInfo.of(consumer) for consumer in response.consumers)
+            QueueInfo.of(response.queue),
+            tuple(ConsumerInfo.of(consumer) for consumer in response.consumers),
+            StorageInfo.of(response.storage),
         )
 
     async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
@@ -354,7 +366,7 @@ class Client:
         first = self._endpoints.index(self._live().endpoint)
         endpoint = self._endpoints[(first + attempt) % len(self._endpoints)]
         if endpoint not in self._channels:
-            self._channels[endpoint] = open_channel(endpoint)
+            self._channels[endpoint] = self._open_channel(endpoint)
         return self._channels[endpoint]
 
     def _limit(self, timeout_ms: int | None) -> int:

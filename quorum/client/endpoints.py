@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
 
 from quorum.client.errors import UsageError
@@ -28,6 +30,10 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+
+
+OpenChannel = Callable[[str], grpc.aio.Channel]
+"""From host:port to a channel."""
 
 
 def parse_url(url: str) -> tuple[str, ...]:

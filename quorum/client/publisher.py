@@ -91,6 +91,11 @@ class Publisher:
         return not self._pending
 
     @property
+    def first_new(self) -> int:
+        """Numbers from here on were never given, so never sent."""
+        return self._next_number
+
+    @property
     def lowest_unconfirmed(self) -> int:
         """Everything below is decided."""
         for pending in self._pending.values():

@@ -57,9 +57,48 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """Where a queue's messages are on the node that answered; alpha + beta + gamma + delta = total (docs/queues.md)."""
+
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+
+    @classmethod
+    def of(cls, wire: Any) -> StorageInfo:
+        return cls(
+            wire.alpha,
+            wire.beta,
+            wire.gamma,
+            wire.delta,
+            wire.warm_blocks,
+            wire.cold_blocks,
+            wire.warm_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDescription:
     queue: QueueInfo
     consumers: tuple[ConsumerInfo, ...]
+    storage: StorageInfo
+
+
+@dataclass(frozen=True, slots=True)
+class DiskInfo:
+    """What a member says of its disk. low: publishes are refused; full: its log takes nothing; slow: others should
+    lead."""
+
+    free_bytes: int
+    limit_bytes: int
+    low: bool
+    full: bool
+    slow: bool
+    sync_p99_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +108,15 @@ class MemberInfo:
     peer_address: str
     reachable: bool
     boot: int
+    disk: DiskInfo | None = None
+    """None if nothing was heard of it lately"""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known."""
+    """leader is empty where none is known. The last four are of the answering node's own data: bodies that were damaged
+    or missing and are back, that it cannot read, that are still to come before a snapshot is put in place; and whether
+    it is quarantined."""
 
     group: int
     leader: str
@@ -81,6 +124,10 @@ class GroupInfo:
     commit_index: int
     applied_index: int
     members: tuple[str, ...]
+    healed: int = 0
+    unreadable: int = 0
+    fetching: int = 0
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +142,37 @@ class ClusterStatus:
         return cls(
             answering_node=wire.answering_node,
             members=tuple(
-                MemberInfo(m.name, m.client_address, m.peer_address, m.reachable, m.boot)
+                MemberInfo(
+                    m.name,
+                    m.client_address,
+                    m.peer_address,
+                    m.reachable,
+                    m.boot,
+                    _disk(m.disk) if m.HasField("disk") else None,
+                )
                 for m in wire.members
             ),
             groups=tuple(
-                GroupInfo(g.group, g.leader, g.term, g.commit_index, g.applied_index, tuple(g.members))
+                GroupInfo(
+                    g.group,
+                    g.leader,
+                    g.term,
+                    g.commit_index,
+                    g.applied_index,
+                    tuple(g.members),
+                    g.healed,
+                    g.unreadable,
+                    g.fetching,
+                    g.quarantined,
+                )
                 for g in wire.groups
             ),
             resident_bytes=wire.resident_bytes,
         )
+
+
+def _disk(wire: Any) -> DiskInfo:
+    return DiskInfo(wire.free_bytes, wire.limit_bytes, wire.low, wire.full, wire.slow, wire.sync_p99_us)
 
 
 @dataclass(frozen=True, slots=True)

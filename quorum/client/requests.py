@@ -59,4 +59,11 @@ async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> An
         async with asyncio.timeout(timeout_ms / 1000):  # not wait_for: that may swallow a cancellation
             return await asyncio.shield(answer)
     except TimeoutError:
+        answer.add_done_callback(_looked_at)
         raise TimedOut(f"{doing} took over {timeout_ms} ms", reason="DEADLINE_EXCEEDED") from None
+
+
+def _looked_at(answer: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for any more is no news."""
+    if not answer.cancelled():
+        answer.exception()

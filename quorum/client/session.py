@@ -28,7 +28,7 @@ import grpc
 
 from quorum.client.consumer import Consumer
 from quorum.client.delivery import Delivery, GetHolder, Holder
-from quorum.client.endpoints import open_channel
+from quorum.client.endpoints import OpenChannel, open_channel
 from quorum.client.errors import (
     ClosedError,
     ConnectionLost,
@@ -56,18 +56,26 @@ REFUSALS_BEFORE_GIVING_UP = 3
 PRODUCER_FORGOTTEN = ("EXPIRED", "SESSION_EXPIRED", "PRODUCER_EXPIRED")
 # Refusals of a stream that a new epoch cures.
 CURED_BY_EPOCH = ("FENCED", "SESSION_FENCED", "GAP", "NOT_REGISTERED")
+NOT_ATTACHED = "NOT_ATTACHED"
 
 
 class Session:
     """Implements consumer.ConsumerLink over reconnecting streams."""
 
-    def __init__(self, endpoints: tuple[str, ...], silence_ms: int, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        endpoints: tuple[str, ...],
+        silence_ms: int,
+        timeout_ms: int,
+        channels: OpenChannel = open_channel,
+    ) -> None:
         self.endpoint = endpoints[0]
         self.timeout_ms = timeout_ms
         self.node = ""
         self.publisher = Publisher(self._wake_writer)
         self.reconnect_count = -1  # the first connection is none
         self._endpoints = endpoints
+        self._open_channel = channels
         self._place = 0
         self._silence_s = silence_ms / 1000
         self._producer_id = secrets.token_bytes(16)
@@ -189,12 +197,16 @@ class Session:
                 await within(limit_ms, answer, f"cancelling {consumer}")
             except ConnectionLost:
                 pass  # the stream took the consumer with it
+            except RefusedError as error:
+                if error.reason != NOT_ATTACHED:
+                    raise
+                # this stream is newer than the attachment: there is nothing to cancel
         if return_held:
             consumer.void()
             self._consumers.pop(consumer.consumer_tag, None)
 
     async def drain(self, consumer: Consumer) -> None:
-        if not self._is_up.is_set():
+        if not self._is_up.is_set() or not consumer.attach:
             return  # asked for after the next attach
         request_id = self.next_request_id()
         answer = self.expect(request_id, f"draining {consumer}")
@@ -263,7 +275,7 @@ class Session:
     async def _one_stream(self, endpoint: str) -> QuorumError:
         """Opens a stream, serves it to its end, and says why it ended."""
         self._epoch += 1
-        channel = open_channel(endpoint)
+        channel = self._open_channel(endpoint)
         tasks: list[asyncio.Task[None]] = []
         try:
             call = queue_pb2_grpc.QueueStub(channel).Session()
@@ -292,9 +304,10 @@ class Session:
             await channel.close()
 
     async def _open_stream(self, call: Any) -> Any:
-        await call.write(
-            queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=self._producer_id, epoch=self._epoch))
+        hello = queue_pb2.Open(
+            producer_id=self._producer_id, epoch=self._epoch, first_new_sequence=self.publisher.first_new
         )
+        await call.write(queue_pb2.SessionRequest(open=hello))
         response = await call.read()
         if response is grpc.aio.EOF:
             raise ConnectionLost("the stream ended before it was opened")

@@ -19,12 +19,15 @@ from quorum.log.errors import (
 from quorum.log.files import File, Files, Lock, RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
-from quorum.log.log import Log
+from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
+from quorum.log.reserve import RESERVE_SEGMENTS
+from quorum.log.snapshots import SnapshotFile
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
+    "RESERVE_SEGMENTS",
     "Collection",
     "Damage",
     "DiskFull",
@@ -48,5 +51,7 @@ __all__ = [
     "RecordKind",
     "Retained",
     "Retention",
+    "SnapshotFile",
+    "Space",
     "inspect",
 ]

@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from quorum.log.errors import Damage, LogDamaged, LogError
-from quorum.log.files import Files, commit_file, temporary_path, write_fully
-from quorum.log.index import Sealed, arrange, encode_index, index_path, write_index
+from quorum.log.files import NO_ROOM, Files, commit_file, temporary_path, write_fully
+from quorum.log.index import Sealed, arrange, encode_index, index_path, write_index_if_room
 from quorum.log.record import HEADER_BYTES, RecordKind, body_is_good
+from quorum.log.reserve import Reserve
 from quorum.log.scanner import CHUNK_BYTES, Scanner
 from quorum.log.segments import HEADER_BLOCK, Listed, Segment, SegmentHeader, segment_path
 from quorum.log.store import Store
@@ -107,6 +108,8 @@ class Collection:
         *,
         number: int,
         file_id: bytes,
+        expected_bytes: int,
+        reserve: Reserve | None,
         refused: Callable[[OSError], LogError],
     ) -> None:
         self.sources = tuple(sources)
@@ -119,7 +122,7 @@ class Collection:
         self._store = store
         header = SegmentHeader(number, sources[0].listed.first_lsn, HEADER_BLOCK, file_id)
         path = segment_path(sources[0].segment.path.parent, number)
-        self._copy = _Copy(files, Segment(path, header))
+        self._copy = _Copy(files, Segment(path, header), HEADER_BLOCK + expected_bytes, reserve)
         self._refused = refused
 
     def run(self) -> None:
@@ -127,7 +130,8 @@ class Collection:
         LogFailed is final."""
         with self._store.mutex:
             if any(sealed.segment.is_replaced for sealed in self.sources):
-                return  # planned long ago, and others were faster
+                self.is_run = True  # planned long ago, and others were faster: it is not going to be adopted
+                return
             for sealed in self.sources:
                 self._store.hold(sealed)
         try:
@@ -228,10 +232,12 @@ class Collection:
 
 
 class _Copy:
-    """A segment that grows under a temporary name."""
+    """A segment that grows under a temporary name, in room that was had beforehand."""
 
-    def __init__(self, files: Files, segment: Segment) -> None:
+    def __init__(self, files: Files, segment: Segment, allocated: int, reserve: Reserve | None) -> None:
         self._files = files
+        self._allocated = allocated
+        self._reserve = reserve
         self._segment = segment
         self._buffers: list[bytes] = []
         self._buffered = 0
@@ -241,7 +247,6 @@ class _Copy:
         self._pages: dict[int, list[tuple[int, Body]]] = {}
         self._is_created = False
         self._is_renamed = False
-        self._is_indexed = False
 
     def add(self, body: bytes, key: int, found: Body, group: int, synced: int) -> None:
         """Put one record behind the last."""
@@ -264,6 +269,7 @@ class _Copy:
         if self._position == HEADER_BLOCK:
             return None
         self._flush()
+        self._segment.file.truncate(self._position)
         self._segment.file.sync()
         commit_file(self._files, self._segment.path)
         self._is_renamed = True
@@ -275,8 +281,7 @@ class _Copy:
         }
         pages = {group: Rows.of(rows) for group, rows in self._pages.items()}
         parts, self.columns = arrange(by_key.items(), pages.items(), header.number)
-        write_index(self._files, self._segment.path, encode_index(listed, parts, self.columns))
-        self._is_indexed = True
+        write_index_if_room(self._files, self._segment.path, encode_index(listed, parts, self.columns))
         return Sealed(self._segment, listed, parts)
 
     def abandon(self) -> None:
@@ -286,13 +291,28 @@ class _Copy:
             self._segment.file.close()
             path = self._segment.path
             self._files.unlink(path if self._is_renamed else temporary_path(path))
-            if self._is_indexed:
+            if index_path(path).name in self._files.list_directory(path.parent):
                 self._files.unlink(index_path(path))
+
+    def _create(self) -> None:
+        """Have room from the disk, or if that has none, from the reserve."""
+        temporary = temporary_path(self._segment.path)
+        self._segment.file = self._files.create(temporary)
+        self._is_created = True
+        try:
+            self._segment.file.allocate(self._allocated)
+        except OSError as error:
+            reserve = self._reserve
+            if error.errno not in NO_ROOM or reserve is None:
+                raise
+            if not reserve.take(self._segment.path, self._allocated, for_collector=True):
+                raise
+            self._segment.file.close()
+            self._segment.file = self._files.open(temporary, writable=True)
 
     def _flush(self) -> None:
         if not self._is_created:
-            self._segment.file = self._files.create(temporary_path(self._segment.path))
-            self._is_created = True
+            self._create()
             self._written = write_fully(self._segment.file, [self._segment.header.encode()], 0)
         self._written = write_fully(self._segment.file, self._buffers, self._written)
         self._buffers = []

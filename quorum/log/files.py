@@ -12,6 +12,7 @@ Errors are OSError, as the operating system raises them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from typing import Protocol
 
 TEMPORARY = ".new"
 """The end of the name of a file that is not whole yet; what a crash leaves of such files is removed."""
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What an OSError says where there is no room."""
 
 
 class File(Protocol):

@@ -25,7 +25,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from quorum.log.files import Files, read_file, temporary_path, write_fully
+from quorum.log.files import NO_ROOM, Files, read_file, temporary_path, write_fully
 from quorum.log.record import HEADER_BYTES, crc32c
 from quorum.log.segments import Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Rows
@@ -173,6 +173,15 @@ def write_index(files: Files, segment: Path, pieces: list[bytes]) -> None:
         files.unlink(temporary)
         raise
     files.rename(temporary, path)
+
+
+def write_index_if_room(files: Files, segment: Path, pieces: list[bytes]) -> None:
+    """The same; without room for it there is none: it can be made again."""
+    try:
+        write_index(files, segment, pieces)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 def _decode_header(data: bytes) -> tuple[int, int, int, bytes, int, int, int] | None:

@@ -1,17 +1,21 @@
-"""One segment or index file, record by record, for people. Reads only, believes nothing, needs no manifest."""
+"""One file of a log, for people: what it says, piece by piece. Reads only, believes nothing, needs no other file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.files import Files, RealFiles, read_file
 from quorum.log.index import decode_index
+from quorum.log.manifest import decode_manifest
 from quorum.log.record import HEADER_BYTES, Header, RecordKind, Stamp, body_is_good
+from quorum.log.reserve import reserve_names
 from quorum.log.scanner import Scanner, headers_from
-from quorum.log.segments import HEADER_BLOCK, decode_header
+from quorum.log.segments import HEADER_BLOCK, Listed, decode_header
+from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, decode_snapshot_header
 from quorum.log.table import PLACE_SHIFT
 
 
@@ -57,6 +61,66 @@ def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
             yield _info(offset, header, problem)
     finally:
         file.close()
+
+
+class FileKind(Enum):
+    """What a file of a log is, as its first bytes say."""
+
+    SEGMENT = "segment"
+    SNAPSHOT = "snapshot"
+    MANIFEST = "manifest"
+    RESERVE = "reserve"
+    INDEX = "index"
+
+
+_FIRST_BYTES = {
+    b"QUORUMLG": FileKind.SEGMENT,
+    b"QUORUMSN": FileKind.SNAPSHOT,
+    b"quorum-l": FileKind.MANIFEST,
+    b"QUORUMIX": FileKind.INDEX,
+}
+
+
+def kind_of(path: Path, files: Files | None = None) -> FileKind | None:
+    """What this file is; None if it is none of a log's files, or its first bytes are damaged."""
+    file = (RealFiles() if files is None else files).open(path)
+    try:
+        first = file.pread(8, 0)
+    finally:
+        file.close()
+    if reserve_names([path.name]) and first == bytes(8):
+        return FileKind.RESERVE
+    return _FIRST_BYTES.get(first)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A snapshot file: the group's state at (index, term)."""
+
+    group: int
+    index: int
+    term: int
+    length: int
+    problem: str | None = None
+
+
+def inspect_snapshot(path: Path, files: Files | None = None) -> SnapshotInfo:
+    """What a snapshot file holds, all of it checked. LogDamaged if its header says nothing."""
+    data = read_file(RealFiles() if files is None else files, path)
+    try:
+        group, index, term, length = decode_snapshot_header(data)
+    except SnapshotDamaged as error:
+        raise LogDamaged(Damage(str(path), 0, None, str(error))) from error
+    try:
+        decode_snapshot(data, group)
+    except SnapshotDamaged as error:
+        return SnapshotInfo(group, index, term, length, str(error))
+    return SnapshotInfo(group, index, term, length)
+
+
+def inspect_manifest(path: Path, files: Files | None = None) -> list[Listed]:
+    """The segments that a manifest lists. LogDamaged, LogUnknown."""
+    return list(decode_manifest(read_file(RealFiles() if files is None else files, path), path).segments)
 
 
 def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:

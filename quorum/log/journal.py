@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quorum.log.contents import encode_number, encode_vote
-from quorum.log.errors import Damage, LogDamaged
+from quorum.log.errors import Damage, LogDamaged, LogFull
+from quorum.log.files import NO_ROOM
 from quorum.log.record import RecordKind
-from quorum.log.snapshots import SnapshotStore
+from quorum.log.snapshots import SnapshotFile, SnapshotStore
 from quorum.log.table import GroupTable
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Journal:
         """How many bytes the body of an entry of the view has."""
         table = self._table
         return table.lengths[table.at(index)]
+
+    def indices_of_length(self, length: int) -> list[int]:
+        """Entries of the view whose body has exactly this many bytes, in order."""
+        return self._table.indices_of_length(length)
 
     def lsn_at(self, index: int) -> int:
         """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
@@ -114,12 +119,21 @@ class Journal:
         """Put a snapshot in place, durably; the last two are kept.
 
         The entries it covers, as far as this log has them, are synced first, so that a snapshot never knows
-        more of this member's own log than the log itself does.
+        more of this member's own log than the log itself does. LogFull if neither the disk nor the reserve has room:
+        then the snapshots that were there still are.
         """
         table = self._table
         if table.first_index <= index <= table.last_index and self.lsn_at(index) > self._log.synced_lsn:
             self._log.sync()
-        self._snapshots.save(index, term, state)
+        doing = f"save a snapshot of group {self.group} at {index}"
+        while True:
+            try:
+                return self._snapshots.save(index, term, state)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise self._log.fail(error, doing) from error
+                if not self._log.release_reserve():
+                    raise LogFull(f"no room on the disk to {doing}: {error}") from error
 
     def load_snapshot(self) -> tuple[int, int, bytes] | None:
         """The newest good snapshot as (index, term, state), or None if there is none; the view follows it.
@@ -140,6 +154,22 @@ class Journal:
             self.reset_to_snapshot(index, term, keep_bodies_to=min(index, committed))
             self._log.sync()
         return found
+
+    def load_snapshots(self) -> list[tuple[int, int, bytes]]:
+        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from that."""
+        return self._snapshots.load_all()
+
+    def open_snapshot(self) -> SnapshotFile | None:
+        """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
+        return self._snapshots.open()
+
+    def discard_snapshots(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        self._snapshots.discard(reason)
+
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
+        """This snapshot could not be read to its end: it is not offered again."""
+        self._snapshots.note_damaged(index, term, reason)
 
     def _widen(self, index: int, term: int) -> None:
         """Begin the view so early that it follows a snapshot at (index, term); LogDamaged if entries are gone."""

@@ -9,28 +9,40 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from quorum.log.collector import Collection, Collector
-from quorum.log.errors import Damage, LogClosed, LogFull, LogLocked
+from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
 from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
 from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
+from quorum.log.reserve import Reserve
 from quorum.log.scrubber import Scrubber
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
-from quorum.log.writer import LogStats, LogUsage, Writer, failure_of
+from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
 
 QUIET_MS = 10
 """A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
 end."""
 
 LOCK = "LOCK"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk. free_bytes is beside the reserve; is_low: below the limit, or the reserve is not whole."""
+
+    free_bytes: int
+    limit_bytes: int
+    reserve_bytes: int
+    is_low: bool
 
 
 class Log:
@@ -43,10 +55,13 @@ class Log:
         *,
         segment_bytes: int = 64 << 20,
         recent_bytes: int = 16 << 20,
+        reserve_segments: int = 0,
+        free_limit_bytes: int = 0,
         cache_bytes: int = CACHE_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
         retention: Callable[[int], Retention] = Retention,
     ) -> None:
+        """reserve_segments: how many segments are put by for a full disk; a member has RESERVE_SEGMENTS."""
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
                 f"a segment has {HEADER_BLOCK + 1} to {MAX_SEGMENT_BYTES} bytes, not {segment_bytes}"
@@ -56,6 +71,12 @@ class Log:
         self._segment_bytes = segment_bytes
         self._recent_bytes = recent_bytes
         self._cache_bytes = cache_bytes
+        self._free_limit_bytes = free_limit_bytes
+        self._reserve: Reserve | None = None
+        if reserve_segments:
+            self._reserve = Reserve(
+                self.files, directory, segments=reserve_segments, segment_bytes=segment_bytes
+            )
         self._random_bytes = random_bytes
         self._retention = retention
         self._hold: Lock | None = None
@@ -88,6 +109,8 @@ class Log:
                 cache_bytes=self._cache_bytes,
                 random_bytes=self._random_bytes,
             )
+            if self._reserve is not None:
+                self._reserve.open()
         except BaseException as error:
             self._hold.release()
             self._hold = None
@@ -139,8 +162,8 @@ class Log:
         if length > MAX_BODY_BYTES:
             raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {length}")
         table = opened.contents.check(kind, group, term, index, body, length)
-        if writer.needs_roll(length):
-            self._roll(opened, length)
+        if writer.needs_roll(length, is_small=is_small(kind, body)):
+            self._roll(opened, length, 1)
         store = opened.store
         with store.mutex:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
@@ -230,9 +253,61 @@ class Log:
         """What made the log refuse everything, if anything did."""
         return self._writer().failure
 
+    def fail(self, error: OSError, doing: str) -> LogFailed:
+        """Note that the disk has failed beside the segments: the log takes nothing more. The failure, to be raised."""
+        writer = self._writer()
+        writer.failure = writer.failure or failure_of(error, doing)
+        return writer.failure
+
+    # ---- room
+
     def free_bytes(self) -> int:
-        """Room left on the disk, beyond what the active segment has allocated."""
+        """Room left on the disk, beyond what the active segment and the reserve have allocated."""
         return self.files.free_bytes(self.directory)
+
+    def space(self) -> Space:
+        """Room left, and whether that is little. LogFailed if the disk does not say."""
+        try:
+            free = self.free_bytes()
+        except OSError as error:
+            raise self.fail(error, "ask for the room on the disk") from error
+        reserve = self._reserve
+        is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
+        return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
+
+    def make_room(self, length: int, count: int = 1) -> bool:
+        """Whether so many records, with bodies of this length together, will find room, so that none of them raises
+        LogFull. Goes on in a new segment if that is needed."""
+        writer = self._writer()
+        writer.check()
+        return not writer.needs_roll(length, count=count) or self._try_roll(length, count)
+
+    def make_small_room(self) -> bool:
+        """The same for what a group has to write to take part at all: terms, votes, cuts. It is kept in each segment;
+        False means that it is nearly used up."""
+        writer = self._writer()
+        writer.check()
+        return not writer.small_room_is_short or self._try_roll(0, 1)
+
+    def refill_reserve(self) -> bool:
+        """Put by a part of what was used of the reserve, if there is room again. To be called now and then; True if
+        it did."""
+        self._writer().check()
+        try:
+            return self._reserve is not None and self._reserve.refill()
+        except OSError as error:
+            raise self.fail(error, "put by a reserve") from error
+
+    def release_reserve(self) -> bool:
+        """Give a part of the reserve back to the disk, for what is no record; False if nothing is left."""
+        return self._reserve is not None and self._reserve.release()
+
+    def _try_roll(self, length: int, count: int) -> bool:
+        try:
+            self._roll(self._opened or self._closed(), length, count)
+        except LogFull:
+            return False
+        return True
 
     # ---- groups
 
@@ -275,6 +350,8 @@ class Log:
             sources,
             number=opened.writer.take_number(),
             file_id=self._random_bytes(16),
+            reserve=self._reserve,
+            expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
             refused=lambda error: opened.writer.refused(error, "copy what is live of old segments"),
         )
         opened.collector.planned(collection)
@@ -284,7 +361,7 @@ class Log:
         """Put what a collection has copied in the place of its sources, durably; whether it was.
 
         It is not, and removed, if it met damage (`damages` has it) or its sources were replaced meanwhile. LogFull
-        if there is no room for the manifest: then it can be tried again.
+        if there is no room for the manifest: then it is removed too.
         """
         opened = self._opened or self._closed()
         opened.writer.check()
@@ -301,7 +378,12 @@ class Log:
         if is_current and collection.damage is None:
             states = opened.contents.states(opened.writer.active.header.first_lsn)
             listed = None if result is None else result.listed
-            opened.writer.replace([source.listed for source in sources], listed, states)
+            try:
+                opened.writer.replace([source.listed for source in sources], listed, states)
+            except LogFull:
+                self._discard(opened, collection)  # it takes the room that is missing
+                opened.collector.done()
+                raise
             first = sealed.index(sources[0])
             rest = [found for found in sealed if found not in sources]
             with store.mutex:
@@ -356,6 +438,14 @@ class Log:
         """The body of an entry, checked: of the view, or below it as long as it is live. EntryMissing, LogDamaged."""
         return (self._opened or self._closed()).store.read(group, index)
 
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        return (self._opened or self._closed()).store.read_entry(group, index)
+
+    def in_memory(self, group: int, index: int) -> bool:
+        """Whether reading this entry now needs no disk: it is among the recent ones."""
+        return (self._opened or self._closed()).store.in_memory(group, index)
+
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
         return (self._opened or self._closed()).store.read_range(group, index, offset, length)
@@ -394,11 +484,11 @@ class Log:
         self._marked_lsn = self._quiet_lsn = lsn
         return True
 
-    def _roll(self, opened: _Opened, length: int) -> None:
+    def _roll(self, opened: _Opened, length: int, count: int) -> None:
         """Go on in a new segment, and write the index file of the old one."""
         writer, store = opened.writer, opened.store
         old = writer.active
-        listed = writer.roll(length, opened.contents.states(old.header.first_lsn))
+        listed = writer.roll(length, opened.contents.states(old.header.first_lsn), count=count)
         tables = opened.contents.tables
         rows = {group: table.active_rows() for group, table in tables.items()}
         parts, columns = arrange(
@@ -435,6 +525,7 @@ class _Opened:
             found,
             segment_bytes=log._segment_bytes,
             random_bytes=log._random_bytes,
+            reserve=log._reserve,
         )
         self.store = Store(
             log.files,

@@ -34,7 +34,7 @@ from quorum.log.contents import Contents
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.files import TEMPORARY, Files, write_fully
 from quorum.log.history import History
-from quorum.log.index import Sealed, encode_index, read_parts, write_index
+from quorum.log.index import Sealed, encode_index, read_parts, write_index_if_room
 from quorum.log.manifest import (
     MANIFEST,
     Manifest,
@@ -125,7 +125,7 @@ def recover(
         damages += reading.damages
         _clean_end(active, end)
         for item_sealed, pieces in rebuilt:
-            write_index(files, item_sealed.segment.path, pieces)
+            write_index_if_room(files, item_sealed.segment.path, pieces)
         _remove_strangers(files, directory, listed)
     except BaseException:
         for segment in opened:

@@ -137,14 +137,21 @@ def create_segment(
     first_lsn: int,
     allocated: int,
     random_bytes: Callable[[int], bytes],
+    is_reserved: bool = False,
 ) -> Segment:
-    """A new, empty, durable segment file that no manifest lists yet. OSError leaves no temporary file."""
+    """A new, empty, durable segment file that no manifest lists yet. OSError leaves no temporary file.
+
+    is_reserved: its temporary file is there, from the reserve: room for it, and zeros.
+    """
     header = SegmentHeader(number, first_lsn, allocated, random_bytes(16))
     path = segment_path(directory, number)
     temporary = temporary_path(path)
-    file = files.create(temporary)
+    file = files.open(temporary, writable=True) if is_reserved else files.create(temporary)
     try:
-        file.allocate(allocated)
+        if is_reserved:
+            file.truncate(allocated)
+        else:
+            file.allocate(allocated)
         write_fully(file, [header.encode()], 0)
         file.sync()
     except OSError:

@@ -32,6 +32,16 @@ class SnapshotDamaged(ValueError):
     """A snapshot file is not what was written."""
 
 
+def _name(group: int, index: int, term: int) -> str:
+    return f"group-{group:08x}-index-{index:016x}-term-{term:016x}.snapshot"
+
+
+def parse_name(name: str) -> tuple[int, int, int] | None:
+    """(group, index, term) of a snapshot file's name, None if it is no such name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
+
+
 def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[bytes]:
     """The file's bytes, in pieces."""
     fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, len(state), CHUNK_BYTES)
@@ -45,8 +55,12 @@ def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[byt
     return pieces
 
 
-def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
-    """(index, term, state); SnapshotDamaged if the bytes are not exactly a snapshot of this group."""
+def decode_snapshot_header(data: bytes) -> tuple[int, int, int, int]:
+    """(group, index, term, length of the state), as the file's first bytes say; SnapshotDamaged."""
+    return _decode_header(data)[:4]
+
+
+def _decode_header(data: bytes) -> tuple[int, int, int, int, int]:
     at = _HEADER.size + 4
     if len(data) < at or crc32c(data[: _HEADER.size]) != int.from_bytes(data[at - 4 : at], "little"):
         raise SnapshotDamaged("the header fails its CRC")
@@ -55,6 +69,13 @@ def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
         raise SnapshotDamaged(f"format {version} is not known")
     if chunk_bytes < 1:
         raise SnapshotDamaged("chunks of no bytes")
+    return of, index, term, length, chunk_bytes
+
+
+def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
+    """(index, term, state); SnapshotDamaged if the bytes are not exactly a snapshot of this group."""
+    of, index, term, length, chunk_bytes = _decode_header(data)
+    at = _HEADER.size + 4
     if of != group:
         raise SnapshotDamaged(f"it is of group {of}, not {group}")
     whole = 0
@@ -74,6 +95,64 @@ def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
     return index, term, b"".join(chunks)
 
 
+class SnapshotFile:
+    """A snapshot that is read piece by piece, each checked; it can be read on after its name is gone."""
+
+    def __init__(self, files: Files, path: Path, group: int) -> None:
+        """SnapshotDamaged if header or footer are not what was written; OSError."""
+        self._file = files.open(path)
+        try:
+            self.index, self.term, self.size = self._read_header(group)
+            self.crc = self._read_footer()
+        except BaseException:
+            self._file.close()
+            raise
+        self._chunk = b""
+        self._chunk_number = -1
+
+    def _read_header(self, group: int) -> tuple[int, int, int]:
+        data = self._file.pread(_HEADER.size + 4, 0)
+        fields = data[: _HEADER.size]
+        if len(data) < _HEADER.size + 4 or crc32c(fields) != int.from_bytes(data[_HEADER.size :], "little"):
+            raise SnapshotDamaged("the header fails its CRC")
+        magic, version, of, index, term, size, chunk_bytes = _HEADER.unpack(fields)
+        if magic != _MAGIC or version != FORMAT or of != group or chunk_bytes < 1:
+            raise SnapshotDamaged(f"format {version}, group {of}: not a snapshot of group {group}")
+        self._chunk_bytes = chunk_bytes
+        return index, term, size
+
+    def _read_footer(self) -> int:
+        chunks = -(-self.size // self._chunk_bytes)
+        footer = self._file.pread(len(_END) + 4, _HEADER.size + 4 + self.size + 4 * chunks)
+        if len(footer) != len(_END) + 4 or footer[: len(_END)] != _END:
+            raise SnapshotDamaged("the footer is wrong")
+        return int.from_bytes(footer[len(_END) :], "little")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Part of the state, fewer bytes at its end. SnapshotDamaged, OSError."""
+        pieces = []
+        end = min(offset + length, self.size)
+        while offset < end:
+            number, start = divmod(offset, self._chunk_bytes)
+            piece = self._read_chunk(number)[start : start + end - offset]
+            pieces.append(piece)
+            offset += len(piece)
+        return b"".join(pieces)
+
+    def _read_chunk(self, number: int) -> bytes:
+        if number != self._chunk_number:
+            first = number * self._chunk_bytes
+            size = min(self._chunk_bytes, self.size - first)
+            data = self._file.pread(4 + size, _HEADER.size + 4 + first + 4 * number)
+            if len(data) != 4 + size or crc32c(data[4:]) != int.from_bytes(data[:4], "little"):
+                raise SnapshotDamaged(f"chunk {number} fails its CRC")
+            self._chunk, self._chunk_number = data[4:], number
+        return self._chunk
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class SnapshotStore:
     """The snapshot files of one group."""
 
@@ -91,7 +170,7 @@ class SnapshotStore:
     def save(self, index: int, term: int, state: bytes) -> None:
         """Put a snapshot in place, durably, and remove all but the two newest good ones."""
         self._files.make_directory(self.directory)
-        name = f"group-{self._group:08x}-index-{index:016x}-term-{term:016x}.snapshot"
+        name = _name(self._group, index, term)
         path = self.directory / name
         prepare_file(self._files, path, encode_snapshot(self._group, index, term, state))
         commit_file(self._files, path)
@@ -114,6 +193,35 @@ class SnapshotStore:
             except (SnapshotDamaged, OSError) as error:
                 self._damaged[name] = str(error)
         return None
+
+    def load_all(self) -> list[tuple[int, int, bytes]]:
+        """All that are whole, the newest first."""
+        found = []
+        for name in self._names():
+            try:
+                found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
+        return found
+
+    def open(self) -> SnapshotFile | None:
+        """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
+        for name in self._names():
+            if name not in self._damaged:
+                try:
+                    return SnapshotFile(self._files, self.directory / name, self._group)
+                except (SnapshotDamaged, OSError) as error:
+                    self._damaged[name] = str(error)
+        return None
+
+    def discard(self, reason: str) -> None:
+        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        for name in self._names():
+            self._damaged[name] = reason
+
+    def note_damaged(self, index: int, term: int, reason: str) -> None:
+        """A snapshot could not be read to its end."""
+        self._damaged[_name(self._group, index, term)] = reason
 
     def _names(self) -> list[str]:
         """This group's files, newest first."""

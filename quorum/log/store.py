@@ -73,6 +73,22 @@ class Store:
             return body
         return self._read_whole(segment, found, group, index)
 
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        term = found.term
+        if term == UNASKED:
+            with self.mutex:
+                term = self.contents.tables[group].term_in_tail(index)
+        return term, body if segment is None else self._read_whole(segment, found, group, index)
+
+    def in_memory(self, group: int, index: int) -> bool:
+        """Whether reading this entry now needs no disk."""
+        with self.mutex:
+            table = self.contents.tables.get(group)
+            found = None if table is None else table.locate(index)
+            return found is not None and self.recent.get(found.lsn) is not None
+
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
         """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
         found, body, segment = self._find(group, index)

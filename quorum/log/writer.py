@@ -4,29 +4,34 @@
 - A record knows its place when it is appended, so readers can be pointed at it before it is written.
 - A failed write or sync is final: what reached the disk is unknown then, and the kernel may forget what it
   could not write. Everything afterwards raises the same LogFailed.
-- When a segment has no room for a record, the next one is made *first*; if the disk has no room for it,
-  LogFull is raised before anything was taken. Segments are allocated whole, so this is the only place where
-  room is asked for.
+- When a segment has no room for a record, the next one is made *first*; if neither the disk nor the reserve
+  has room for it, LogFull is raised before anything was taken. Segments are allocated whole, so this is the
+  only place where room is asked for.
+- The end of a segment is kept for *small* records: terms, votes, cuts, and the entry of one byte that a leader
+  begins with. A log that has no room for messages can still say those, so its groups go on.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
-from quorum.log.files import Files, write_fully
-from quorum.log.index import write_index
+from quorum.log.files import NO_ROOM, Files, write_fully
+from quorum.log.index import write_index_if_room
 from quorum.log.manifest import Manifest, commit_manifest, prepare_manifest
-from quorum.log.record import HEADER_BYTES
+from quorum.log.record import HEADER_BYTES, WITH_BODY
 from quorum.log.recovery import Recovered
-from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment
+from quorum.log.reserve import Reserve
+from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment, segment_path
 from quorum.log.table import GroupState
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+SMALL_TAIL_BYTES = 64 << 10
+"""The end of a segment that only small records may use: some hundred elections."""
+SMALL_TAIL_PART = 16
+"""At most this part of a segment is such an end."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,13 @@ class LogStats:
     bytes_written: int = 0
     """Headers and bodies, written to segments."""
     rolls: int = 0
+    reserve_uses: int = 0
+    """Segments that came from the reserve."""
+
+
+def is_small(kind: int, body: bytes) -> bool:
+    """Whether a record may use the end of a segment."""
+    return kind not in WITH_BODY or len(body) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class LogUsage:
 
 def failure_of(error: OSError, doing: str) -> LogFailed:
     """The final failure that an error of the disk means."""
-    kind = DiskFull if error.errno in _NO_ROOM else LogFailed
+    kind = DiskFull if error.errno in NO_ROOM else LogFailed
     return kind(f"could not {doing}: {error}; the log takes nothing more")
 
 
@@ -67,10 +79,13 @@ class Writer:
         *,
         segment_bytes: int,
         random_bytes: Callable[[int], bytes],
+        reserve: Reserve | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
         self._segment_bytes = segment_bytes
+        self._reserve = reserve
+        self._tail = 0 if reserve is None else min(SMALL_TAIL_BYTES, segment_bytes // SMALL_TAIL_PART)
         self._random_bytes = random_bytes
         self._listed = found.listed
         self._next_number = max(item.number for item in found.listed) + 1
@@ -94,9 +109,15 @@ class Writer:
         """Where the next record goes in the active segment."""
         return self._position
 
-    def needs_roll(self, length: int) -> bool:
-        """Whether a body of this length has no room in the active segment."""
-        return self._position + HEADER_BYTES + length > self.active.header.allocated
+    def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
+        """Whether so many records, with bodies of this length together, have no room in the active segment."""
+        end = self.active.header.allocated - (0 if is_small else self._tail)
+        return self._position + count * HEADER_BYTES + length > end
+
+    @property
+    def small_room_is_short(self) -> bool:
+        """Whether what is left for small records is less than half of what is kept for them."""
+        return self._position > self.active.header.allocated - self._tail // 2
 
     def take_number(self) -> int:
         """A number that no segment of this life had."""
@@ -104,24 +125,17 @@ class Writer:
         self._next_number = number + 1
         return number
 
-    def roll(self, length: int, states: Mapping[int, GroupState]) -> Listed:
-        """Seal the active segment and go on in a new one with room for a body of this length; what was sealed.
+    def roll(self, length: int, states: Mapping[int, GroupState], *, count: int = 1) -> Listed:
+        """Seal the active segment and go on in a new one with room for so many records, with bodies of this length
+        together; what was sealed.
 
-        states are what all groups' records amount to now. LogFull if the disk has no room: then nothing has
-        changed.
+        states are what all groups' records amount to now. LogFull if neither the disk nor the reserve has room:
+        then nothing has changed.
         """
         number = self.take_number()
-        allocated = max(self._segment_bytes, HEADER_BLOCK + HEADER_BYTES + length)
+        allocated = max(self._segment_bytes, HEADER_BLOCK + count * HEADER_BYTES + length + self._tail)
         with self.final(f"roll to segment {number}"):
-            with self._refusing(f"allocate segment {number} ({allocated} bytes)"):
-                segment = create_segment(
-                    self._files,
-                    self._directory,
-                    number,
-                    first_lsn=self.last_lsn + 1,
-                    allocated=allocated,
-                    random_bytes=self._random_bytes,
-                )
+            segment = self._make_segment(number, allocated)
             self.sync()
             listed = self._listed_after_roll(segment)
             try:
@@ -160,18 +174,41 @@ class Writer:
     def write_index(self, segment: Path, pieces: list[bytes]) -> None:
         """Put the index file of a sealed segment in place. Without room for it there is none: it can be made again."""
         with self.final(f"write the index of {segment}"):
-            try:
-                write_index(self._files, segment, pieces)
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
+            write_index_if_room(self._files, segment, pieces)
 
     def refused(self, error: OSError, doing: str) -> LogError:
         """What an error of the disk means in work of which nothing counts yet: final, unless only room is missing."""
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return LogFull(f"no room on the disk to {doing}: {error}")
         self.failure = failure_of(error, doing)
         return self.failure
+
+    def _make_segment(self, number: int, allocated: int) -> Segment:
+        """From the disk, or if that has no room, from the reserve."""
+
+        def create(*, is_reserved: bool) -> Segment:
+            return create_segment(
+                self._files,
+                self._directory,
+                number,
+                first_lsn=self.last_lsn + 1,
+                allocated=allocated,
+                random_bytes=self._random_bytes,
+                is_reserved=is_reserved,
+            )
+
+        doing = f"allocate segment {number} ({allocated} bytes)"
+        try:
+            with self._refusing(doing):
+                return create(is_reserved=False)
+        except LogFull:
+            path = segment_path(self._directory, number)
+            if self._reserve is None or not self._reserve.take(path, allocated):
+                raise
+        with self._refusing(doing + " from the reserve"):
+            segment = create(is_reserved=True)
+        self.stats.reserve_uses += 1
+        return segment
 
     def _listed_after_roll(self, segment: Segment) -> list[Listed]:
         old = self._listed[-1]
@@ -217,7 +254,7 @@ class Writer:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             raise LogFull(f"no room on the disk to {doing}: {error}") from error
 

@@ -14,11 +14,16 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from quorum.log import LogError, LogFailed
 from quorum.node.events import Input, Output
 from quorum.node.member import Frame, Member
 from quorum.replication.connection import PeerNetwork
 
 MAX_WAIT_S = 0.25
+DISK_FAILED = 74
+"""Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
+DEFECT = 70
+"""Exit status (EX_SOFTWARE)."""
 
 
 def boottime_s() -> float:
@@ -82,5 +87,11 @@ class Driver:
 
 
 def _fail_stop(error: BaseException) -> None:
-    structlog.get_logger().critical("member stops", error=str(error), exc_info=error)
-    os._exit(70)
+    """At once: nothing is told to anybody any more. What the disk has done is no defect of ours: no traceback."""
+    logger = structlog.get_logger()
+    if isinstance(error, LogError):
+        what = "its disk has failed" if isinstance(error, LogFailed) else "its log cannot be read"
+        logger.critical(f"member stops: {what}", error=str(error))
+        os._exit(DISK_FAILED)
+    logger.critical("member stops", error=str(error), exc_info=error)
+    os._exit(DEFECT)

@@ -5,7 +5,7 @@ A `token` is the API's own: it comes back with the answer, untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,16 @@ class AwaitQueue:
     token: object
 
 
-Input = OpenSession | EndSession | Submit | Ask | AwaitQueue
+@dataclass(frozen=True, slots=True)
+class MendBody:
+    """An entry's body could not be read: Told(token, True) once it can be."""
+
+    group: int
+    index: int
+    token: object
+
+
+Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | MendBody
 
 # ---- outputs
 
@@ -113,9 +122,26 @@ class LeaseLapsed:
 
 
 @dataclass(frozen=True, slots=True)
+class LowDisk:
+    """A member whose disk has too little room left. free_bytes is -1 where only others have said so."""
+
+    member: str
+    free_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DisksLow:
+    """Which groups must get no more publishes for now, and why: the voters with little room. It replaces what was said
+    before; a group that is not named is well."""
+
+    groups: Mapping[int, tuple[LowDisk, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     token: object
     value: object
 
 
-Output = Answered | Delivered | Notified | Ended | LeaseGranted | LeaseLapsed | Told
+Output = Answered | Delivered | Notified | Ended | LeaseGranted | LeaseLapsed | DisksLow | Told

@@ -18,6 +18,9 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from quorum.node import disks
+from quorum.node.disks import DiskState
+
 HEARTBEAT_MS = 250
 DRIFT_MS = 500
 """How far two members' clocks may part within a lease, and then some."""
@@ -33,21 +36,26 @@ class PeerFrameError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """sent_ms: sender's clock; boot: its process; wall_ms: its wall clock, for group time."""
+    """sent_ms: sender's clock; boot: its process; wall_ms: its wall clock, for group time; disk: its own; low: the
+    nodes whose disks it knows to be low."""
 
     sent_ms: int
     boot: int
     wall_ms: int
+    disk: DiskState = disks.UNKNOWN
+    low: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
-        return _HEARTBEAT.pack(self.sent_ms, self.boot, self.wall_ms)
+        return _HEARTBEAT.pack(self.sent_ms, self.boot, self.wall_ms) + self.disk.encode(self.low)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Heartbeat:
         try:
-            return cls(*_HEARTBEAT.unpack(data))
-        except struct.error as error:
-            raise PeerFrameError(f"a heartbeat of {len(data)} bytes; expected {_HEARTBEAT.size}") from error
+            sent, boot, wall = _HEARTBEAT.unpack_from(data)
+            disk, low = disks.decode(data[_HEARTBEAT.size :])
+        except (struct.error, disks.DiskStateError) as error:
+            raise PeerFrameError(f"a heartbeat of {len(data)} bytes: {error}") from error
+        return cls(sent, boot, wall, disk, low)
 
 
 @dataclass(frozen=True, slots=True)

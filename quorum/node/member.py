@@ -27,21 +27,32 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
+from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
+from quorum.node.arrivals import Arrivals
+from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.checkpoints import Checkpoints, LogPages
 from quorum.node.digests import Digests, decode_claim
+from quorum.node.disk_watch import DiskWatch
+from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.lost_log import quarantine
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
-from quorum.node.replica import FieldSource, Replica
+from quorum.node.paging import Pager
+from quorum.node.replica import TIME_BYTES, FieldSource, Replica, empty_state
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import Configuration, wrap_state
+from quorum.replication.quarantine import Standing, StandingQuestion
 
 SYSTEM_GROUP = 0
 
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
+KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -49,7 +60,21 @@ APPLY_ENTRIES = 64
 PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
+SNAPSHOT_RETRY_MS = 10_000
+"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
+the oldest snapshot still needs."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
+after two."""
 UPKEEP_MS = 100
+STANDING_MS = 500
+"""How often a quarantined replica asks the others."""
+QUEUE_MEMORY_BYTES = 256 << 20
+HANDICAP = 2
+"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
+another one would."""
+STALLED_LEADER_MS = 500
+"""A leader that waits for longer than this for a body hands its office to a member that need not."""
 
 _GROUP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -58,7 +83,7 @@ _LENGTH = struct.Struct("<I")
 class Network(Protocol):
     """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
 
-    def send(self, peer: str, kind: int, parts: list[bytes]) -> object: ...
+    def send(self, peer: str, kind: int, parts: Sequence[bytes | memoryview]) -> object: ...
 
     def flush(self) -> None: ...
 
@@ -77,7 +102,10 @@ class MemberConfig:
     raft: GroupConfig = field(default_factory=GroupConfig)
     snapshot_bytes: int | None = None
     """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see paging.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +156,24 @@ class Member:
         self._next_heartbeat_ms = 0
         self._next_upkeep_ms = 0
         self._answers_due: list[tuple[str, Heartbeat]] = []
+        self._standings_due: list[tuple[str, StandingQuestion]] = []
+        self._next_standing_ms = 0
         self._catalog_changed = True
         self._leases_changed = True
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
+        self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
+        self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
+        self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
+        self.arrivals = Arrivals(
+            log,
+            self.fetcher,
+            lambda group: self.replicas[group].raft,
+            lambda group, state: self.replicas[group].references(state),
+        )
+        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.pager = Pager(config.queue_memory_bytes)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -147,15 +188,25 @@ class Member:
         """The number under which sessions are opened now; see SessionTable.declared_down."""
         return self._table.boot
 
+    @property
+    def now_ms(self) -> int:
+        """When the last step began, on the member's clock."""
+        return self._now_ms
+
     def is_reachable(self, name: str) -> bool:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver."""
-        return all(
+        """Whether this node can serve: every group has a leader that is known here and lets this node deliver, and its
+        disk has not left it behind."""
+        return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
         )
+
+    def is_left_behind(self) -> bool:
+        """Its disk is full and others' are not: sessions do better there."""
+        return self.disk_watch.is_left_behind(self._now_ms)
 
     @property
     def catalog(self) -> CatalogMachine:
@@ -168,61 +219,125 @@ class Member:
         assert isinstance(machine, GroupMachine)
         return machine
 
+    def storage(self, group: int, queue: int) -> Storage | None:
+        """Where a queue's messages are on this node; O(its blocks)."""
+        return self.queue_machine(group).storage(queue, self._recent_from(group))
+
+    def _recent_from(self, group: int) -> int:
+        """The first applied entry from which on all bodies are in memory. They leave in their order."""
+        first, behind = 1, self.replicas[group].raft.applied_index + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            if self.log.in_memory(group, middle):
+                behind = middle
+            else:
+                first = middle + 1
+        return first
+
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
-        machine: GroupMachine | CatalogMachine
         source = FieldSource(self.log, number)
-        if number == SYSTEM_GROUP:
-            machine = CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
-        else:
-            machine = GroupMachine(source)
+        machine = self._empty_machine(number)
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
 
-        raft = Group(
-            number,
-            self.config.name,
-            self.config.members,
-            self.log,
-            clock,
-            random_module.Random(random.random()),
-            send,
-            lambda state, index, term: self._restored(number, state),
-            self.config.raft,
-        )
-        replica = Replica(number, raft, machine, source, Digests(number))
+        chance = random_module.Random(random.random())
+
+        def make() -> Group:
+            return Group(
+                number,
+                self.config.name,
+                self.config.members,
+                self.log,
+                clock,
+                chance,
+                send,
+                lambda state, index, term: self._restored(number, state),
+                self.config.raft,
+                lambda index, term, state: self.arrivals.prepare(number, index, term, state),
+            )
+
+        try:
+            raft = make()
+        except LogDamaged as error:
+            if not self._peers:
+                raise
+            self._lose_replica(number, str(error))
+            raft = make()
+        checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
+        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
         return replica
 
+    def _empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
+        if number == SYSTEM_GROUP:
+            return CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
+        return GroupMachine(FieldSource(self.log, number), LogPages(self.log, number))
+
+    def _lose_replica(self, number: int, reason: str) -> None:
+        """No snapshot here can be used that its journal goes on from: the replica begins anew, quarantined. The mark is
+        on disk before anything is given up."""
+        self._logger.error("replica lost", group=number, reason=reason)
+        journal = self.log.journal(number)
+        quarantine(self.log, number)
+        self.log.sync()
+        journal.discard_snapshots(reason)
+        state = wrap_state(
+            Configuration(tuple(sorted(self.config.members))), empty_state(self._empty_machine(number))
+        )
+        journal.save_snapshot(1, 0, state)
+        journal.reset_to_snapshot(1, 0)
+        self.log.sync()
+
     # ---- the step
 
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
-        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear."""
+        """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
+
+        Every exception is the end of this member. After PageUnreadable the next one begins the group anew.
+        """
+        try:
+            return self._step(now_ms, frames, inputs)
+        except PageUnreadable as error:
+            if self._peers:
+                self._lose_replica(error.group, str(error))
+            raise
+
+    def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         self._now_ms = now_ms
+        takes_part = self.disk_watch.may_take_part(now_ms)
         self._lapse_leases()
         self._follow_connections()
         for frame in frames:
-            self._receive(frame)
+            if takes_part or frame.kind != KIND_RAFT:
+                self._receive(frame)
         for item in inputs:
             self._take(item)
-        active = [replica for replica in self.replicas.values() if replica.is_active(now_ms)]
+        active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         for replica in active:
             replica.touched = False
             replica.raft.tick()
             self._follow_leader(replica)
             replica.propose(now_ms, self._wall_clocks())
             replica.raft.flush_early()
+        self.healer.tick()
+        self.fetcher.tick(now_ms)
         self._network.flush()
-        self.log.sync()
+        self.disk_watch.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
+        self.fetcher.settle()
         for replica in active:
             self._apply(replica)
+        if self.librarian.is_busy:
+            self.librarian.serve()
         self._heartbeats()
+        self._speak_of_standings()
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
@@ -234,15 +349,24 @@ class Member:
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
-        if any(replica.is_behind or replica.can_propose for replica in self.replicas.values()):
+        if self.disk_watch.is_silent:
+            return min(self._next_heartbeat_ms, self._next_upkeep_ms)
+        if self.librarian.is_busy or any(
+            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
-        return min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        fetch = self.fetcher.next_due_ms()
+        due = min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        return due if fetch is None else min(due, fetch)
 
     def _follow_connections(self) -> None:
         now = {peer for peer in self._peers if self._network.connected(peer)}
         changed, self._connected = sorted(now ^ self._connected), now
         for peer in changed:
+            if peer not in now:
+                self.librarian.forget(peer)
+                self.fetcher.disconnected(peer)
             for replica in self.replicas.values():
                 replica.touched = True
                 if peer in now:
@@ -271,10 +395,23 @@ class Member:
                 replica.raft.receive(frame.peer, view[_GROUP.size :])
         elif frame.kind == KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
+        elif frame.kind == KIND_FETCH:
+            self.librarian.ask(frame.peer, Question.decode(frame.data))
+        elif frame.kind == KIND_BODIES:
+            self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
+        elif frame.kind == KIND_STANDING_QUESTION:
+            self._standings_due.append((frame.peer, StandingQuestion.decode(frame.data)))
+        elif frame.kind == KIND_STANDING:
+            standing = Standing.decode(frame.data)
+            asker = self.replicas.get(standing.group)
+            if asker is not None:
+                asker.touched = True
+                asker.raft.hear_standing(frame.peer, standing)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.numbers[frame.peer]
             self.leases.hear(node, beat.boot, self._now_ms)
+            self.disk_watch.disks.hear(node, beat.disk, beat.low, self._now_ms)
             self._wall_offsets[node] = beat.wall_ms - self._now_ms
             self._answers_due.append((frame.peer, beat))
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
@@ -291,7 +428,7 @@ class Member:
     def _receive_operations(self, view: memoryview) -> None:
         (group,) = _GROUP.unpack_from(view)
         replica = self.replicas.get(group)
-        if replica is None or not replica.raft.is_leader:
+        if replica is None or not replica.raft.is_leader or self.disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
         at = _GROUP.size
         while at < len(view):
@@ -315,6 +452,8 @@ class Member:
             self._table.close(item.number, self._now_ms)
         elif isinstance(item, ev.AwaitQueue):
             self._awaited.append(item)
+        elif isinstance(item, ev.MendBody):
+            self.healer.wait(item.group, item.index, item.token)
         else:
             self._asked.append(item)
 
@@ -365,6 +504,10 @@ class Member:
     # ---- applying
 
     def _apply(self, replica: Replica) -> None:
+        if replica.stalled:
+            if self.healer.is_lost(replica.number, replica.stalled):
+                return
+            replica.stalled = 0
         entries = replica.raft.take_committed(APPLY_BYTES, self.config.apply_entries)
         for index, term, body in entries:
             replica.applied(index)
@@ -373,18 +516,46 @@ class Member:
             command = Command(body)
             replica.clock.observe(command.now_ms)
             operations = command.decode()
-            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+            try:
+                applied = replica.machine.apply(
+                    c.Meta(index, term, command.now_ms, command.version), operations
+                )
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                replica.begin_again(index - 1, error.index, self._now_ms)
+                return
             replica.bytes_since_snapshot += len(body)
-            self._route(replica, operations, applied)
+            if index > replica.routed_to:
+                self._route(replica, operations, applied)
             if isinstance(replica.machine, GroupMachine):
                 claim = replica.digests.applied(index, replica.machine.running_hash)
                 if claim is not None and replica.raft.is_leader:
                     for peer in self._peers:
                         self._network.send(peer, KIND_DIGEST, [claim])
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is not None:
+            self.healer.note(replica.number, *unreadable, "it is needed by a replica")
+            if unreadable[0] > replica.raft.commit_index:
+                replica.raft.resign()  # nobody can be asked for it, and others may do without it
+            elif unreadable[0] == replica.raft.applied_index + 1:
+                replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
-        if replica.bytes_since_snapshot > (self.config.snapshot_bytes or SNAPSHOT_BYTES):
-            replica.save_snapshot()
+        is_due = replica.snapshot_is_due(
+            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
+        )
+        if is_due or replica.raft.lacks_snapshot:
+            self._save_snapshot(replica)
+
+    def _save_snapshot(self, replica: Replica) -> None:
+        """Without room for it the log goes on as it is, and it is tried again later."""
+        if self._now_ms < replica.no_snapshot_before_ms:
+            return
+        try:
+            replica.save_snapshot(self.log, self._now_ms)
+        except LogFull as error:
+            replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
 
     def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
@@ -410,9 +581,66 @@ class Member:
 
     def _restored(self, group: int, state: bytes) -> None:
         """A snapshot was installed while running."""
-        self._restore(self.replicas[group], state)
+        replica = self.replicas[group]
+        self._restore(replica, state)
+        replica.stalled = 0
+        self.healer.forget(group, replica.raft.applied_index)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
+
+    # ---- quarantine
+
+    def _speak_of_standings(self) -> None:
+        """Answers, now that everything they say is synced; and, twice a second, this member's own questions."""
+        for peer, question in self._standings_due:
+            replica = self.replicas.get(question.group)
+            if replica is not None:
+                replica.touched = True
+                answer = replica.raft.standing(peer, question.life)
+                self._network.send(peer, KIND_STANDING, [answer.encode()])
+        self._standings_due.clear()
+        if self._now_ms < self._next_standing_ms:
+            return
+        self._next_standing_ms = self._now_ms + STANDING_MS
+        self.healer.review()
+        for number, replica in self.replicas.items():
+            quarantined = replica.raft.quarantine
+            if quarantined.is_on:
+                for peer in self._peers:
+                    self._network.send(
+                        peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
+                    )
+
+    # ---- bodies
+
+    def _commit_index(self, group: int) -> int:
+        replica = self.replicas.get(group)
+        return 0 if replica is None else replica.raft.commit_index
+
+    def _who_has_bodies(self, group: int) -> list[str]:
+        """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
+        peers = [peer for peer in self._peers if peer in self._connected]
+        turn = group % len(peers) if peers else 0
+        leader = self.replicas[group].raft.leader
+        return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _found_unreadable(self, group: int, index: int) -> None:
+        self.healer.note(group, index, 0, "another member has asked for it")
+
+    def _look_after_damage(self, replica: Replica) -> None:
+        """While something cannot be read here others are to lead."""
+        raft = replica.raft
+        is_damaged = self.healer.lost(replica.number) > 0
+        raft.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
+        if not replica.stalled:
+            return
+        replica.touched = True
+        if raft.is_leader and self._now_ms - replica.stalled_ms > STALLED_LEADER_MS:
+            replica.stalled_ms = self._now_ms
+            replica.ready_term = -1
+            if not any(raft.transfer_leadership(peer) for peer in self._who_has_bodies(replica.number)):
+                self._logger.warning("stalled leader finds no successor", group=replica.number)
 
     # ---- regular work
 
@@ -423,7 +651,9 @@ class Member:
         self._answers_due.clear()
         if self._now_ms >= self._next_heartbeat_ms:
             self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
-            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms())
+            disks = self.disk_watch.disks
+            low = tuple(disks.known_low(self._now_ms))
+            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms(), disks.own, low)
             for peer in self._peers:
                 self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.me, self.config.boot, self._now_ms)
@@ -455,12 +685,39 @@ class Member:
 
     def _upkeep(self) -> None:
         self.log.mark_if_quiet(self._now_ms)
+        self._watch_disks()
+        if self.disk_watch.is_silent:
+            return
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
+            self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
+        self.pager.turn(self._now_ms, self._queue_machines())
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
+
+    def _watch_disks(self) -> None:
+        self.disk_watch.look(self._now_ms, self.replicas.values())
+        voters = {
+            number: [self.numbers[name] for name in replica.raft.configuration.voters if name in self.numbers]
+            for number, replica in self.replicas.items()
+        }
+        news = self.disk_watch.low_groups(self._now_ms, voters)
+        if news is not None:
+            self._tell(news)
+        if self.disk_watch.disks.own.is_low:
+            for replica in self.replicas.values():
+                if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
+                    self._save_snapshot(replica)
+                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+
+    def _queue_machines(self) -> dict[int, GroupMachine]:
+        return {
+            number: replica.machine
+            for number, replica in self.replicas.items()
+            if isinstance(replica.machine, GroupMachine)
+        }
 
     def _lead(self, replica: Replica, machine: GroupMachine) -> None:
         due = machine.next_wake()
@@ -506,6 +763,9 @@ class Member:
     def _answer_awaited(self) -> None:
         waiting = []
         for item in self._awaited:
+            if self.replicas[item.group].raft.applied_index < self.replicas[item.group].routed_to:
+                waiting.append(item)  # it is about to know again what it has known
+                continue
             machine = self.queue_machine(item.group)
             if machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue):
                 self._tell(ev.Told(item.token, True))
@@ -514,6 +774,12 @@ class Member:
         self._awaited = waiting
 
     def _answer_questions(self) -> None:
-        for item in self._asked:
-            self._tell(ev.Told(item.token, item.question(self)))
-        self._asked.clear()
+        asked, self._asked = self._asked, []
+        for item in asked:
+            try:
+                answer = item.question(self)
+            except BodyUnreadable as error:
+                self.healer.note(error.group, error.index, 0, error.reason)
+                self._asked.append(item)  # asked again with every step until it is mended
+            else:
+                self._tell(ev.Told(item.token, answer))

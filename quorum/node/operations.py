@@ -41,12 +41,13 @@ _CREDIT = struct.Struct("<QB")
 _GET = struct.Struct("<IB")
 _ADDRESS = struct.Struct("<IQQ")
 _NODE_DOWN = struct.Struct("<IQ")
-_CONFIG = struct.Struct("<BqqBqqHH")
+_CONFIG = struct.Struct("<BqqBqqBHH")
 
 _NUMBERED = 1
 _NO_PRODUCER = bytes(16)
 
 OVERFLOWS = ("drop_head", "reject_publish")
+QUEUE_MODES = ("default", "lazy")
 
 
 class OperationError(Exception):
@@ -255,6 +256,7 @@ def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
         OVERFLOWS.index(config.overflow),
         config.message_ttl_ms,
         config.delivery_limit,
+        QUEUE_MODES.index(config.queue_mode),
         len(name),
         len(fields),
     )
@@ -263,7 +265,7 @@ def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
 
 def _decode_config(kind: type[c.CreateQueue | c.UpdateConfig]) -> Callable[[memoryview, int], c.Command]:
     def decoder(data: memoryview, queue: int) -> c.Command:
-        enabled, max_bytes, max_length, overflow, ttl, limit, length, count = _CONFIG.unpack_from(data)
+        enabled, max_bytes, max_length, overflow, ttl, limit, mode, length, count = _CONFIG.unpack_from(data)
         name, rest = _text(data[_CONFIG.size :], length)
         fields = []
         for _ in range(count):
@@ -271,7 +273,15 @@ def _decode_config(kind: type[c.CreateQueue | c.UpdateConfig]) -> Callable[[memo
             field, rest = _text(rest[2:], size)
             fields.append(field)
         config = c.QueueConfig(
-            name, bool(enabled), tuple(fields), max_bytes, max_length, OVERFLOWS[overflow], ttl, limit
+            name,
+            bool(enabled),
+            tuple(fields),
+            max_bytes,
+            max_length,
+            OVERFLOWS[overflow],
+            ttl,
+            limit,
+            QUEUE_MODES[mode],
         )
         return kind(queue, config)
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
+from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log
+from quorum.log import EntryMissing, Log, LogDamaged, LogFull
+from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
+from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
 MACHINE_VERSION = 1
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
-_TIME_BYTES = 8
+TIME_BYTES = 8
+"""Group time stands before the machine's state in a snapshot."""
+
+
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
 
 
 class FieldSource:
@@ -29,7 +41,17 @@ class FieldSource:
         self._group = group
 
     def columns(self, index: int, operation: int) -> bytes | memoryview:
-        return columns_of(Command(memoryview(self._log.read(self._group, index))[1:]).operation(operation))
+        """BodyUnreadable if the batch cannot be read here now."""
+        try:
+            body = self._log.read(self._group, index)
+        except (EntryMissing, LogDamaged) as error:
+            raise BodyUnreadable(self._group, index, str(error)) from error
+        return columns_of(Command(memoryview(body)[1:]).operation(operation))
+
+
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(TIME_BYTES) + machine.snapshot()
 
 
 @dataclass(slots=True)
@@ -41,6 +63,7 @@ class Replica:
     machine: GroupMachine | CatalogMachine
     field_source: FieldSource
     digests: Digests
+    checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
     pending: deque[bytes] = field(default_factory=deque)
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -50,18 +73,37 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    no_snapshot_before_ms: int = 0
+    """the last one found no room, or was taken early to make some"""
+    saved_ms: int = 0
+    """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
     goes on from the last entry"""
     touched: bool = True
     """something has come for it since its last turn"""
+    stalled: int = 0
+    """the entry that has to be mended before anything more is applied"""
+    stalled_ms: int = 0
+    """since when"""
+    routed_to: int = 0
+    """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    next_hand_over_ms: int = 0
+    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def is_behind(self) -> bool:
         """Committed entries wait to be applied."""
         return self.raft.applied_index < self.raft.commit_index
+
+    @property
+    def can_apply(self) -> bool:
+        """The same, and nothing holds them up."""
+        return self.is_behind and not self.stalled
 
     @property
     def leads(self) -> bool:
@@ -70,11 +112,22 @@ class Replica:
 
     @property
     def can_propose(self) -> bool:
-        return bool(self.pending) and self.in_flight_bytes < IN_FLIGHT_BYTES and self.leads
+        return (
+            bool(self.pending)
+            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.raft.is_handing_over
+        )
 
     def is_active(self, now_ms: int) -> bool:
         """Whether a step has anything to do for the group: idle groups cost next to nothing."""
-        return self.touched or self.is_behind or self.raft.next_due() * 1000 <= now_ms or self.can_propose
+        return (
+            self.touched
+            or self.stalled > 0
+            or self.can_apply
+            or self.raft.next_due() * 1000 <= now_ms
+            or self.can_propose
+        )
 
     def begin_term(self) -> None:
         """The leader or the term has changed: what was pending or under way is up to the sessions' nodes again."""
@@ -83,6 +136,16 @@ class Replica:
         self.in_flight_bytes = 0
         self.wake_pending = False
         self.down_proposed_ms.clear()
+
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.wake_pending = False
 
     def own(self, command: c.Command) -> None:
         """A leader's own, unnumbered operation."""
@@ -94,6 +157,8 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if now_ms < self.full_until_ms:
+            self._forget_pending()
         commit_index = self.raft.commit_index
         is_news = commit_index > self.announced_commit
         self.announced_commit = commit_index
@@ -108,7 +173,11 @@ class Replica:
                 operations.append(self.pending.popleft())
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
-            index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            try:
+                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+            except LogFull:
+                self.refuse(now_ms)
+                break
             if index is None:
                 break  # no longer leader: the sessions' nodes send again
             self.in_flight.append((index, size))
@@ -121,14 +190,53 @@ class Replica:
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
-    def save_snapshot(self) -> None:
+    def begin_again(self, applied_to: int, stalled: int, now_ms: int) -> None:
+        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
+        again from the newest snapshot, applies the same entries to the same effect once the body is mended, and what
+        was carried out before is not carried out again. This node does not lead until then."""
+        self.routed_to = max(self.routed_to, applied_to)
+        state = self.raft.rewind_applied()
+        if state is not None:
+            self.restore(state)
+        elif isinstance(self.machine, CatalogMachine):
+            raise AssertionError("the catalog reads no bodies")
+        else:
+            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
         self.bytes_since_snapshot = 0
-        self.raft.save_snapshot(self.clock.last.to_bytes(_TIME_BYTES, "little") + self.machine.snapshot())
+        self.ready_term = -1
+        self.stalled, self.stalled_ms = stalled, now_ms
+
+    def snapshot_is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
+        """So much was applied since the last one, or anything, and so long ago: what was settled since then is garbage
+        only once a snapshot says so."""
+        if not self.bytes_since_snapshot:
+            self.saved_ms = now_ms
+        return self.bytes_since_snapshot > after_bytes or now_ms - self.saved_ms >= after_ms
+
+    def save_snapshot(self, log: Log, now_ms: int) -> None:
+        """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
+        entries, pages = array("Q"), array("Q")
+        if isinstance(self.machine, CatalogMachine):
+            state = self.machine.snapshot()
+        else:
+            found = self.machine.checkpoint()
+            state, entries, pages = found.state, found.entries, found.pages
+            log.sync()  # the state names pages
+        self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
+        self.bytes_since_snapshot = 0
+        self.saved_ms = now_ms
+        self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""
-        self.clock.observe(int.from_bytes(state[:_TIME_BYTES], "little"))
+        self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
-            self.machine = CatalogMachine.restore(state[_TIME_BYTES:])
+            self.machine = CatalogMachine.restore(state[TIME_BYTES:])
+        elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
         else:
-            self.machine = GroupMachine.restore(state[_TIME_BYTES:], self.field_source)
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+
+    def references(self, state: bytes) -> array[int]:
+        """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
+        return contents(memoryview(state)[TIME_BYTES:])[0]

@@ -6,8 +6,9 @@ A message is a type byte and fixed little-endian numbers; two kinds have a tail:
     SnapshotChunk   the chunk's bytes
 
 `decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: who keeps one
-copies it. The first byte of an entry's body is the library's type byte, COMMAND or NO_OP; other types are
-refused here, because the library would execute them (pickled membership changes, version switches).
+copies it. The first byte of an entry's body is its type: the library's COMMAND or NO_OP, or our CONFIGURATION
+(membership.py); the library's other types are refused here, because it would execute them (pickled membership changes,
+version switches).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from quorum.replication.errors import WireError
+from quorum.replication.membership import CONFIGURATION, Configuration
 
 COMMAND = 0
 NO_OP = 1
@@ -255,7 +257,9 @@ def _decode_append(view: memoryview) -> AppendEntries:
         body = view[at : at + length]
         if len(body) != length:
             raise WireError(f"an entry of {length} bytes is cut off after {len(body)}")
-        if body[0] not in (COMMAND, NO_OP):
+        if body[0] == CONFIGURATION:
+            Configuration.decode(body[1:])
+        elif body[0] not in (COMMAND, NO_OP):
             raise WireError(f"entries of type {body[0]} are not taken")
         at += length
         entries.append(Entry(entry_term, body))

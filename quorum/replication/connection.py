@@ -21,7 +21,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,7 +199,7 @@ class PeerNetwork:
         frames, self._frames = self._frames, []
         return frames
 
-    def send(self, peer: str, kind: int, parts: list[bytes]) -> bool:
+    def send(self, peer: str, kind: int, parts: Sequence[Part]) -> bool:
         """Queue one frame; False if there is no connection (the frame is gone then). Its parts must not change."""
         if kind == KIND_PING or not 0 <= kind < 256:
             raise ValueError(f"a frame's kind is 0 to 254, not {kind}")

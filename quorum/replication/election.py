@@ -15,8 +15,9 @@ RETRY_PART = 0.5
 class PreVoteRounds:
     """The rounds this member asks in."""
 
-    def __init__(self, voters: int, retry_s: float) -> None:
-        self._majority = voters // 2 + 1
+    def __init__(self, retry_s: float) -> None:
+        self.others: frozenset[str] = frozenset()
+        """The other voters."""
         self._retry_s = retry_s
         self.number = 0
         self._term: int | None = None
@@ -45,7 +46,8 @@ class PreVoteRounds:
 
     def is_won(self, term: int) -> bool:
         """Whether a majority, this member included, would elect it from this term."""
-        return self._term == term and len(self._granted) + 1 >= self._majority
+        granted = len(self._granted & self.others)
+        return self._term == term and (granted + 1) * 2 > len(self.others) + 1
 
     def next_due(self, term: int, deadline_s: float, now_s: float) -> float:
         """When the election timer has something to do."""

@@ -3,7 +3,8 @@
 `Engine` holds the methods that stand in for the library's private ones. It is no subclass by itself: `build` puts it
 before a copy of the library's class that sees our clock and randomness (library.py). What is overridden, and why:
 
-    applyLogEntries           notes the commit index; entries are applied by us, between ticks, in slices
+    applyLogEntries           notes the commit index, after a word of ours on it (a lone voter's own disk); entries are
+                              applied by us, between ticks, in slices
     sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (feeder.py)
     connectedToAnyone         asked before an election: True once a pre-vote has a majority (election.py)
     loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
@@ -11,6 +12,9 @@ before a copy of the library's class that sees our clock and randomness (library
     checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
     doApplyCommand, applyCommand, changeCluster, doChangeCluster, parseChangeClusterRequest
                               refused: nothing of the library executes what stands in an entry
+
+Members change by `set_members`: the library's other nodes are the voters, its read-only nodes the learners. It counts
+itself in every majority; so who is no voter never stands (Group.may_run_for_office), and no leader removes itself.
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 
 
 class Peer:
-    """A member as the library sees one. Its hash is its place among the sorted members: sets of peers have the same
-    order in every run."""
+    """A member as the library sees one. Its hash is a number in the order in which they became known: sets of peers
+    have the same order in every run."""
 
     __slots__ = ("id", "number")
 
@@ -52,7 +56,11 @@ class Peer:
 class Owner(Protocol):
     """What the engine asks of the group it belongs to."""
 
+    @property
+    def last_index(self) -> int: ...
+
     def may_run_for_office(self) -> bool: ...
+    def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
     def feed_followers(self) -> None: ...
     def take_chunk(self, chunk: Any) -> bool: ...
     def install_snapshot(self) -> None: ...
@@ -67,6 +75,7 @@ class Engine:
     _SyncObj__lastResponseTime: dict[Peer, float]
     _SyncObj__newAppendEntriesTime: float
     _SyncObj__noopIDx: int | None
+    _SyncObj__otherNodes: set[Peer]
     _SyncObj__raftCommitIndex: int
     _SyncObj__raftCurrentTerm: int
     _SyncObj__raftElectionDeadline: float
@@ -75,14 +84,35 @@ class Engine:
     _SyncObj__raftMatchIndex: dict[Peer, int]
     _SyncObj__raftNextIndex: dict[Peer, int]
     _SyncObj__raftState: int
+    _SyncObj__readonlyNodes: set[Peer]
     _SyncObj__transferInProgress: bool
     _SyncObj__votedForNodeId: str | None
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """True if the commit index moved: the library then tells the followers at once."""
-        moved = self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied
+        before = self._SyncObj__raftLastApplied
+        self._SyncObj__raftCommitIndex = self.owner.clamp_own_commit(self._SyncObj__raftCommitIndex, before)
+        moved = self._SyncObj__raftCommitIndex > before
         self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex
         return moved
+
+    def set_members(self, voters: Sequence[Peer], learners: Sequence[Peer], now_s: float) -> None:
+        """The other members from now on. Newcomers are fed from the end of the log, and say where to begin."""
+        self._SyncObj__otherNodes = set(voters)
+        self._SyncObj__readonlyNodes = set(learners)
+        members = (*voters, *learners)
+        next_index, match_index = self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex
+        answered = self._SyncObj__lastResponseTime
+        for gone in [peer for peer in next_index if peer not in members]:
+            del next_index[gone], match_index[gone]
+        for gone in [peer for peer in answered if peer not in members]:
+            del answered[gone]
+        if self._SyncObj__raftState == LEADER:
+            last: int = self.owner.last_index
+            for peer in members:
+                next_index.setdefault(peer, last + 1)
+                match_index.setdefault(peer, 0)
+                answered.setdefault(peer, now_s)
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self.owner.feed_followers()

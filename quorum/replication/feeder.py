@@ -9,14 +9,15 @@ next heartbeat, which the follower refuses, saying where to begin again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quorum.log.errors import EntryMissing, LogDamaged
 from quorum.replication.codec import MAX_ENTRIES, AppendEntries, Entry, SnapshotChunk
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
-from quorum.replication.transfer import Outgoing
+from quorum.replication.transfer import Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
@@ -25,7 +26,7 @@ TURN_BYTES = 4 << 20
 class Feed:
     """What is known of one follower besides the library's match and next index."""
 
-    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "outgoing", "waits_for_heartbeat")
+    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "life", "outgoing", "waits_for_heartbeat")
 
     def __init__(self) -> None:
         self.is_connected = False
@@ -35,11 +36,19 @@ class Feed:
         self.waits_for_heartbeat = False
         """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
         self.outgoing: Outgoing | None = None
+        self.life: int | None = None
+        """of a quarantined follower: which one of its lives this office has begun to feed anew"""
 
     def forget_sent(self) -> None:
         """Nothing is under way any more."""
         self.in_flight.clear()
         self.in_flight_bytes = 0
+
+    def end_transfer(self) -> None:
+        """No snapshot is on its way any more."""
+        if self.outgoing is not None:
+            self.outgoing.source.close()
+            self.outgoing = None
 
     def acknowledged(self, index: int) -> None:
         """The peer has everything up to here."""
@@ -75,14 +84,41 @@ class Feeder:
         """Every member has all entries up to here; from the leader, or computed as leader."""
         self.has_more = False
         """A peer's turn ended early; there is more to send at once."""
+        self.open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
+        """The snapshot that a peer too far behind is sent: canonical, the same bytes whoever leads."""
+        self.lacks_snapshot = False
+        """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""
+        self.unreadable: int | None = None
+        """An entry that a peer needs and that cannot be read here."""
 
-    # ---- office and connections
+    # ---- members, office and connections
+
+    def set_members(self, names: Sequence[str]) -> None:
+        """Who is fed from now on; who was fed before goes on where it is."""
+        self.feeds = {name: self.feeds.get(name) or Feed() for name in names}
 
     def begin_office(self) -> None:
         """Whatever was under way was sent in another term."""
         for feed in self.feeds.values():
             feed.forget_sent()
-            feed.outgoing = None
+            feed.end_transfer()
+            feed.life = None
+
+    def welcome(self, name: str, life: int) -> bool:
+        """A quarantined follower begins anew; False if this is known."""
+        feed = self.feeds[name]
+        if feed.life == life:
+            return False
+        feed.life = life
+        feed.forget_sent()
+        feed.end_transfer()
+        feed.waits_for_heartbeat = False
+        return True
+
+    def end_office(self) -> None:
+        """Another member leads: nothing is held for followers any more."""
+        for feed in self.feeds.values():
+            feed.end_transfer()
 
     def connected(self, name: str) -> None:
         """What was under way on an old connection is lost."""
@@ -106,7 +142,10 @@ class Feeder:
     def beat(self, *, is_quiet: bool) -> None:
         """Something for every connected peer: new entries if there are any, else an empty append. is_quiet: it only
         tells of a commit, and needs no answers."""
+        now_s = self._guard.clock()
         for name, feed in self.feeds.items():
+            if feed.outgoing is not None and feed.outgoing.is_overdue(now_s):
+                feed.end_transfer()
             if feed.is_connected:
                 if not is_quiet:
                     feed.waits_for_heartbeat = False
@@ -135,27 +174,37 @@ class Feeder:
             if feed.outgoing is None or feed.outgoing.index < self._next(name):
                 self._begin_snapshot(feed)
             return self._feed_snapshot(name, feed)
-        feed.outgoing = None
+        feed.end_transfer()
         last = self._view.last_index
         sent = 0
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
             if sent >= TURN_BYTES:
                 self.has_more = True
                 break
-            sent += self._send_frame(name, feed, index)
+            size = self._send_frame(name, feed, index)
+            if not size:
+                feed.waits_for_heartbeat = True
+                break
+            sent += size
         return sent > 0
 
     def _send_frame(self, name: str, feed: Feed, index: int) -> int:
-        """One frame of entries from index on; its bytes."""
+        """One frame of entries from index on; its bytes, 0 if the first of them cannot be read."""
         view = self._view
         last = view.last_index
         first, size = index, 0
         entries: list[Entry] = []
         while index <= last and size < self._frame_bytes and len(entries) < MAX_ENTRIES:
-            body = view.read(index)
+            try:
+                body = view.read(index)
+            except (EntryMissing, LogDamaged):
+                self.unreadable = index
+                break
             entries.append(Entry(view.term_at(index), body))
             size += len(body)
             index += 1
+        if not entries:
+            return 0
         self._engine._SyncObj__raftNextIndex[self._peers[name]] = index
         feed.in_flight.append((index - 1, size))
         feed.in_flight_bytes += size
@@ -183,31 +232,41 @@ class Feeder:
     # ---- snapshots
 
     def _begin_snapshot(self, feed: Feed) -> None:
-        found = self._view.journal.load_snapshot()
-        if found is not None:
-            feed.outgoing = Outgoing(*found, self._chunk_bytes)
+        feed.end_transfer()
+        source = self.open_snapshot()
+        if source is not None and source.index < self._view.base:
+            source.close()
+            source = None
+        self.lacks_snapshot = source is None
+        if source is not None:
+            now_s = self._guard.clock()
+            feed.outgoing = Outgoing(source, self._chunk_bytes, now_s, now_s)
 
     def _feed_snapshot(self, name: str, feed: Feed) -> bool:
         outgoing = feed.outgoing
         if outgoing is None:
             return False
-        guard = self._guard
+        guard, source = self._guard, outgoing.source
         sent = False
-        while (chunk := outgoing.next_chunk()) is not None:
+        while True:
+            try:
+                chunk = outgoing.next_chunk()
+            except (OSError, ValueError) as error:  # the next heartbeat looks for another one
+                self._view.journal.note_damaged_snapshot(source.index, source.term, str(error))
+                feed.end_transfer()
+                return sent
+            if chunk is None:
+                return sent
             offset, data = chunk
             message = SnapshotChunk(
-                guard.term,
-                guard.next_seq(),
-                outgoing.index,
-                outgoing.term,
-                len(outgoing.state),
-                outgoing.crc,
-                offset,
-                data,
+                guard.term, guard.next_seq(), source.index, source.term, source.size, source.crc, offset, data
             )
             self._send(name, message)
             sent = True
-        return sent
+
+    def pinned_snapshots(self) -> set[int]:
+        """The indices of the snapshots on their way: what they refer to has to stay."""
+        return {feed.outgoing.index for feed in self.feeds.values() if feed.outgoing is not None}
 
     def transfers_from(self) -> int | None:
         """The lowest index of a snapshot on its way: what follows it is needed next."""

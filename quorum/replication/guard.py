@@ -41,6 +41,8 @@ class Guard:
         self.peers = peers
         self.clock = clock
         self.election_min_s = election_min_s
+        self.voters: tuple[Peer, ...] = ()
+        """The other members that count."""
         self.seq = 0
         """Number of the last append or chunk sent, over all peers."""
         self.heard_leader_s = float("-inf")
@@ -126,6 +128,14 @@ class Guard:
             if prev < last:
                 self.never_below_commit(prev + 1)
         m.prev_index, m.prev_term, m.entries = prev, view.term_at(prev), entries
+        return m
+
+    def prove_nothing(self, m: AppendEntries) -> AppendEntries:
+        """An append that this node's log has no room for: it shows that the leader is alive, and no more. Nothing is
+        cut, nothing is acknowledged but what is committed here, so nothing is skipped either. Changes the message."""
+        last = self.view.last_index
+        m.prev_index, m.prev_term, m.entries = last, self.view.term_at(last), []
+        m.commit_index = self.acknowledge_to = self.commit_index
         return m
 
     def clamp_commit(self, commit_index: int, proved: int) -> int:
@@ -215,6 +225,11 @@ class Guard:
 
     # ---- votes
 
+    def is_voter(self, peer: str) -> bool:
+        """Whether this peer counts (Raft §6, D10): a learner's or a stranger's word elects and commits nothing. The
+        library counts a vote whoever it comes from."""
+        return any(each.id == peer for each in self.voters)
+
     def is_first_vote(self, peer: str, m: Vote) -> bool:
         """One vote a voter and term (Raft §5.2; D4): the library counts messages."""
         if (peer, m.term) in self._votes:
@@ -229,8 +244,12 @@ class Guard:
         since = self.clock() - self.election_min_s
         if not self.is_leader:
             return self.heard_leader_s > since
-        answered = sum(1 for time in self.engine._SyncObj__lastResponseTime.values() if time > since)
-        return (answered + 1) * 2 > len(self.peers) + 1
+        times: Mapping[Peer, float] = self.engine._SyncObj__lastResponseTime
+        return self.is_majority(sum(1 for peer in self.voters if times[peer] > since))
+
+    def is_majority(self, others: int) -> bool:
+        """Whether so many of the other voters and this node are more than half of the voters."""
+        return (others + 1) * 2 > len(self.voters) + 1
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Raft §5.4.1: whether a log that ends so is at least as far as this one."""
@@ -250,7 +269,7 @@ class Guard:
         if "transmission" in message:
             raise ReplicationFailed("the library wanted to send an entry in pieces")
 
-    def library_entries(self, m: AppendEntries) -> list[tuple[Any, int, int]]:
+    def for_pysyncobj(self, m: AppendEntries) -> list[tuple[Any, int, int]]:
         """Entries as the library adds them to the journal."""
         first = m.prev_index + 1
         return [(entry.body, first + at, entry.term) for at, entry in enumerate(m.entries)]

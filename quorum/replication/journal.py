@@ -16,6 +16,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
+from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
+from quorum.replication.transfer import SnapshotSource
+
+QUARANTINED = ""
+"""In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
+
 
 class GroupJournal(Protocol):
     """What replication needs of a group's journal (quorum.log.Journal has it)."""
@@ -30,6 +36,7 @@ class GroupJournal(Protocol):
     def hard_state_lsn(self) -> int: ...
     def term_at(self, index: int) -> int: ...
     def length_at(self, index: int) -> int: ...
+    def indices_of_length(self, length: int) -> list[int]: ...
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int: ...
     def truncate_from(self, index: int) -> int: ...
     def compact_to(self, index: int, term: int) -> int: ...
@@ -37,6 +44,8 @@ class GroupJournal(Protocol):
     def set_hard_state(self, term: int, vote: str | None) -> int: ...
     def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
     def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
+    def open_snapshot(self) -> SnapshotSource | None: ...
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
 
 
 class NodeLog(Protocol):
@@ -49,6 +58,7 @@ class NodeLog(Protocol):
     def journal(self, group: int) -> GroupJournal: ...
     def read(self, group: int, index: int) -> bytes: ...
     def sync(self) -> int: ...
+    def make_room(self, length: int, count: int = 1) -> bool: ...
 
 
 class LazyBody:
@@ -111,7 +121,17 @@ class JournalView:
         """Until the group has handed it on."""
         self.durable_index = self.journal.last_index
         self.last_lsn = log.last_lsn
+        self.configurations = Configurations(Configuration())
+        """What the log says about members; `find_configurations` fills it."""
         self._unsynced: deque[tuple[int, int]] = deque()
+        self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
+
+    def find_configurations(self, first: Configuration) -> None:
+        """Once, before anything is appended: first is what the snapshot holds, or what the group began with."""
+        self.configurations = Configurations(first, max(1, self.snapshot_index))
+        for index in self.journal.indices_of_length(CONFIGURATION_BYTES):
+            if index > self.snapshot_index and (body := self.read(index))[0] == CONFIGURATION:
+                self.configurations.appended(index, Configuration.decode(body[1:]))
 
     # ---- what we ask
 
@@ -149,9 +169,10 @@ class JournalView:
     # ---- snapshots
 
     def save_snapshot(self, index: int, state: bytes) -> None:
-        """The state at an applied index, durably."""
-        self.snapshot_index, self.snapshot_term = index, self.term_at(index)
-        self.journal.save_snapshot(index, self.snapshot_term, state)
+        """The state at an applied index, durably. LogFull leaves everything as it was."""
+        term = self.term_at(index)
+        self.journal.save_snapshot(index, term, state)
+        self.snapshot_index, self.snapshot_term = index, term
 
     def compact(self, keep_from: int) -> None:
         """Entries below keep_from leave the view, as far as the snapshot covers them."""
@@ -159,12 +180,27 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def install_snapshot(self, index: int, term: int, state: bytes, commit_index: int) -> None:
-        """A leader's snapshot, durably. Entries behind it stay if they follow from it (Raft §7)."""
+    def keep_snapshot(self, index: int, term: int, state: bytes) -> None:
+        """A leader's snapshot, durably; it does not count before install_snapshot, or the next start. LogFull."""
         self.journal.save_snapshot(index, term, state)
+
+    def install_snapshot(
+        self,
+        index: int,
+        term: int,
+        commit_index: int,
+        configuration: Configuration,
+        proven_index: int = 0,
+    ) -> None:
+        """Go on from a kept snapshot. Entries behind it stay if they follow from it (Raft §7). Otherwise the bodies
+        that stay readable are those up to proven_index, which are known to be of its history, or commit_index."""
         self.snapshot_index, self.snapshot_term = index, term
-        if not (self.base <= index <= self.last_index and self.term_at(index) == term):
-            self.last_lsn = self.journal.reset_to_snapshot(index, term, keep_bodies_to=commit_index)
+        follows = self.base <= index <= self.last_index and self.term_at(index) == term
+        self.configurations.begin_at(index, configuration, keeps_later=follows)
+        if not follows:
+            self.last_lsn = self.journal.reset_to_snapshot(
+                index, term, keep_bodies_to=min(index, max(commit_index, proven_index))
+            )
             self._unsynced.clear()
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)
@@ -173,6 +209,8 @@ class JournalView:
 
     def add(self, command: bytes | memoryview, idx: int, term: int) -> None:
         self.append([command], idx, term)
+        if command[0] == CONFIGURATION:
+            self.configurations.appended(idx, Configuration.decode(command[1:]))
 
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> None:
         """Put an entry behind the last."""
@@ -185,6 +223,7 @@ class JournalView:
         if index > self.last_index:
             return
         self.last_lsn = self.journal.truncate_from(index)
+        self.configurations.cut(index)
         while self._unsynced and self._unsynced[-1][0] >= index:
             self._unsynced.pop()
         self.durable_index = min(self.durable_index, index - 1)
@@ -217,7 +256,8 @@ class JournalView:
         return max(1, self.snapshot_index)
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
-        self.last_lsn = self.journal.set_hard_state(term, votedForNodeId)
+        vote = QUARANTINED if self.is_quarantined else votedForNodeId
+        self.last_lsn = self.journal.set_hard_state(term, vote)
 
     def getCurrentTerm(self) -> int:
         return self.journal.hard_state[0]

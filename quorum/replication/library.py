@@ -49,6 +49,7 @@ ATTRIBUTES = (
     "_SyncObj__lastResponseTime",
     "_SyncObj__newAppendEntriesTime",
     "_SyncObj__noopIDx",
+    "_SyncObj__otherNodes",
     "_SyncObj__raftCommitIndex",
     "_SyncObj__raftCurrentTerm",
     "_SyncObj__raftElectionDeadline",
@@ -57,6 +58,7 @@ ATTRIBUTES = (
     "_SyncObj__raftMatchIndex",
     "_SyncObj__raftNextIndex",
     "_SyncObj__raftState",
+    "_SyncObj__readonlyNodes",
     "_SyncObj__serializer",
     "_SyncObj__transferInProgress",
     "_SyncObj__votedForNodeId",
@@ -104,7 +106,7 @@ def with_own_globals(clock: Callable[[], float], chance: random.Random) -> type:
 
 
 def configuration(**settings: Any) -> Any:
-    """A SyncObjConf for an object that we tick, that keeps no files and whose members never change."""
+    """A SyncObjConf for an object that we tick, that keeps no files and changes no members by itself."""
     return SyncObjConf(
         autoTick=False,
         useFork=False,

@@ -1,14 +1,18 @@
 """Snapshots from a leader to a member too far behind: chunks in order, answered, resumed where they stopped.
 
-Sending: a window of chunks is under way; what the follower says it has moves it on. If nothing moved between two
-heartbeats, what was under way is taken for lost and sent again. Receiving: chunks of one snapshot, identified by
-index, term, size and CRC, are put one behind the other; any other offset is answered with what is here. The state is
-handed on only when it is whole and its CRC right.
+Sending: a window of chunks is under way, read from the snapshot piece by piece; what the follower says it has moves it
+on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all is there, an
+empty chunk at its end asks again. Receiving: chunks of one snapshot, identified by index, term, size and CRC, are put
+one behind the other; any other offset is answered with what is here. The state is handed on only when it is whole and
+its CRC right, and kept until it is installed or another one comes: the bodies it refers to are fetched meanwhile
+(quorum/node), and the leader asks on until they are there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
 
 from quorum.log.record import crc32c
 from quorum.replication.codec import SnapshotChunk
@@ -16,15 +20,72 @@ from quorum.replication.codec import SnapshotChunk
 WINDOW_CHUNKS = 4
 
 
+SILENT_S = 60.0
+"""A follower that has said nothing for this long no longer holds what its snapshot refers to."""
+LIMIT_S = 3_600.0
+"""Nor does any for longer than this. It gets a newer snapshot then, and what it has fetched is there already."""
+
+
+KEPT_STEP_BYTES = 1 << 20
+
+
+class KeptBytes:
+    """From which entry on the newest `limit` bytes of applied entries begin, to a megabyte, without a sum an entry."""
+
+    def __init__(self, limit: int) -> None:
+        self._marks: deque[int] = deque(maxlen=max(1, -(-limit // KEPT_STEP_BYTES)) + 1)
+        self._since = 0
+
+    def add(self, index: int, size: int) -> None:
+        """Entries are added in their order; what is added again counts again, which keeps less than the limit."""
+        self._since += size
+        if self._since >= KEPT_STEP_BYTES:
+            self._since = 0
+            self._marks.append(index)
+
+    @property
+    def first_index(self) -> int:
+        """The first entry to be kept, 0 while it is not known."""
+        return self._marks[0] if len(self._marks) == self._marks.maxlen else 0
+
+
+class SnapshotSource(Protocol):
+    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def crc(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class HeldSnapshot:
+    """A snapshot in memory."""
+
+    def __init__(self, index: int, term: int, state: bytes) -> None:
+        self.index, self.term, self.size, self.crc = index, term, len(state), crc32c(state)
+        self._state = state
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._state[offset : offset + length]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 @dataclass(slots=True)
 class Outgoing:
     """One snapshot on its way to one peer."""
 
-    index: int
-    term: int
-    state: bytes
+    source: SnapshotSource
     chunk_bytes: int
-    crc: int = field(init=False)
+    began_s: float
+    heard_s: float
     sent: int = 0
     """Bytes given to the network, in order."""
     taken: int = 0
@@ -32,25 +93,26 @@ class Outgoing:
     _began: bool = False
     _moved: bool = True
 
-    def __post_init__(self) -> None:
-        self.crc = crc32c(self.state)
+    @property
+    def index(self) -> int:
+        return self.source.index
 
     def next_chunk(self) -> tuple[int, bytes] | None:
         """Offset and bytes to send now, None if the window is full or all is sent. An empty state is one chunk."""
-        if self._began and (
-            self.sent >= len(self.state) or self.sent - self.taken >= WINDOW_CHUNKS * self.chunk_bytes
-        ):
+        size = self.source.size
+        if self._began and (self.sent >= size or self.sent - self.taken >= WINDOW_CHUNKS * self.chunk_bytes):
             return None
-        self._began = True
         offset = self.sent
-        data = self.state[offset : offset + self.chunk_bytes]
+        data = self.source.read(offset, self.chunk_bytes)
+        self._began = True
         self.sent += len(data)
         return offset, data
 
-    def answered(self, offset: int) -> None:
+    def answered(self, offset: int, now_s: float) -> None:
         """The peer has this many bytes. Fewer than before means that it has begun anew."""
-        if offset > len(self.state):
+        if offset > self.source.size:
             return
+        self.heard_s = now_s
         if offset != self.taken:
             self._moved = True
         if offset < self.taken or offset > self.sent:
@@ -68,6 +130,10 @@ class Outgoing:
             self.restart()
         self._moved = False
 
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether it has held its snapshot for too long."""
+        return now_s - self.heard_s > SILENT_S or now_s - self.began_s > LIMIT_S
+
 
 class Incoming:
     """The snapshot that is being received."""
@@ -75,27 +141,36 @@ class Incoming:
     def __init__(self) -> None:
         self._identity: tuple[int, int, int, int] | None = None
         self._data = bytearray()
+        self._state: bytes | None = None
 
     def take(self, chunk: SnapshotChunk) -> bytes | None:
-        """The whole state if this chunk completes it and its CRC is right; None otherwise."""
+        """The whole state if it is here and its CRC right, the same again for every further chunk; None otherwise."""
         identity = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc)
         if identity != self._identity:
+            self.drop()
             self._identity = identity
+        if self._state is None:
+            if chunk.offset == len(self._data):
+                self._data += chunk.data
+            if len(self._data) < chunk.size:
+                return None
+            state = bytes(self._data)
             self._data = bytearray()
-        if chunk.offset == len(self._data):
-            self._data += chunk.data
-        if len(self._data) < chunk.size:
-            return None
-        state = bytes(self._data)
-        self.drop()
-        return state if crc32c(state) == chunk.crc else None
+            if crc32c(state) != chunk.crc:
+                self.drop()
+                return None
+            self._state = state
+        return self._state
 
     def received(self, chunk: SnapshotChunk) -> int:
         """How many bytes of this chunk's snapshot are here."""
         identity = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc)
-        return len(self._data) if identity == self._identity else 0
+        if identity != self._identity:
+            return 0
+        return len(self._data) if self._state is None else len(self._state)
 
     def drop(self) -> None:
         """Forget what was received."""
         self._identity = None
         self._data = bytearray()
+        self._state = None

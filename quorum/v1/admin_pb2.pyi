@@ -119,47 +119,97 @@ class ConsumerInfo(_message.Message):
     held: int
     def __init__(self, consumer_tag: _Optional[str] = ..., node: _Optional[str] = ..., filtered: _Optional[bool] = ..., credit: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
+class StorageInfo(_message.Message):
+    __slots__ = ("alpha", "beta", "gamma", "delta", "warm_blocks", "cold_blocks", "warm_bytes")
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    BETA_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    WARM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COLD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WARM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+    def __init__(self, alpha: _Optional[int] = ..., beta: _Optional[int] = ..., gamma: _Optional[int] = ..., delta: _Optional[int] = ..., warm_blocks: _Optional[int] = ..., cold_blocks: _Optional[int] = ..., warm_bytes: _Optional[int] = ...) -> None: ...
+
 class DescribeQueueResponse(_message.Message):
-    __slots__ = ("queue", "consumers")
+    __slots__ = ("queue", "consumers", "storage")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueInfo
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerInfo]
-    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ...) -> None: ...
+    storage: StorageInfo
+    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_state_hash",)
+    WITH_STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    with_state_hash: bool
+    def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot")
+    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "disk")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
     name: str
     client_address: str
     peer_address: str
     reachable: bool
     boot: int
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ...) -> None: ...
+    disk: Disk
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+
+class Disk(_message.Message):
+    __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
+    SYNC_P99_US_FIELD_NUMBER: _ClassVar[int]
+    free_bytes: int
+    limit_bytes: int
+    low: bool
+    full: bool
+    slow: bool
+    sync_p99_us: int
+    def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "healed", "unreadable", "fetching", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    FETCHING_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     group: int
     leader: str
     term: int
     commit_index: int
     applied_index: int
     members: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
+    state_hash: int
+    healed: int
+    unreadable: int
+    fetching: int
+    quarantined: bool
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
     __slots__ = ("answering_node", "members", "groups", "resident_bytes")

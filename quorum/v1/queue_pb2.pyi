@@ -128,12 +128,14 @@ class SessionResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., confirms: _Optional[_Union[Confirms, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., attached: _Optional[_Union[Attached, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("producer_id", "epoch")
+    __slots__ = ("producer_id", "epoch", "first_new_sequence")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_NEW_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     producer_id: bytes
     epoch: int
-    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    first_new_sequence: int
+    def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("node", "session", "window_bytes", "max_message_bytes", "max_batch_messages", "max_window_messages", "max_batch_bytes")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fifo.commands import Address, Origin
 from fifo.effects import Deliver, Run
 from quorum.api import deliveries
+from quorum.log import Damage, EntryMissing, LogDamaged
+from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import batch, bodies_of, enqueue
@@ -35,9 +37,11 @@ class FakeLog:
         return self._entries[index]
 
 
-def responses(log: FakeLog, *runs: Run, **fields: object) -> list[deliveries.pb.Delivery]:
+def responses(log: FakeLog, *runs: Run, **fields: object) -> list[pb.Delivery]:
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
-    return list(deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs, **fields)))  # type: ignore[arg-type]
+    found = list(deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs, **fields)))  # type: ignore[arg-type]
+    assert all(isinstance(each, pb.Delivery) for each in found)
+    return found  # type: ignore[return-value]
 
 
 def test_a_whole_stored_batch_goes_out_as_the_bytes_that_came_in() -> None:
@@ -98,3 +102,48 @@ def test_a_delivery_is_cut_by_its_properties_too() -> None:
         assert [each.first_tag for each in found] == [
             10 + sum(e.count for e in found[:i]) for i in range(len(found))
         ]
+
+
+def test_what_cannot_be_read_is_said_and_goes_on_where_it_was_once_it_can_be() -> None:
+    log = FakeLog(e5=[[b"a", b"b"]], e6=[[b"c"], [b"d"]])
+    missing: set[int] = {6}
+    read = log.read
+
+    def read_or_raise(group: int, index: int) -> bytes:
+        if index in missing:
+            raise EntryMissing(f"{index} is not here")
+        return read(group, index)
+
+    log.read = read_or_raise  # type: ignore[method-assign]
+    reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
+    runs = (Run(1, 2, 5, 0, 0), Run(3, 2, 6, 0, 0, one_each=True))
+    found = deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs))
+    obstacle = next(found)
+    assert isinstance(obstacle, BodyUnreadable)
+    assert (obstacle.group, obstacle.index) == (1, 6)
+    assert isinstance(next(found), BodyUnreadable)
+    missing.clear()
+    [delivery] = list(found)
+    assert isinstance(delivery, pb.Delivery)
+    assert (delivery.first_tag, delivery.count) == (10, 4)
+    assert pb.MessageBatch.FromString(delivery.batch).bodies == b"abcd"
+
+
+def test_a_whole_batch_that_cannot_be_read_is_said_too() -> None:
+    log = FakeLog(e5=[[b"a", b"b"]])
+    read = log.read
+    missing = {5}
+
+    def read_or_raise(group: int, index: int) -> bytes:
+        if index in missing:
+            raise LogDamaged(Damage("segment", 0, 1, "bad"))
+        return read(group, index)
+
+    log.read = read_or_raise  # type: ignore[method-assign]
+    reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
+    found = deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, (Run(1, 2, 5, 0, 0),)))
+    assert isinstance(next(found), BodyUnreadable)
+    missing.clear()
+    [delivery] = list(found)
+    assert isinstance(delivery, pb.Delivery)
+    assert pb.MessageBatch.FromString(delivery.batch).bodies == b"ab"

@@ -206,7 +206,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps, st.integers(0, 25))
 def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], cut: int) -> None:
     whole, first = client(), client()

@@ -1,7 +1,8 @@
 """The machine against a list: random entries, the same answers, the invariants after each.
 
 With blocks of 8 messages and small budgets, so that edges, wake-ups and cut-off work are everywhere. A twin that
-loses its columns, its matched bits or everything but its snapshot at random moments has to agree, too.
+loses its columns, its matched bits or everything but its snapshot at random moments, whose blocks are paged out, or
+which goes on from a checkpoint, has to agree, too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from fifo import checkpoint, invariants
 from fifo import commands as c
 from fifo.group import GroupMachine
+from fifo.pages import MemoryPages
 from support.fifo_world import SMALL, World, producer, selector, small_blocks
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
@@ -172,6 +175,43 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what == "all":
             self.world.twin = GroupMachine.restore(twin.snapshot(), self.world.log)
 
+    @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=7), write_only=st.booleans())
+    def page_out(self, chosen: list[bool], write_only: bool) -> None:
+        """Any blocks, the last and those with held messages too."""
+        twin = self.world.twin
+        assert twin is not None
+        place = 0
+        for queue in sorted(twin.queues):
+            for block in twin.queues[queue].blocks.warm():
+                place += 1
+                if chosen[place % len(chosen)]:
+                    if write_only:
+                        twin.queues[queue].blocks.write(block)
+                    else:
+                        twin.page_out(queue, block.number)
+        invariants.check(twin)
+        assert twin.snapshot() == self.world.machine.snapshot()
+
+    @rule(resume=st.booleans())
+    def checkpoint(self, resume: bool) -> None:
+        twin = self.world.twin
+        assert twin is not None
+        pages = twin.memory.pages
+        found = twin.checkpoint()
+        assert b"".join(checkpoint.export_snapshot(found.state, pages)) == self.world.machine.snapshot()
+        assert checkpoint.contents(found.state) == (found.entries, found.pages)
+        blocks = [
+            b for q in self.world.machine.queues.values() for b in map(q.blocks.get, q.blocks.numbers())
+        ]
+        assert list(found.entries) == sorted({index for b in blocks for index in invariants.live_indexes(b)})
+        if resume:  # with nothing but what the checkpoint names
+            assert isinstance(pages, MemoryPages)
+            kept = MemoryPages()
+            kept.pages = {page: pages.pages[page] for page in found.pages}
+            kept.last = pages.last
+            self.world.twin = GroupMachine.resume(found.state, self.world.log, kept)
+            invariants.check(self.world.twin)
+
     @precondition(lambda self: len(self.world.entries) > 3)
     @rule()
     def look(self) -> None:
@@ -287,6 +327,6 @@ def replay(world: World) -> None:
 
 
 FifoAgainstModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestFifoAgainstModel = FifoAgainstModel.TestCase

@@ -76,7 +76,7 @@ def check_reopened(script: Script, acknowledged: int) -> None:
     assert any(seen == visible(state) for state in states[acknowledged : recovered + 1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 1 << 32),
     lives=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 60), st.booleans()), min_size=1, max_size=4),

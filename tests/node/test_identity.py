@@ -41,6 +41,19 @@ def test_a_directory_is_not_taken_for_another_node_or_another_cluster(
     assert (tmp_path / FILE).read_bytes() == before
 
 
+def test_every_bit_that_is_turned_over_is_noticed(tmp_path: Path) -> None:
+    begin_boot(tmp_path, "a", FOUNDING, 5_000)
+    good = (tmp_path / FILE).read_bytes()
+    for bit in range(8 * len(good)):
+        data = bytearray(good)
+        data[bit >> 3] ^= 1 << (bit & 7)
+        (tmp_path / FILE).write_bytes(data)
+        with pytest.raises(IdentityError, match="cannot be read"):
+            begin_boot(tmp_path, "a", FOUNDING, 6_000)
+    (tmp_path / FILE).write_bytes(good)
+    assert begin_boot(tmp_path, "a", FOUNDING, 6_000) == 6_000
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"name": "a", "boot": 1})])
 def test_a_damaged_file_is_told_not_replaced(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="utf-8")

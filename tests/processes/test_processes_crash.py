@@ -8,23 +8,31 @@ from __future__ import annotations
 import asyncio
 
 from quorum.cli.local_cluster import LocalCluster
+from support import processes_links as links
 from support import processes_scenarios as scenarios
+from support.processes_cluster import FaultyCluster
 
-KILL_LEADER_ROUNDS = 3
-KILL_ALL_ROUNDS = 1
+ROUNDS = 3
 
 
 def test_nothing_confirmed_is_lost_when_the_leader_is_killed(cluster: LocalCluster) -> None:
-    print(asyncio.run(scenarios.kill_leader(cluster, "orders", KILL_LEADER_ROUNDS)))
+    print(asyncio.run(scenarios.kill_leader(cluster, "leader-killed", ROUNDS)))
 
 
 def test_nothing_confirmed_is_lost_when_all_are_killed_at_once(cluster: LocalCluster) -> None:
-    print(asyncio.run(scenarios.kill_all(cluster, "orders", KILL_ALL_ROUNDS)))
+    print(asyncio.run(scenarios.kill_all(cluster, "all-killed", ROUNDS)))
+
+
+def test_a_paused_leader_confirms_delivers_and_answers_nothing_that_is_no_longer_so(
+    cluster: LocalCluster,
+) -> None:
+    print(asyncio.run(scenarios.PausedNode(cluster, "leader-paused", pauses_leader=True).run()))
 
 
 def test_nobody_has_a_message_that_another_was_handed_when_a_node_is_paused(cluster: LocalCluster) -> None:
-    print(asyncio.run(scenarios.PausedNode(cluster, "orders").run()))
+    print(asyncio.run(scenarios.PausedNode(cluster, "node-paused").run()))
 
 
-def test_five_members_go_on_without_two(cluster_of_five: LocalCluster) -> None:
-    print(asyncio.run(scenarios.kill_minority(cluster_of_five, "orders")))
+def test_five_members_go_on_in_halves_and_without_two(cluster_of_five: FaultyCluster) -> None:
+    print(asyncio.run(links.partition(cluster_of_five, "halves", ["halves"])))
+    print(asyncio.run(scenarios.kill_minority(cluster_of_five, "two-killed")))

@@ -10,10 +10,12 @@ import pytest
 
 from quorum.log import Log
 from quorum.replication.journal import JournalView, NodeLog
+from quorum.replication.membership import Configuration
 from support.disk import SimDisk
 from support.raft_log import ModelDisk, ModelLog
 
 GROUP = 3
+MEMBERS = Configuration(("n1", "n2", "n3"))
 
 Opener = Callable[[], NodeLog]
 
@@ -155,7 +157,8 @@ def test_an_installed_snapshot_replaces_what_does_not_follow_from_it(
     view = filled(log)
     log.sync()
     view.note_synced()
-    view.install_snapshot(index, term, b"theirs", 6)
+    view.keep_snapshot(index, term, b"theirs")
+    view.install_snapshot(index, term, 6, MEMBERS)
     assert view.last_index == (kept[-1] if kept else index)
     assert view.term_at(index) == term
     if not kept:
@@ -174,7 +177,8 @@ def test_an_installation_cut_short_is_finished_at_the_next_start(opener: Opener)
     log = opener()
     view = filled(log)
     log.sync()
-    view.install_snapshot(20, 5, b"theirs", 6)
+    view.keep_snapshot(20, 5, b"theirs")
+    view.install_snapshot(20, 5, 6, MEMBERS)
     again = JournalView(opener(), GROUP)
     assert (again.snapshot_index, again.base, again.last_index, again.term_at(20)) == (20, 20, 20, 5)
 

@@ -180,7 +180,7 @@ def test_sections_may_be_left_out_or_null() -> None:
         assert answer(line)["result"] is False
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(max_size=40) | st.binary(max_size=40), max_size=5))
 def test_nothing_stops_it(lines: list[str | bytes]) -> None:
     assert len(list(evaluate_lines(lines))) == len(lines)
@@ -193,7 +193,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(["jms", "amqp-property", None]), JSON, JSON, JSON)
 def test_any_request_gets_an_answer(dialect: Any, expr: Any, fields: Any, identity: Any) -> None:
     line = json.dumps({"id": identity, "dialect": dialect, "expr": expr, "fields": fields})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ class _Network:
 class Cluster:
     """Members by name. `run` moves time; a crashed member's disk keeps what it had synced."""
 
-    def __init__(self, size: int = 3, seed: int = 1, **config: Any) -> None:
+    def __init__(
+        self, size: int = 3, seed: int = 1, log: Mapping[str, Any] | None = None, **config: Any
+    ) -> None:
+        """log: arguments of each member's Log; config: of its MemberConfig."""
         self.names = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
         self.now_ms = START_MS
@@ -65,6 +68,9 @@ class Cluster:
         self.paused: set[str] = set()
         self._boot = 0
         self._config = config
+        self._log = log or {}
+        self.low: dict[str, Mapping[int, tuple[ev.LowDisk, ...]]] = {}
+        """node -> groups that get no publishes, as its API has been told"""
         for name in self.names:
             self.start(name)
 
@@ -72,11 +78,12 @@ class Cluster:
 
     def start(self, name: str) -> None:
         self._boot += 1
-        log = Log(Path("/data/log"), self.disks[name])
+        log = Log(Path("/data/log"), self.disks[name], **self._log)
         log.open()
         self.logs[name] = log
         config = MemberConfig(name, self.names, self._boot, **self._config)
         self.leases[name] = {}
+        self.low[name] = {}
         self.members[name] = Member(
             config,
             log,
@@ -153,7 +160,9 @@ class Cluster:
     def _hear(self, name: str, output: ev.Output) -> None:
         if isinstance(output, ev.Told):
             return
-        if isinstance(output, ev.LeaseGranted):
+        if isinstance(output, ev.DisksLow):
+            self.low[name] = output.groups
+        elif isinstance(output, ev.LeaseGranted):
             self.leases[name][output.group] = output.until_ms
         elif isinstance(output, ev.LeaseLapsed):
             self.leases[name].pop(output.group, None)

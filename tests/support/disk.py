@@ -104,6 +104,8 @@ class SimFile:
         if self._disk.short_writes and len(data) > 1:
             data = data[: self._disk.chance.randint(1, len(data))]
 
+        self._disk.need(offset + len(data) - len(inode.data))
+
         def write() -> None:
             end = offset + len(data)
             if end > len(inode.data):
@@ -126,6 +128,7 @@ class SimFile:
     def sync_data(self) -> None:
         inode = self._use()
         self._disk.syncs += 1
+        self._disk.during_sync()
         self._disk.change("sync", inode.harden, inode.forget)
 
     def sync(self) -> None:
@@ -141,6 +144,7 @@ class SimFile:
 
         if length > self._disk.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._disk.need(length - len(inode.data))
         self._disk.change("allocate", allocate)
 
     def truncate(self, length: int) -> None:
@@ -185,8 +189,13 @@ class SimDisk:
         self.crash_at: int | None = None
         self.fail_at: dict[int, int] = {}
         self.room = 1 << 40
+        """What one allocation may ask for, whatever was allocated before."""
+        self.capacity: int | None = None
+        """All files together, if anybody counts. Files without a name count no more, even if they are open."""
         self.short_writes = False
         self.bad_reads = False
+        self.during_sync: Callable[[], None] = lambda: None
+        """Called in each sync of a file: a slow disk moves the clock there."""
         self.syncs = 0
         self.reads = 0
         self.read_bytes = 0
@@ -293,7 +302,16 @@ class SimDisk:
         return sorted(names)
 
     def free_bytes(self, path: Path) -> int:
-        return self.room
+        return self.room if self.capacity is None else max(0, self.capacity - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """What all files together have allocated."""
+        return sum(len(inode.data) for inode in {id(inode): inode for inode in self.names.values()}.values())
+
+    def need(self, more: int) -> None:
+        """ENOSPC if a file cannot become so much longer."""
+        if self.capacity is not None and more > 0 and self.used_bytes() + more > self.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def lock(self, path: Path) -> SimLock:
         if path in self.locks:

@@ -94,6 +94,8 @@ class FakeCluster:
         )
         self.holds_confirms = False
         self.holds_gets = False
+        self.holds_attaches = False
+        self.held_attaches: list[Callable[[], None]] = []
         self.cut_after = -1
         self.max_unconfirmed_seen = 0
         self.publish_requests: list[tuple[int, int, int]] = []  # epoch, first, lowest unconfirmed
@@ -114,6 +116,12 @@ class FakeCluster:
         if name not in self.queues:
             raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", f"there is no queue {name!r}")
         return self.queues[name]
+
+    def release_attaches(self) -> None:
+        self.holds_attaches = False
+        held, self.held_attaches = self.held_attaches, []
+        for attach in held:
+            attach()
 
     def release_confirms(self) -> None:
         held, self._held_confirms = self._held_confirms, []
@@ -292,6 +300,9 @@ class FakeStream:
             self.answer(confirms=queue_pb2.Confirms(rejected=[rejection]))
 
     def _attach(self, request: Any) -> None:
+        if self.cluster.holds_attaches:
+            self.cluster.held_attaches.append(lambda: self._attach(request))
+            return
         try:
             queue = self.cluster.queue(request.queue)
             matches: Predicate = lambda _: True  # noqa: E731
@@ -314,8 +325,17 @@ class FakeStream:
         )
         self.cluster.serve(queue)
 
+    def _consumer(self, request: Any) -> FakeConsumer | None:
+        consumer = self.consumers.get(request.consumer_tag)
+        if consumer is None:
+            refusal = Refusal(code_pb2.INVALID_ARGUMENT, "NOT_ATTACHED", f"no {request.consumer_tag!r} here")
+            self.fail(request.request_id, refusal)
+        return consumer
+
     def _credit(self, request: Any) -> None:
-        consumer = self.consumers[request.consumer_tag]
+        consumer = self._consumer(request)
+        if consumer is None:
+            return
         consumer.credit_to = max(consumer.credit_to, request.credit_to)
         self.cluster.serve(consumer.queue)
         if request.drain:
@@ -354,7 +374,9 @@ class FakeStream:
             queue.put_back(message)
 
     def _cancel(self, request: Any) -> None:
-        consumer = self.consumers[request.consumer_tag]
+        consumer = self._consumer(request)
+        if consumer is None:
+            return
         consumer.credit_to = 0
         if request.return_held:
             del self.consumers[request.consumer_tag]

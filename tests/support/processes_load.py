@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
@@ -46,10 +46,36 @@ def url_from(cluster: LocalCluster, first: int) -> str:
     return "quorum://" + ",".join([*addresses[first:], *addresses[:first]])
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much a producer sends, and how many messages must get through before and after each fault."""
+
+    batch: int
+    pause_s: float
+    progress: int
+
+
+LIGHT = Load(BATCH, PRODUCER_PAUSE_S, 20 * BATCH)
+FULL = Load(100, 0.0, 10_000)
+"""As fast as confirms come."""
+
+
 class Recorder:
     """Clients of one queue and what they saw. Enter it, cause trouble, `finish`, check `history`."""
 
-    def __init__(self, cluster: LocalCluster, queue: str, *, producers: int = 2, consumers: int = 2) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        queue: str,
+        *,
+        producers: int = 2,
+        consumers: int = 2,
+        load: Load = LIGHT,
+        url: str | None = None,
+    ) -> None:
+        """url: where producers connect to, if not to all members in turn."""
+        self.load = load
+        self._url = url
         self.cluster = cluster
         self.queue = queue
         self.history = History()
@@ -90,8 +116,9 @@ class Recorder:
             )
             await asyncio.sleep(POLL_S)
 
-    async def progress(self, messages: int) -> None:
+    async def progress(self, messages: int | None = None) -> None:
         """Waits until so many more messages are confirmed and so many more are settled."""
+        messages = self.load.progress if messages is None else messages
         confirmed, settled = self._confirmed_count, len(self.history.settles)
         deadline = time.monotonic() + RESUME_LIMIT_S
         while self._confirmed_count < confirmed + messages or len(self.history.settles) < settled + messages:
@@ -122,19 +149,19 @@ class Recorder:
     async def _produce(self, name: str, first_node: int) -> None:
         room = asyncio.Semaphore(UNDER_WAY)
         async with quorum.connect(
-            url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
+            self._url or url_from(self.cluster, first_node), connect_timeout_ms=CONNECT_LIMIT_MS
         ) as client:
             number = 0
             while not self._stop_producing.is_set():
                 await room.acquire()
                 place = len(self.history.publishes)
-                last = number + BATCH - 1
+                last = number + self.load.batch - 1
                 self.history.publishes.append(Publish(name, number, last, time.monotonic()))
                 batch = [body(name, n) for n in range(number, last + 1)]
                 confirmation = await client.send_batch(self.queue, batch, timeout_ms=CONNECT_LIMIT_MS)
                 confirmation.add_done_callback(lambda done, place=place: self._confirmed(done, place, room))
                 number = last + 1
-                await asyncio.sleep(PRODUCER_PAUSE_S)
+                await asyncio.sleep(self.load.pause_s)
             for _ in range(UNDER_WAY):
                 await room.acquire()
 
@@ -146,7 +173,7 @@ class Recorder:
         if error is None:
             sent = self.history.publishes[place]
             self.history.publishes[place] = replace(sent, confirmed_at=time.monotonic())
-            self._confirmed_count += BATCH
+            self._confirmed_count += self.load.batch
         elif not isinstance(error, PublishRejected | ClosedError):
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "publish failed", "exception": error}

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import grpc
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
+from quorum.client import encode_batch
 from quorum.client.errors import QuorumError
-from quorum.v1 import queue_pb2
+from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2
 from support import checkers
 from support.checkers import History, Publish, Settle
+from support.processes_cluster import all_equal
 from support.processes_load import (
-    BATCH,
     CONNECT_LIMIT_MS,
+    LIGHT,
     POLL_S,
+    Load,
     Recorder,
     body,
     describe_times,
@@ -30,38 +35,38 @@ from support.processes_load import (
 )
 from support.processes_raw import RawSession
 
-PROGRESS = 20 * BATCH
-"""Messages that must get through before and after each fault."""
 RESTART_LIMIT_S = 120.0
 LEASE_LIMIT_S = 60.0
 """A paused node's messages must be with somebody else by then (the lease is a few seconds)."""
 STREAM_END_LIMIT_S = 60.0
-SETTLE_WAIT_S = 2.0
+READ_LIMIT_S = 30.0
+ASK_S = 0.2
 
 
-async def kill_leader(cluster: LocalCluster, queue: str, rounds: int) -> str:
+async def kill_leader(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
     """The leader of the queue's group is killed under load, again and again, and started again."""
     times: list[float] = []
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         for _ in range(rounds):
             leader = await leader_of(cluster, queue)
             fault_at = time.monotonic()
             cluster.kill(leader)
             times.append(await recorder.resumed(fault_at))
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
             await asyncio.to_thread(cluster.restart, leader, RESTART_LIMIT_S)
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
-    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+    equal = await all_equal(cluster)
+    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
 
 
-async def kill_all(cluster: LocalCluster, queue: str, rounds: int) -> str:
+async def kill_all(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
     """Every member is killed at once under load, and started again."""
     times: list[float] = []
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         for _ in range(rounds):
             for name in cluster.names:
                 cluster.kill(name)
@@ -69,16 +74,17 @@ async def kill_all(cluster: LocalCluster, queue: str, rounds: int) -> str:
             cluster.start()
             await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
             times.append(await recorder.resumed(fault_at))
-            await recorder.progress(PROGRESS)
+            await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
-    return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}"
+    equal = await all_equal(cluster)
+    return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
 
 
-async def kill_minority(cluster: LocalCluster, queue: str) -> str:
+async def kill_minority(cluster: LocalCluster, queue: str, load: Load = LIGHT) -> str:
     """As many members as may fail are killed together, the leader among them, and stay away."""
-    async with Recorder(cluster, queue) as recorder:
-        await recorder.progress(PROGRESS)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
         leader = await leader_of(cluster, queue)
         others = [name for name in cluster.names if name != leader]
         fault_at = time.monotonic()
@@ -86,7 +92,7 @@ async def kill_minority(cluster: LocalCluster, queue: str) -> str:
         for name in victims:
             cluster.kill(name)
         took = await recorder.resumed(fault_at)
-        await recorder.progress(PROGRESS)
+        await recorder.progress()
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
     return f"{len(victims)} of {len(cluster.names)} killed, publishing went on after {took:.2f} s; {verdict}"
@@ -95,43 +101,38 @@ async def kill_minority(cluster: LocalCluster, queue: str) -> str:
 class PausedNode:
     """A consumer's node is stopped past its lease and goes on later, with more for that consumer in the log.
 
-    The consumer on it is a hand-made session without keepalive: it would take whatever the node still sent.
+    The consumer on it is a hand-made session without keepalive: it would take whatever the node still sent. With
+    pauses_leader the node is the one that led the group: while it sleeps it is also sent a publish, and asked what is
+    in the queue; waking up, it must not answer from what it believed.
     """
 
     WAITING = 50
     MORE = 20
     CREDIT = 60
 
-    def __init__(self, cluster: LocalCluster, queue: str) -> None:
+    def __init__(self, cluster: LocalCluster, queue: str, *, pauses_leader: bool = False) -> None:
         self.cluster = cluster
         self.queue = queue
+        self.pauses_leader = pauses_leader
         self.history = History()
         self.attach = 0
         self.last_tag = 0
         self.hears_end = asyncio.Event()
-        self.wants_settled: dict[int, tuple[int, tuple[str, int]]] = {}
+        self.publish_confirmed_at: float | None = None
 
     async def run(self) -> str:
         cluster = self.cluster
         async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
             await client.declare(self.queue)
         leader = await leader_of(cluster, self.queue)
-        paused, elsewhere = [name for name in cluster.names if name != leader][:2]
+        others = [name for name in cluster.names if name != leader]
+        paused, elsewhere = (leader, others[0]) if self.pauses_leader else (others[0], others[1])
         async with (
             quorum.connect(cluster.url_of(elsewhere), connect_timeout_ms=CONNECT_LIMIT_MS) as client,
-            RawSession(cluster.member(paused).client) as patient,
+            AsyncExitStack() as sessions,
         ):
-            await patient.open()
             await self._publish(client, 0, self.WAITING)
-            attach = queue_pb2.Attach(
-                request_id=1, consumer_tag="patient", queue=self.queue, credit_to=self.CREDIT
-            )
-            await patient.send(attach=attach)
-            self.attach = (await patient.answer("attached")).attach
-            reading = asyncio.create_task(self._read(patient))
-            await self._until(
-                lambda: self.last_tag >= self.WAITING, LEASE_LIMIT_S, "the patient one's messages"
-            )
+            patient, reading = await self._begin_patient(sessions, paused)
             paused_at = time.monotonic()
             cluster.pause(paused)
             other = asyncio.create_task(self._consume_elsewhere(client))
@@ -142,16 +143,83 @@ class PausedNode:
                     lambda: len(self.history.settles) >= total, LEASE_LIMIT_S, "the other one's settlements"
                 )
                 took = max(each.at for each in self.history.settles) - paused_at
+                publish = len(self.history.publishes)
+                self.history.publishes.append(Publish("patient", 0, 0, time.monotonic()))
+                batch = encode_batch([body("patient", 0)]).data
+                await patient.send(
+                    publish=queue_pb2.PublishBatch(
+                        queue=self.queue, first_sequence=1, lowest_unconfirmed=1, batch=batch
+                    )
+                )
+                known = (await client.describe(self.queue)).queue
+                asked = asyncio.create_task(self._describe(paused))
+                await asyncio.sleep(ASK_S)  # the question is in the sleeper's socket
             finally:
                 cluster.resume(paused)
             await self._settle_late(patient)
+            answered = await asked
+            if answered is not None:
+                assert answered.next_sequence >= known.next_sequence, f"a stale read: {answered}, not {known}"
+                assert answered.total <= answered.next_sequence - known.next_sequence, f"a stale read: {answered}"
             await self._until(
                 self.hears_end.is_set, STREAM_END_LIMIT_S, "the end of the patient one's stream"
             )
             await reading
+            if self.publish_confirmed_at is not None:
+                self.history.publishes[publish] = replace(
+                    self.history.publishes[publish], confirmed_at=self.publish_confirmed_at
+                )
+                total += 1
+            await self._until(
+                lambda: len(self.history.settles) >= total, LEASE_LIMIT_S, "what was published late"
+            )
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
-        return f"all messages of a paused node settled elsewhere after {took:.2f} s; {self._verdict()}"
+        who = "paused leader" if self.pauses_leader else "paused node"
+        late = "confirmed" if self.publish_confirmed_at is not None else "not confirmed"
+        read = "answered rightly" if answered is not None else "refused"
+        return (
+            f"all messages of a {who} settled elsewhere after {took:.2f} s; what it was sent asleep was {late}, "
+            f"a read {read}; {self._verdict()}; {await all_equal(cluster)}"
+        )
+
+    async def _begin_patient(
+        self, sessions: AsyncExitStack, node: str
+    ) -> tuple[RawSession, asyncio.Task[None]]:
+        """A session that holds all that waits. A node may end a session that comes soon after its lease had lapsed;
+        then it takes another one."""
+        deadline = time.monotonic() + LEASE_LIMIT_S
+        while True:
+            self.hears_end.clear()
+            self.last_tag = 0
+            patient = await sessions.enter_async_context(RawSession(self.cluster.member(node).client))
+            await patient.open()
+            attach = queue_pb2.Attach(
+                request_id=1, consumer_tag="patient", queue=self.queue, credit_to=self.CREDIT
+            )
+            await patient.send(attach=attach)
+            reading = asyncio.create_task(self._read(patient))
+            await self._until(
+                lambda: self.last_tag >= self.WAITING or self.hears_end.is_set(),
+                LEASE_LIMIT_S,
+                "the patient one's messages",
+            )
+            if not self.hears_end.is_set():
+                return patient, reading
+            assert time.monotonic() < deadline, f"{node} ends every session"
+            await asyncio.sleep(POLL_S)
+
+    async def _describe(self, name: str) -> admin_pb2.QueueInfo | None:
+        """What this member answers, None if it refuses."""
+        async with grpc.aio.insecure_channel(self.cluster.member(name).client) as channel:
+            request = admin_pb2.DescribeQueueRequest(queue=self.queue)
+            try:
+                response = await admin_pb2_grpc.AdminStub(channel).DescribeQueue(
+                    request, timeout=READ_LIMIT_S, wait_for_ready=True
+                )
+            except grpc.aio.AioRpcError:
+                return None
+            return response.queue
 
     def _verdict(self) -> str:
         history = self.history
@@ -174,9 +242,13 @@ class PausedNode:
         try:
             while (response := await patient.call.read()) is not grpc.aio.EOF:
                 kind = response.WhichOneof("response")
-                if kind == "delivery":
+                if kind == "attached":
+                    self.attach = response.attached.attach
+                elif kind == "delivery":
                     record_wire(self.history, "patient", response.delivery)
                     self.last_tag = response.delivery.first_tag + response.delivery.count - 1
+                elif kind == "confirms" and response.confirms.confirmed:
+                    self.publish_confirmed_at = time.monotonic()
                 elif kind == "done" and 2 in response.done.request_ids:
                     self._late_settle_was_taken()
         except grpc.aio.AioRpcError:

@@ -21,6 +21,8 @@ class Checks:
         self.group = group
         self.disks = disks
         self.size = size
+        self.in_force: dict[str, tuple[str, ...]] = {}
+        """the voters that each member goes by, or went by when it was last seen"""
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, tuple[int, bytes]] = {}
         """index -> (term, command), from the first member that applied it"""
@@ -28,6 +30,8 @@ class Checks:
         """index -> a term in which it was committed at latest"""
         self.top = 1
         """the highest index that anybody applied"""
+        self._standing = 1
+        """everything up to here was found on most disks"""
         self.next_to_apply: dict[str, int] = {}
         self._commit: dict[str, int] = {}
         self._seen: dict[str, tuple[int, bool]] = {}
@@ -43,10 +47,8 @@ class Checks:
         if index != self.next_to_apply[name]:
             raise Violation(f"{name} applied {index}, {self.next_to_apply[name]} was next")
         self.next_to_apply[name] = index + 1
-        if self.disks and index not in self.committed:
-            kept = sum(disk.holds(self.group, index, term) for disk in self.disks.values())
-            if kept * 2 <= self.size:
-                raise Violation(f"{name} applied {index}, which {kept} of {self.size} disks hold")
+        if index not in self.committed:
+            self._stands(name, index, term)
         self._committed_by.setdefault(index, current_term)
         known = self.committed.setdefault(index, (term, command))
         if known != (term, command):
@@ -54,6 +56,16 @@ class Checks:
                 f"{name} applied {(term, command[:12])} at {index}, {known[0], known[1][:12]} elsewhere"
             )
         self.top = max(self.top, index)
+
+    def _stands(self, name: str, index: int, term: int) -> None:
+        """What counts as committed is on the disks of most of somebody's voters, seen when that is first noticed: they
+        may be others soon."""
+        if not self.disks or index <= self._standing:
+            return
+        kept = {each for each, disk in self.disks.items() if disk.holds(self.group, index, term)}
+        if not any(len(kept & set(voters)) * 2 > len(voters) for voters in self.in_force.values()):
+            raise Violation(f"{name} has committed {index}, which only the disks of {sorted(kept)} hold")
+        self._standing = index
 
     def restored(self, name: str, index: int, commands: list[bytes]) -> None:
         """A snapshot holds exactly what was applied up to its index, and never moves a member back."""
@@ -70,6 +82,9 @@ class Checks:
         if commit < self._commit[name]:
             raise Violation(f"{name}'s commit index went from {self._commit[name]} to {commit}")
         self._commit[name] = commit
+        voters = self.in_force[name] = group.configuration.voters
+        if commit > self._standing:
+            self._stands(name, commit, group._view.term_at(commit))
         seen = (group.term, group.is_leader)
         if seen == self._seen.get(name) or not group.is_leader:
             self._seen[name] = seen
@@ -78,10 +93,12 @@ class Checks:
         first = self.leaders.setdefault(group.term, name)
         if first != name:
             raise Violation(f"two leaders in term {group.term}: {first} and {name}")
-        states = [disk.hard_state(self.group) for disk in self.disks.values()]
+        if name not in voters:
+            raise Violation(f"{name} leads term {group.term} and is no voter")
+        states = [self.disks[each].hard_state(self.group) for each in voters if self.disks]
         votes = sum(state == (group.term, name) or state[0] > group.term for state in states)
-        if self.disks and self.size > 1 and votes * 2 <= self.size:
-            raise Violation(f"{name} leads term {group.term} with {votes} votes of {self.size}")
+        if self.disks and len(voters) > 1 and votes * 2 <= len(voters):
+            raise Violation(f"{name} leads term {group.term} with {votes} votes of {len(voters)}")
         self._is_complete(group, name)
 
     def _is_complete(self, group: Group, name: str) -> None:

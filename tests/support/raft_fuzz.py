@@ -1,6 +1,7 @@
 """Seeded random runs of a Raft group under everything that may go wrong, and a command for thousands of them.
 
-    python -m support.raft_fuzz [--seeds FIRST COUNT] [--steps N] [--size 3|5] [--rules-off NAME]   (tests/ on the path)
+    python -m support.raft_fuzz [--seeds FIRST COUNT] [--steps N] [--size 3|5] [--spares N] [--rules-off NAME]
+                                                                                              (tests/ on the path)
 
 A run is faults for a number of steps, then healing and a demand for progress. Frames are dropped, repeated and
 reordered; connections break; links are cut in one or both directions or stall; members crash and lose what was not
@@ -36,9 +37,11 @@ class Run:
         is_ordered: bool | None = None,
         config: GroupConfig = QUICK,
         world_class: type[World] = World,
+        spares: int = 0,
     ) -> None:
+        """spares: nodes beside the founding members; with any, members come and go."""
         self.chance = random.Random(f"raft {seed} {size}")
-        self.world = world_class(size, seed, group_class, config)
+        self.world = world_class(size, seed, group_class, config, spares)
         self.is_ordered = self.chance.random() < 0.5 if is_ordered is None else is_ordered
         """links keep their order and repeat nothing, as TCP does"""
         self.diligence = {name: self.chance.choice((0.1, 1.0, 1.0)) for name in self.world.names}
@@ -59,6 +62,9 @@ class Run:
             (5, self.blackout),
             (30, self.transfer),
         ]
+        self.changes = 0
+        if spares:
+            self._actions.append((200, self.change_members))
         self._weights = [weight for weight, _ in self._actions]
 
     # ---- one step
@@ -186,6 +192,27 @@ class Run:
             others = [name for name in self.world.names if name != leaders[0]]
             self.world.nodes[leaders[0]].group.transfer_leadership(self.chance.choice(others))
 
+    def change_members(self) -> None:
+        """Some leader, in office or behind the times, wants somebody in or out."""
+        leaders = sorted(self.world.leaders())
+        if not leaders:
+            return
+        name = self.chance.choice(leaders)
+        group = self.world.nodes[name].group
+        self.world.checks.observe(group, name)
+        now = group.configuration
+        other = self.chance.choice([each for each in self.world.names if each != name])
+        if other in now.learners and (group.is_caught_up(other) or self.chance.random() < 0.2):
+            wanted = now.with_voter(other)
+        elif other in now.everybody:
+            if len(now.voters) <= self.chance.choice((1, 2, 2, 3)):
+                return
+            wanted = now.without(other)
+        else:
+            wanted = now.with_learner(other)
+        self.changes += group.change_members(wanted) is not None
+        self.world.checks.observe(group, name)
+
     # ---- the end
 
     def heal(self) -> None:
@@ -202,8 +229,9 @@ class Run:
             raise Violation(f"after healing, leaders are {leaders}")
         world.propose(leaders[0], b"the last command")
         world.run(1.0)
-        states = {name: node.commands for name, node in world.nodes.items()}
-        first = states[world.names[0]]
+        members = world.nodes[leaders[0]].group.configuration.everybody
+        states = {name: world.nodes[name].commands for name in members}
+        first = states[leaders[0]]
         if not first or first[-1] != b"the last command":
             raise Violation("after healing, a new command is not applied")
         committed = [command for _, (_, command) in sorted(world.checks.committed.items()) if command]
@@ -220,9 +248,10 @@ def run(
     *,
     is_ordered: bool | None = None,
     world_class: type[World] = World,
+    spares: int = 0,
 ) -> Run:
     """One whole run; Violation or ReplicationFailed if it went wrong."""
-    made = Run(seed, size, group_class, is_ordered=is_ordered, world_class=world_class)
+    made = Run(seed, size, group_class, is_ordered=is_ordered, world_class=world_class, spares=spares)
     for _ in range(steps):
         made.step()
     made.heal()
@@ -237,6 +266,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", nargs=2, type=int, default=(1, 100), metavar=("FIRST", "COUNT"))
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--size", type=int, default=3)
+    parser.add_argument("--spares", type=int, default=0, help="nodes that come in and go out again")
     parser.add_argument("--real-log", action="store_true", help="the node's log on a simulated disk")
     parser.add_argument("--rules-off", metavar="NAME", help="an ablation of support.raft_ablations")
     options = parser.parse_args(arguments)
@@ -245,12 +275,19 @@ def main(arguments: list[str]) -> int:
         from support.raft_ablations import ABLATIONS
 
         group_class = ABLATIONS[options.rules_off]
-    bad = commands = reads = lives = 0
+    bad = commands = reads = lives = changes = 0
     first, count = options.seeds
     for seed in range(first, first + count):
         try:
             world_class = RealLogWorld if options.real_log else World
-            done = run(seed, options.steps, options.size, group_class, world_class=world_class)
+            done = run(
+                seed,
+                options.steps,
+                options.size,
+                group_class,
+                world_class=world_class,
+                spares=options.spares,
+            )
         except (Violation, ReplicationFailed) as error:
             bad += 1
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
@@ -258,9 +295,10 @@ def main(arguments: list[str]) -> int:
             commands += len(done.world.checks.committed)
             reads += done.world.checks.reads
             lives += done.world.lives
+            changes += done.changes
     print(
         f"{count} seeds of {options.steps} steps, {options.size} members: {bad} bad, "
-        f"{commands} entries committed, {reads} reads, {lives} lives"
+        f"{commands} entries committed, {reads} reads, {lives} lives, {changes} changes of members"
     )
     return 1 if bad else 0
 

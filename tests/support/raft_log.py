@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorum.replication.transfer import HeldSnapshot
+
 
 @dataclass
 class ModelDisk:
@@ -67,6 +69,9 @@ class ModelJournal:
             raise LookupError(f"no entry {index} in {self.first_index}..{self.last_index}")
         return len(self.entries[index - self.first_index][1])
 
+    def indices_of_length(self, length: int) -> list[int]:
+        return [self.first_index + at for at, (_, body) in enumerate(self.entries) if len(body) == length]
+
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int:
         if index != self.last_index + 1:
             raise ValueError(f"the next entry is {self.last_index + 1}, not {index}")
@@ -108,6 +113,13 @@ class ModelJournal:
                 self._log.sync()
         return found
 
+    def open_snapshot(self) -> HeldSnapshot | None:
+        found = self._log.disk.snapshots.get(self._group)
+        return None if found is None else HeldSnapshot(*found)
+
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
+        raise AssertionError(f"the snapshot at {index} in term {term}: {reason}")
+
     def fold(self, record: tuple[Any, ...], lsn: int) -> None:
         """Take one record into the state."""
         kind = record[0]
@@ -140,6 +152,7 @@ class ModelLog:
         self._records: list[tuple[Any, ...]] = []
         self._journals: dict[int, ModelJournal] = {}
         self.synced_lsn = 0
+        self.has_room = True
         if not is_shadow:
             for record in disk.records:
                 self.write(record)
@@ -162,6 +175,9 @@ class ModelLog:
         self._records.append(record)
         self.journal(record[1]).fold(record, len(self._records))
         return len(self._records)
+
+    def make_room(self, length: int, count: int = 1) -> bool:
+        return self.has_room
 
     def sync(self) -> int:
         shadow = self.disk.synced

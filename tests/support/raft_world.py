@@ -13,6 +13,7 @@ from pathlib import Path
 
 from quorum.log import Log
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import Configuration, wrap_state
 from support.disk import SimDisk
 from support.raft_checks import Checks
 from support.raft_log import ModelDisk, ModelLog
@@ -48,6 +49,11 @@ def unpack(state: bytes) -> list[bytes]:
     return commands
 
 
+def as_kept(commands: Iterable[bytes], voters: Iterable[str] = ("n1", "n2", "n3")) -> bytes:
+    """A state as a snapshot holds it: with the members of that time."""
+    return wrap_state(Configuration(tuple(voters)), pack(commands))
+
+
 class Node:
     """One member in one life: a group, its log, and a machine that remembers every command."""
 
@@ -57,10 +63,11 @@ class Node:
         self.log = world.open_log(name)
         self.commands: list[bytes] = []
         self.commit_seen = 0
+        world.checks.in_force.setdefault(name, tuple(world.founders))
         self.group = group_class(
             GROUP,
             name,
-            world.names,
+            world.founders if name in world.founders else (),
             self.log,
             lambda: world.now,
             random.Random(f"{world.seed} {name} {world.lives}"),
@@ -101,8 +108,11 @@ class World:
         seed: int = 1,
         group_class: type[Group] | Callable[[str], type[Group]] = Group,
         config: GroupConfig = QUICK,
+        spares: int = 0,
     ) -> None:
-        self.names = [f"n{number}" for number in range(1, size + 1)]
+        """spares: nodes that are up and belong to the group only once they are added."""
+        self.names = [f"n{number}" for number in range(1, size + spares + 1)]
+        self.founders = self.names[:size]
         self.seed = seed
         self.config = config
         self.now = 1000.0
@@ -235,6 +245,12 @@ class World:
         self.run(0.2)
         assert group.is_leader, f"{name} was not elected"
         return group
+
+    def change(self, leader: str, wanted: Configuration, seconds: float = 0.3) -> None:
+        """A change of members, committed."""
+        assert self.nodes[leader].group.change_members(wanted) is not None, f"{leader} cannot change now"
+        self.run(seconds)
+        assert self.nodes[leader].group.is_settled
 
     def propose(self, name: str, *commands: bytes) -> list[int]:
         indices = [self.nodes[name].group.propose([command]) for command in commands]

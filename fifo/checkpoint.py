@@ -1,0 +1,193 @@
+"""Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
+
+Local, unlike a snapshot: pages have other numbers on other members. Format 1: a magic word, the format number, the
+group's head, and for each queue in the order of ids a section: its head and the record of each block (pages.Stored) in
+the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
+last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fifo import snapshot
+from fifo.blocks import Block
+from fifo.codec import Reader, Writer
+from fifo.machine import QueueMachine
+from fifo.pages import Pages, Stored, as_array, page_data
+
+if TYPE_CHECKING:
+    from fifo.group import GroupMachine
+
+MAGIC = b"QPAGE"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to, and
+    the pages it names; ascending, each once."""
+
+    state: bytes
+    entries: array[int]
+    pages: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One queue's part."""
+
+    data: bytes
+    entries: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    pages: np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+
+def take(group: GroupMachine) -> Checkpoint:
+    """Writes the blocks that were changed since their pages were, and tells what the whole now consists of."""
+    out = Writer()
+    out.data += MAGIC
+    out.number(FORMAT)
+    out.blob(snapshot.group_head(group))
+    found = []
+    for queue in sorted(group.queues):
+        machine = group.queues[queue]
+        if machine.section is None:
+            machine.section = section(machine)
+        found.append(machine.section)
+        out.blob(machine.section.data)
+    return Checkpoint(
+        bytes(out.data),
+        _merged([each.entries for each in found]),
+        _merged([each.pages for each in found]),
+    )
+
+
+def section(machine: QueueMachine) -> Section:
+    """A queue's part, written where it is not yet."""
+    out = Writer()
+    out.blob(snapshot.queue_head(machine))
+    blocks = machine.blocks
+    records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
+    for stored in records:
+        out.blob(stored.record)
+    return Section(bytes(out.data), *_contents(records))
+
+
+def _contents(records: list[Stored]) -> tuple[np.ndarray, np.ndarray]:
+    nothing = np.zeros(0, dtype=np.uint64)
+    entries = _unique(np.concatenate([nothing, *(stored.indexes() for stored in records)]))
+    return entries, np.sort(np.array([stored.page for stored in records], dtype=np.uint64))
+
+
+def _unique(ascending: np.ndarray) -> np.ndarray:
+    if len(ascending) < 2:
+        return ascending
+    return ascending[np.concatenate(([True], ascending[1:] != ascending[:-1]))]
+
+
+def _merged(parts: list[np.ndarray]) -> array[int]:
+    """All numbers of arrays whose own are ascending and each there once: the same of all together."""
+    if not parts:
+        return array("Q")
+    if len(parts) == 1:
+        return as_array(parts[0])
+    found = np.concatenate(parts)
+    found.sort(kind="stable")  # merges what is in order already
+    return as_array(_unique(found))
+
+
+# ---- reading
+
+
+def is_checkpoint(state: bytes | memoryview) -> bool:
+    """Whether these bytes begin like a checkpoint's state; a snapshot's begin otherwise."""
+    return bytes(state[: len(MAGIC)]) == MAGIC
+
+
+def _begin(state: bytes | memoryview) -> Reader:
+    reader = Reader(state)
+    if not is_checkpoint(state):
+        raise ValueError("reading a checkpoint of a group: it does not begin like one")
+    reader.position = len(MAGIC)
+    found = reader.number()
+    if found != FORMAT:
+        raise ValueError(f"reading a checkpoint of a group: its format is {found}; known: {FORMAT}")
+    return reader
+
+
+def _records(part: Reader) -> Iterator[Stored]:
+    while not part.is_at_end():
+        yield Stored(part.blob())
+
+
+def resume(state: bytes | memoryview, group: GroupMachine) -> None:
+    """Fills a new group; every block is cold. Raises ValueError for anything that is not a checkpoint."""
+    reader = _begin(state)
+    queue_count = snapshot.read_group_head(Reader(reader.blob()), group)
+    for _ in range(queue_count):
+        part = Reader(reader.blob())
+        machine, block_count = snapshot.read_queue_head(Reader(part.blob()), group)
+        group.queues[machine.queue] = machine
+        for stored in _records(part):
+            snapshot.add_block(machine, stored)
+        if len(machine.blocks) != block_count:
+            raise ValueError(
+                f"reading a checkpoint: queue {machine.queue} has {len(machine.blocks)} blocks, not {block_count}"
+            )
+        group.note_expiry(machine)
+    if not reader.is_at_end():
+        raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
+
+
+def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
+    """(entries, pages) of a checkpoint, as `Checkpoint` has them."""
+    reader = _begin(state)
+    reader.blob()
+    found = []
+    while not reader.is_at_end():
+        part = Reader(reader.blob())
+        part.blob()
+        found.append(_contents(list(_records(part))))
+    return _merged([entries for entries, _ in found]), _merged([pages for _, pages in found])
+
+
+class Export:
+    """The canonical snapshot of a checkpoint's state, in pieces: heads, and blocks that are read from their pages when
+    asked for. Raises ValueError."""
+
+    def __init__(self, state: bytes | memoryview, pages: Pages) -> None:
+        self._pages = pages
+        reader = _begin(state)
+        begin = Writer()
+        begin.data += snapshot.MAGIC
+        begin.number(snapshot.FORMAT)
+        begin.blob(reader.blob())
+        self._pieces: list[bytes | Stored] = [bytes(begin.data)]
+        while not reader.is_at_end():
+            part = Reader(reader.blob())
+            self._pieces.append(_piece(part.blob()))
+            self._pieces.extend(_records(part))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def piece(self, number: int) -> bytes:
+        found = self._pieces[number]
+        return found if isinstance(found, bytes) else _piece(page_data(self._pages, found))
+
+
+def export_snapshot(state: bytes | memoryview, pages: Pages) -> Iterator[bytes]:
+    """The pieces of `Export`, one after the other."""
+    export = Export(state, pages)
+    return (export.piece(number) for number in range(len(export)))
+
+
+def _piece(data: bytes | memoryview) -> bytes:
+    out = Writer()
+    out.blob(data)
+    return bytes(out.data)

@@ -1,0 +1,220 @@
+"""Blocks as bytes, and what stays in memory of a block that is *cold*: paged out.
+
+A page holds one block in the bytes that the snapshot has for it; where pages lie is up to `Pages`. A block's page is
+valid until the block is changed; then a new page gets a new number, and the old one is read no more. What is cold is
+local: it never changes a reply, an effect or a snapshot.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from typing import Protocol
+
+import numpy as np
+
+from fifo.blocks import NEVER, Block
+from fifo.codec import Reader, Writer
+
+_PACK_BYTES = 64
+"""Raft indexes in fewer bytes than this are not worth compressing."""
+
+
+class Pages(Protocol):
+    """Where pages are kept. Total: a failure raises, and the member stops. Called by the machines' thread only."""
+
+    def write(self, queue: int, block: int, data: bytes) -> int:
+        """Keeps a block's bytes; the number of their page, above 0. They can be read at once."""
+        ...
+
+    def read(self, page: int) -> bytes | memoryview: ...
+
+
+class MemoryPages:
+    """Pages in a dictionary: for tests, and where nothing is ever paged out."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, bytes] = {}
+        self.last = 0
+
+    def write(self, queue: int, block: int, data: bytes) -> int:
+        self.last += 1
+        self.pages[self.last] = data
+        return self.last
+
+    def read(self, page: int) -> bytes:
+        return self.pages[page]
+
+
+class Stored:
+    """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
+
+    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their
+    bodies, packed: 11 bytes where batches of 500 arrive alone, one or two for each entry at most where many queues
+    and producers alternate. With its record an instance takes some 500 bytes, 0.03 for each message of a full block.
+    (A summary of the fields' values, by which a scan could skip the block, would be one more of these numbers.)
+    """
+
+    __slots__ = (
+        "crc",
+        "earliest",
+        "first_slot",
+        "held_count",
+        "number",
+        "page",
+        "placed",
+        "ready_count",
+        "record",
+        "references",
+        "size_bytes",
+    )
+
+    def __init__(self, record: bytes | memoryview) -> None:
+        """From a checkpoint. Raises ValueError if it ends too early."""
+        reader = Reader(record)
+        self.number = reader.number()
+        self.page = reader.number()
+        self.crc = reader.number()
+        self.ready_count = reader.number()
+        self.held_count = reader.number()
+        self.first_slot = reader.number()
+        self.earliest = NEVER - reader.number()
+        self.placed = reader.number()
+        self.size_bytes = reader.number()
+        self.references = reader.blob()
+        self.record = bytes(record)
+
+    @property
+    def live(self) -> int:
+        return self.ready_count + self.held_count
+
+    def indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        """The Raft indexes that its messages refer to, ascending, each once."""
+        return unpack_indexes(self.references)
+
+
+def write_page(pages: Pages, queue: int, block: Block) -> Stored:
+    """Writes a block to a new page, which is then its valid one."""
+    data = bytes(encode_block(block))
+    page = pages.write(queue, block.number, data)
+    if page <= 0:
+        raise ValueError(f"block {block.number} of queue {queue} was written to page {page}; wanted: above 0")
+    out = Writer()
+    for value in (
+        block.number,
+        page,
+        zlib.crc32(data),
+        block.ready_count,
+        block.held_count,
+        block.first_slot,
+        NEVER - block.earliest,
+        block.placed,
+        block.size_bytes,
+    ):
+        out.number(value)
+    out.blob(pack_indexes(block.live_indexes()))
+    block.stored = Stored(bytes(out.data))
+    return block.stored
+
+
+def page_data(pages: Pages, stored: Stored) -> bytes | memoryview:
+    """A page's bytes. Raises ValueError if they are not what was written."""
+    data = pages.read(stored.page)
+    if zlib.crc32(data) != stored.crc:
+        raise ValueError(
+            f"page {stored.page} of block {stored.number} is not what was written: its CRC is wrong"
+        )
+    return data
+
+
+def read_page(pages: Pages, stored: Stored) -> Block:
+    """The block of a page, with that page as its valid one."""
+    block = decode_block(Reader(page_data(pages, stored)))
+    block.stored = stored
+    return block
+
+
+# ---- Raft indexes, ascending and each once, in few bytes
+
+
+def pack_indexes(indexes: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bytes:
+    """Count, first, then the steps between neighbours in as few bytes each as the largest needs; none if all are 1."""
+    out = Writer()
+    out.number(len(indexes))
+    if not len(indexes):
+        return bytes(out.data)
+    out.number(int(indexes[0]))
+    steps = np.diff(indexes)
+    largest = int(steps.max()) if len(steps) else 1
+    width = 0
+    if largest > 1:
+        width = next(width for width in (1, 2, 4, 8) if largest < 1 << (8 * width))
+    raw = steps.astype(f"<u{width}").tobytes() if width else b""
+    packed = zlib.compress(raw, 1) if len(raw) >= _PACK_BYTES else raw
+    out.number(width << 1 | (packed is not raw))
+    out.blob(packed)
+    return bytes(out.data)
+
+
+def unpack_indexes(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    reader = Reader(data)
+    count = reader.number()
+    if not count:
+        return np.zeros(0, dtype=np.uint64)
+    first = reader.number()
+    kind = reader.number()
+    raw = reader.blob()
+    found = np.ones(count, dtype=np.uint64)
+    if kind >> 1:
+        found[1:] = np.frombuffer(zlib.decompress(raw) if kind & 1 else raw, dtype=f"<u{kind >> 1}")
+    found[0] = first
+    return np.cumsum(found, dtype=np.uint64)
+
+
+def as_array(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> array[int]:
+    return array("Q", numbers.tobytes())
+
+
+# ---- a block's bytes: a section of the snapshot
+
+
+def encode_block(block: Block) -> bytearray:
+    out = Writer()
+    out.number(block.number)
+    out.bits(block.ready)
+    out.bits(block.held)
+    out.bits(block.redelivered)
+    out.number(len(block.failures.planes))
+    for plane in block.failures.planes:
+        out.bits(plane)
+    out.number(block.placed)
+    out.number(block.size_bytes)
+    out.number(NEVER - block.earliest)
+    runs = block.runs
+    for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
+        out.column(column)
+    out.number(runs.expiries is not None)
+    if runs.expiries is not None:
+        out.column(runs.expiries)
+    return out.data
+
+
+def decode_block(reader: Reader) -> Block:
+    block = Block(reader.number())
+    block.ready = reader.bits()
+    block.held = reader.bits()
+    block.redelivered = reader.bits()
+    block.failures.planes = [reader.bits() for _ in range(reader.number())]
+    block.live = (block.ready | block.held).bit_count()
+    block.placed = reader.number()
+    block.size_bytes = reader.number()
+    block.earliest = NEVER - reader.number()
+    runs = block.runs
+    runs.firsts = reader.column("H")
+    runs.counts = reader.column("H")
+    runs.indexes = reader.column("Q")
+    runs.operations = reader.column("I")
+    runs.ordinals = reader.column("I")
+    if reader.number():
+        runs.expiries = reader.column("q")
+    return block

@@ -1,0 +1,101 @@
+"""`quorum log inspect FILE` and `quorum check DIRECTORY`: a member's files, for people and for programs (--json)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorum.cli.console import Complaint, JsonOption, print_json
+
+DAMAGED, CANNOT_CHECK = 1, 2
+
+
+def inspect_file(
+    file: Annotated[Path, typer.Argument(help="a segment, index, snapshot, reserve or MANIFEST of a node's log")],
+    as_json: JsonOption = False,
+) -> None:
+    """Shows what a file of a log says, one record a line, and changes nothing. Status 1 if something in it is bad."""
+    from quorum.log.inspection import FileKind, inspect_manifest, inspect_snapshot, kind_of
+
+    if file.is_dir():
+        raise Complaint(
+            f"{file} is a directory; name one of the files in it, or use `quorum check`", CANNOT_CHECK
+        )
+    kind = kind_of(file)
+    if kind is None:
+        kinds = "segment, index, snapshot, reserve, MANIFEST"
+        text = f"{file} is no file of a log ({kinds}), or its first bytes are damaged"
+        raise Complaint(text, DAMAGED)
+    if kind in (FileKind.SEGMENT, FileKind.INDEX):
+        raise typer.Exit(_segment(file, as_json))
+    if kind is FileKind.SNAPSHOT:
+        found = inspect_snapshot(file)
+        text = (
+            f"snapshot of group {found.group} at term {found.term} index {found.index}, {found.length} bytes"
+        )
+        _line(asdict(found), text + (f"  BAD: {found.problem}" if found.problem else ""), as_json)
+        raise typer.Exit(DAMAGED if found.problem else 0)
+    if kind is FileKind.RESERVE:
+        length = file.stat().st_size
+        _line({"reserve_bytes": length}, f"reserve for a full disk, {length} bytes, never written", as_json)
+        return
+    for item in inspect_manifest(file):
+        fields = asdict(item) | {"file_id": item.file_id.hex()}
+        text = f"segment {item.number} LSN {item.first_lsn}.."
+        text += "  active" if item.end is None else f"{item.last_lsn} ends at byte {item.end}"
+        _line(fields, text, as_json)
+
+
+def _segment(file: Path, as_json: bool) -> int:
+    from quorum.log.inspection import inspect
+
+    problems = 0
+    for record in inspect(file):
+        problems += record.problem is not None
+        place = f"group {record.group} term {record.term} index {record.index}"
+        text = f"{record.offset:>12} LSN {record.lsn} {record.kind} {place} {record.length} bytes"
+        _line(asdict(record), text + (f"  BAD: {record.problem}" if record.problem else ""), as_json)
+    return DAMAGED if problems else 0
+
+
+def _line(fields: dict[str, object], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(fields)
+    else:
+        print(text)
+
+
+def check(
+    directory: Annotated[Path, typer.Argument(help="a member's data_dir; the member must not run")],
+    as_json: JsonOption = False,
+) -> None:
+    """Checks every byte of a member's data while it is stopped. Status 0: all is good; 1: damage was found; 2: it
+    cannot be checked."""
+    from quorum.node.check import CannotCheck
+    from quorum.node.check import check as check_directory
+
+    try:
+        report = check_directory(directory)
+    except CannotCheck as error:
+        raise Complaint(str(error), CANNOT_CHECK) from error
+    if as_json:
+        print_json({**asdict(report), "good": report.is_good})
+        raise typer.Exit(0 if report.is_good else DAMAGED)
+    print(f"{report.directory}: {report.member or 'of nobody known'}")
+    print(f"  segments   {report.segments:>12}    {report.record_bytes} bytes in {report.records} records")
+    print(f"  last LSN   {report.last_lsn:>12}")
+    print(f"  groups     {report.groups:>12}")
+    print(f"  snapshots  {report.snapshots:>12}")
+    for note in report.notes:
+        print(f"note: {note}")
+    for each in report.findings:
+        place = "" if each.offset is None else f" at byte {each.offset}"
+        print(f"DAMAGE: {each.file}{place}: {each.what}")
+        print(f"  means: {each.means}")
+        print(f"  do:    {each.advice}")
+    count = len(report.findings)
+    print("good" if report.is_good else f"{count} {'finding' if count == 1 else 'findings'}")
+    raise typer.Exit(0 if report.is_good else DAMAGED)

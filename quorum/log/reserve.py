@@ -1,0 +1,113 @@
+"""Room that is put by for the time when the disk is full.
+
+The reserve is a few files of a segment's size, allocated whole and never written. When no new segment can be had, one
+of them becomes it: renamed, cut to size, and from there on a segment like any other. So what empties queues (settling,
+deleting, collecting) goes on where nothing else does.
+
+- The last files are the collector's: ordinary appends leave them alone, since a collector that cannot write a new
+  segment cannot remove an old one.
+- Each file is a little larger than a segment. What is cut off goes back to the file system, which needs a few blocks
+  for the next manifest and for directories.
+- `release` gives a whole file back, for what is not a segment: a snapshot, without which nothing can be collected.
+- A file that a power cut has shortened is made again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from threading import Lock as ThreadLock
+
+from quorum.log.files import NO_ROOM, Files, temporary_path
+
+COLLECTOR_SEGMENTS = 2
+"""What the collector needs at most at a time: the segment it writes, and one more before the first old one goes."""
+RESERVE_SEGMENTS = COLLECTOR_SEGMENTS + 1
+"""And one for settling, deleting and what leaders say: 64 MiB are some hundred thousand such commands."""
+MARGIN_BYTES = 1 << 20
+"""Blocks for a manifest, directories and inodes, and plenty of them."""
+
+_NAME = re.compile(r"reserve-[0-9]{1,4}\.space")
+
+
+def reserve_names(names: list[str]) -> list[str]:
+    """Those of a directory's names that are the reserve's."""
+    return [name for name in names if _NAME.fullmatch(name)]
+
+
+class Reserve:
+    """The reserve of one log. `take` and `release` may be called from any thread."""
+
+    def __init__(self, files: Files, directory: Path, *, segments: int, segment_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._file_bytes = segment_bytes + min(MARGIN_BYTES, segment_bytes // 4)
+        self._lock = ThreadLock()
+        self._paths = [directory / f"reserve-{number}.space" for number in range(1, segments + 1)]
+        self._present: list[Path] = []
+
+    def open(self) -> None:
+        """Count what is there, remove what is no use, fill up what can be."""
+        with self._lock:
+            self._present = []
+            for name in reserve_names(self._files.list_directory(self._directory)):
+                path = self._directory / name
+                file = self._files.open(path)
+                size = file.size()
+                file.close()
+                if path in self._paths and size == self._file_bytes:
+                    self._present.append(path)
+                else:
+                    self._files.unlink(path)
+        while self.refill():
+            pass
+
+    @property
+    def size_bytes(self) -> int:
+        """What is put by now."""
+        return len(self._present) * self._file_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self._present) == len(self._paths)
+
+    def refill(self) -> bool:
+        """Allocate one missing file if the disk has room for it. True if it did; OSError for anything but no room."""
+        with self._lock:
+            missing = [path for path in self._paths if path not in self._present]
+            if not missing or self._files.free_bytes(self._directory) < self._file_bytes:
+                return False
+            path = missing[0]
+            file = self._files.create(path)
+            try:
+                file.allocate(self._file_bytes)
+                file.sync()
+            except OSError as error:
+                self._files.unlink(path)
+                if error.errno not in NO_ROOM:
+                    raise
+                return False  # somebody else was quicker
+            finally:
+                file.close()
+            self._files.sync_directory(self._directory)
+            self._present.append(path)
+            return True
+
+    def take(self, path: Path, allocated: int, *, for_collector: bool = False) -> bool:
+        """Turn one file into the unfinished file of this name, for a segment of so many bytes. False if there is none
+        for this purpose, or none so large."""
+        with self._lock:
+            left = len(self._present) - (0 if for_collector else COLLECTOR_SEGMENTS)
+            if left <= 0 or allocated > self._segment_bytes:
+                return False
+            self._files.rename(self._present.pop(), temporary_path(path))
+            return True
+
+    def release(self) -> bool:
+        """Give one file's room back to the file system. False if nothing is left."""
+        with self._lock:
+            if not self._present:
+                return False
+            self._files.unlink(self._present.pop())
+            return True

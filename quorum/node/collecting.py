@@ -1,0 +1,121 @@
+"""Garbage collection of the node's log: planned and adopted by the member's thread, copied beside it.
+
+`Background` is where the copying is done: on a thread of its own in a process, at once in a simulation, so that a run
+can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Generic, Protocol, TypeVar
+
+from quorum.log import LogFull
+
+PLAN_MS = 1_000
+"""How often it is looked for garbage: some milliseconds each time."""
+RETRY_MS = 10_000
+"""After a collection that found no room."""
+
+
+class Runnable(Protocol):
+    """One collection, planned by the log."""
+
+    def run(self) -> None: ...
+
+
+Planned = TypeVar("Planned", bound=Runnable)
+
+
+class CollectingLog(Protocol[Planned]):
+    """What is needed of the node's log."""
+
+    def plan_collection(self) -> Planned | None: ...
+    def adopt(self, collection: Planned) -> bool: ...
+
+
+class Background(Protocol):
+    """Does one piece of work at a time."""
+
+    def start(self, work: Callable[[], None]) -> None: ...
+
+    def is_done(self) -> bool:
+        """Whether the work is over; raises what ended it."""
+        ...
+
+
+class Inline:
+    """Work is done at once."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        self._error = None
+        try:
+            work()
+        except Exception as error:
+            self._error = error  # told like a thread's
+
+    def is_done(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class Threaded:
+    """Work is done on a thread, which does not keep the process from ending."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        assert self._thread is None or not self._thread.is_alive(), "one piece of work at a time"
+        self._error = None
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._error = error  # raised where it is asked for
+
+        self._thread = Thread(target=run, name="collector", daemon=True)
+        self._thread.start()
+
+    def is_done(self) -> bool:
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class Collecting(Generic[Planned]):
+    """One collection after the other, as long as the log finds something to collect."""
+
+    def __init__(self, log: CollectingLog[Planned], background: Background) -> None:
+        self._log = log
+        self._background = background
+        self._collection: Planned | None = None
+        self._next_ms = 0
+        self.adopted = 0
+        """Collections so far."""
+
+    def turn(self, now_ms: int) -> None:
+        """Goes on with what is due. Without room on the disk it is tried again later; any other error is raised."""
+        if now_ms < self._next_ms:
+            return
+        try:
+            if self._collection is None:
+                self._next_ms = now_ms + PLAN_MS
+                self._collection = self._log.plan_collection()
+                if self._collection is not None:
+                    self._next_ms = now_ms
+                    self._background.start(self._collection.run)
+            elif self._background.is_done():
+                collection, self._collection = self._collection, None
+                self.adopted += self._log.adopt(collection)
+        except LogFull:
+            self._collection = None
+            self._next_ms = now_ms + RETRY_MS

@@ -1,0 +1,229 @@
+"""Which blocks of this node's queues are in memory. Local: it decides nothing, and no member knows it of another.
+
+What will be needed soonest stays: at the measured rates, the blocks that a queue's head and its selectors' fronts reach
+next, and the last block, which is being filled. Everything else can be read again from its page, so:
+
+- A full block that nobody will reach within IDLE_S is written to its page while there is time, so that a checkpoint
+  finds little to write (of what is about to be consumed nothing is written: it would be gone before it was read).
+- Above a PLAIN_PART of the target, blocks without columns go: one read brings them back.
+- Above the target, blocks go with their columns: to have those again takes reading the messages, too.
+- A queue with `x-queue-mode=lazy` keeps only what is reached within AHEAD_S.
+- Blocks that a reader is about to reach are read before it gets there.
+
+A turn is bounded in blocks and bytes, and costs next to nothing while nothing happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, Block
+from fifo.group import GroupMachine
+from fifo.machine import QueueMachine
+from fifo.storage import readers
+from quorum.log import LogFull
+
+IDLE_S = 10.0
+"""What nobody reaches within this time is idle."""
+AHEAD_S = 2.0
+"""What is reached within this time stays, and is read again before it is asked for."""
+SETTLE_S = 5.0
+"""When messages that consumers hold are likely to be settled."""
+PLAIN_PART = 8
+"""Plain blocks may take this part of the memory target: they come back with one read."""
+ENOUGH = 0.9
+"""Paging out ends at this part of the limit that was passed, so that it does not begin again at once."""
+UNREAD_S = 60.0
+"""A reader that does not get on may begin to: what it reaches first goes last."""
+BLOCKS_A_TURN = 32
+"""Pages written, and pages read, in a turn: ten turns a second keep up with five million messages a second."""
+BYTES_A_TURN = 4 << 20
+"""Bytes of blocks written in a turn: some milliseconds."""
+PREFETCH_BLOCKS = 8
+MEASURE_MS = 500
+"""Rates are taken over at least this long."""
+PLAN_MS = 1_000
+"""A walk over all warm blocks comes at most this often."""
+SMOOTHING = 0.5
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a queue's readers get on. positions: sequences; rates: messages a second."""
+
+    touched_ms: int
+    measured_ms: int
+    positions: dict[bytes, int] = field(default_factory=dict)
+    rates: dict[bytes, float] = field(default_factory=dict)
+
+    def observe(self, now_ms: int, positions: dict[bytes, int]) -> None:
+        self.touched_ms = now_ms
+        passed_s = (now_ms - self.measured_ms) / 1000
+        if passed_s * 1000 >= MEASURE_MS:
+            rates = {}
+            for reader, position in positions.items():
+                rate = max(0, position - self.positions.get(reader, position)) / passed_s
+                rates[reader] = SMOOTHING * rate + (1 - SMOOTHING) * self.rates.get(reader, rate)
+            self.rates = rates
+            self.measured_ms = now_ms
+            self.positions = positions
+
+    def wait_s(self, block: Block, now_ms: int) -> float:
+        """When this block will be needed."""
+        found = SETTLE_S if block.held else math.inf
+        is_quiet = now_ms - self.touched_ms > IDLE_S * 1000
+        for reader, position in self.positions.items():
+            if position < block.base + BLOCK_SIZE:
+                rate = 0.0 if is_quiet else self.rates.get(reader, 0.0)
+                distance = max(0, block.base - position)
+                found = min(found, distance / rate if rate > 0 else UNREAD_S + distance)
+        return found
+
+
+class Pager:
+    """The node's memory for blocks. Turns come from the member's thread, between entries."""
+
+    def __init__(self, target_bytes: int) -> None:
+        self.target_bytes = target_bytes
+        self._paces: dict[tuple[int, int], Pace] = {}
+        self._plan: list[tuple[float, int, int, int]] = []
+        """(wait, group, queue, block) of what goes next, the last first"""
+        self._next_plan_ms = 0
+        self._written_bytes = 0
+        self._written = 0
+
+    def warm_bytes(self, machines: Mapping[int, GroupMachine]) -> int:
+        return sum(machine.memory.warm_bytes for machine in machines.values())
+
+    def turn(self, now_ms: int, machines: Mapping[int, GroupMachine]) -> None:
+        """Looks at the queues that something has happened to, and makes room."""
+        self._written = self._written_bytes = 0
+        for group, machine in machines.items():
+            touched, machine.touched = machine.touched, {}
+            loads = BLOCKS_A_TURN
+            for queue in touched:
+                queue_machine = machine.queues.get(queue)
+                if queue_machine is None:
+                    self._paces.pop((group, queue), None)
+                    continue
+                pace = self._paces.get((group, queue))
+                if pace is None:
+                    pace = self._paces[group, queue] = Pace(now_ms, now_ms)
+                pace.observe(now_ms, readers(queue_machine))
+                self._measure_tail(queue_machine)
+                loads -= self._prefetch(queue_machine, pace, loads)
+        try:
+            for (group, queue), pace in self._paces.items():
+                if now_ms - pace.touched_ms <= 2 * IDLE_S * 1000 and group in machines:
+                    self._write_idle(machines[group], queue, pace, now_ms)
+            self._make_room(now_ms, machines)
+        except LogFull:
+            self._plan.clear()  # a full disk: everything stays where it is
+
+    # ---- one queue
+
+    def _measure_tail(self, queue: QueueMachine) -> None:
+        tail = next(queue.blocks.latest(), None)
+        if isinstance(tail, Block):
+            queue.blocks.measure(tail)
+
+    def _prefetch(self, queue: QueueMachine, pace: Pace, most: int) -> int:
+        """Reads what readers are about to reach; how many blocks."""
+        count = 0
+        for reader, rate in pace.rates.items():
+            position = pace.positions.get(reader)
+            if position is None or rate <= 0:
+                continue
+            place = position >> BLOCK_BITS
+            last = place + 1 + min(PREFETCH_BLOCKS, int(rate * AHEAD_S) >> BLOCK_BITS)
+            while count < most:
+                number = queue.blocks.next_from(place)
+                if number is None or number > last:
+                    break
+                if queue.blocks.find_warm(number) is None:
+                    queue.blocks.get(number)
+                    count += 1
+                place = number + 1
+        return count
+
+    def _write_idle(self, machine: GroupMachine, queue: int, pace: Pace, now_ms: int) -> None:
+        """Writes what has filled since the last time; a lazy queue's goes at once."""
+        queue_machine = machine.queues.get(queue)
+        if queue_machine is None or len(queue_machine.blocks) < 2:
+            return
+        is_lazy = queue_machine.config.queue_mode == "lazy"
+        tail = queue_machine.next_sequence >> BLOCK_BITS
+        for block in list(queue_machine.blocks.latest()) if is_lazy else queue_machine.blocks.latest():
+            if not self._may_write():
+                return
+            if block.number == tail:
+                continue
+            if not isinstance(block, Block) or (block.stored is not None and not is_lazy):
+                if is_lazy:
+                    continue
+                return
+            wait_s = pace.wait_s(block, now_ms)
+            if is_lazy and wait_s > AHEAD_S:
+                self._page_out(machine, queue, block)
+            elif wait_s > IDLE_S and block.stored is None:
+                self._note(block)
+                queue_machine.blocks.write(block)
+
+    # ---- all of them
+
+    def _make_room(self, now_ms: int, machines: Mapping[int, GroupMachine]) -> None:
+        warm = self.warm_bytes(machines)
+        limit = self.target_bytes // PLAIN_PART
+        if warm <= limit:
+            self._plan.clear()
+            return
+        if not self._plan:
+            if now_ms < self._next_plan_ms:
+                return
+            self._next_plan_ms = now_ms + PLAN_MS
+            self._plan = self._planned(now_ms, machines, plain_only=warm <= self.target_bytes)
+        while self._plan and self._may_write():
+            _, group, queue, number = self._plan.pop()
+            machine = machines[group]
+            queue_machine = machine.queues.get(queue)
+            if queue_machine is None or queue_machine.blocks.find_warm(number) is None:
+                continue
+            block = queue_machine.blocks.get(number)
+            limit = self.target_bytes // (1 if block.columns is not None else PLAIN_PART)
+            if self.warm_bytes(machines) > ENOUGH * limit:
+                self._page_out(machine, queue, block)
+
+    def _planned(
+        self, now_ms: int, machines: Mapping[int, GroupMachine], *, plain_only: bool
+    ) -> list[tuple[float, int, int, int]]:
+        """What may go, what is needed last at the end."""
+        found = []
+        for group, machine in machines.items():
+            for queue, queue_machine in machine.queues.items():
+                pace = self._paces.get((group, queue))
+                if pace is None:
+                    pace = self._paces[group, queue] = Pace(now_ms, now_ms, readers(queue_machine))
+                tail = queue_machine.next_sequence >> BLOCK_BITS
+                is_quiet = now_ms - pace.touched_ms > IDLE_S * 1000
+                for block in queue_machine.blocks.warm():
+                    if (plain_only and block.columns is not None) or (block.number == tail and not is_quiet):
+                        continue
+                    wait_s = pace.wait_s(block, now_ms)
+                    if wait_s > AHEAD_S:
+                        found.append((wait_s, group, queue, block.number))
+        found.sort(key=lambda each: (each[0], each[3]))
+        return found
+
+    def _page_out(self, machine: GroupMachine, queue: int, block: Block) -> None:
+        self._note(block)
+        machine.page_out(queue, block.number)
+
+    def _note(self, block: Block) -> None:
+        self._written += 1
+        if block.stored is None:
+            self._written_bytes += block.memory_bytes()
+
+    def _may_write(self) -> bool:
+        return self._written < BLOCKS_A_TURN and self._written_bytes < BYTES_A_TURN

@@ -1,0 +1,178 @@
+"""Who belongs to a group: configurations in its own log, learners, and the handing over of leadership.
+
+A configuration names the voters and the learners (Raft §6 and thesis §4). It is an entry like any other, and holds from
+the moment it stands in a member's log, committed or not; where such an entry is cut off again, the one before it holds
+once more. Between two that follow each other at most one voter comes or goes, so any majority of the one has a member
+in common with any majority of the other. A leader begins a change only when the one before is committed, and an entry
+of its own term too (the thesis' correction to §4.1); both is asked in `Group.change_members`.
+
+Members are known by ids that are never given to anybody else: nothing here has to tell two lives of a name apart.
+
+An entry of this kind has a fixed size, so that a member that starts finds those in its journal by their length, without
+reading everything (`Journal.indices_of_length`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from quorum.replication.errors import WireError
+
+CONFIGURATION = 64
+"""The type byte of such an entry: none of the library's."""
+MAX_IDS = 40
+"""Voters and learners together; a cluster has at most 15 members, and some may be on their way in and out."""
+MAX_ID_BYTES = 64
+CONFIGURATION_BYTES = 4_099
+"""An entry's body, type byte included: room for MAX_IDS ids, and a size that little else has."""
+
+_HEAD = struct.Struct("<BBB")
+_FORMAT = 1
+_SNAPSHOT = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Ids, each tuple sorted, nobody in both. Learners receive everything and count for nothing."""
+
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids = self.voters + self.learners
+        if self.voters != tuple(sorted(self.voters)) or self.learners != tuple(sorted(self.learners)):
+            raise ValueError(f"ids are in order, not {self}")
+        if len(set(ids)) != len(ids) or len(ids) > MAX_IDS:
+            raise ValueError(f"each id stands once, at most {MAX_IDS} of them: {self}")
+        for each in ids:
+            if not 0 < len(each.encode()) <= MAX_ID_BYTES:
+                raise ValueError(f"an id has 1 to {MAX_ID_BYTES} bytes, not {each!r}")
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        return tuple(sorted(self.voters + self.learners))
+
+    def with_learner(self, member: str) -> Configuration:
+        return Configuration(self.voters, tuple(sorted((*self.learners, member))))
+
+    def with_voter(self, member: str) -> Configuration:
+        """A learner becomes a voter."""
+        return Configuration(tuple(sorted((*self.voters, member))), _without(self.learners, member))
+
+    def without(self, member: str) -> Configuration:
+        return Configuration(_without(self.voters, member), _without(self.learners, member))
+
+    def may_follow(self, before: Configuration) -> bool:
+        """Whether any majority of one has somebody in common with any majority of the other: one voter at a time."""
+        return bool(self.voters) and len(set(self.voters) ^ set(before.voters)) <= 1
+
+    def encode(self) -> bytes:
+        """An entry's body without its type byte."""
+        parts = [_HEAD.pack(_FORMAT, len(self.voters), len(self.learners))]
+        for each in self.voters + self.learners:
+            data = each.encode()
+            parts += (bytes((len(data),)), data)
+        return b"".join(parts).ljust(CONFIGURATION_BYTES - 1, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview) -> Configuration:
+        """WireError if the bytes are no configuration."""
+        if len(data) != CONFIGURATION_BYTES - 1:
+            raise WireError(f"a configuration has {CONFIGURATION_BYTES - 1} bytes, not {len(data)}")
+        form, voters, learners = _HEAD.unpack_from(data)
+        if form != _FORMAT:
+            raise WireError(f"configuration format {form}; known: {_FORMAT}")
+        if voters + learners > MAX_IDS:
+            raise WireError(f"a configuration has at most {MAX_IDS} ids, not {voters + learners}")
+        at, ids = _HEAD.size, []
+        try:
+            for _ in range(voters + learners):
+                end = at + 1 + data[at]
+                ids.append(str(data[at + 1 : end], "utf-8"))
+                at = end
+            if any(data[at:]):
+                raise ValueError("something stands behind the last id")
+            return cls(tuple(ids[:voters]), tuple(ids[voters:]))
+        except ValueError as error:
+            raise WireError(f"no configuration: {error}") from error
+
+
+def _without(ids: tuple[str, ...], member: str) -> tuple[str, ...]:
+    return tuple(each for each in ids if each != member)
+
+
+class Configurations:
+    """The configurations of one member's log, by index. The last one holds."""
+
+    def __init__(self, first: Configuration, index: int = 1) -> None:
+        """first: what held at this index, in the snapshot or when the group began."""
+        self._known: list[tuple[int, Configuration]] = [(index, first)]
+
+    @property
+    def current(self) -> Configuration:
+        return self._known[-1][1]
+
+    @property
+    def index(self) -> int:
+        """Of the entry that holds."""
+        return self._known[-1][0]
+
+    def at(self, index: int) -> Configuration:
+        """What held when the log ended at this index."""
+        return next(found for at, found in reversed(self._known) if at <= index)
+
+    def appended(self, index: int, configuration: Configuration) -> None:
+        self._known.append((index, configuration))
+
+    def cut(self, index: int) -> None:
+        """Entries from this index on are gone. The first of all stays: it is committed."""
+        while len(self._known) > 1 and self._known[-1][0] >= index:
+            self._known.pop()
+
+    def begin_at(self, index: int, configuration: Configuration, *, keeps_later: bool) -> None:
+        """A snapshot covers everything up to this index; later entries may stay behind it."""
+        later = [known for known in self._known if known[0] > index] if keeps_later else []
+        self._known = [(index, configuration), *later]
+
+
+def wrap_state(configuration: Configuration, state: bytes) -> bytes:
+    """A snapshot as it is kept and sent: with the configuration that held at its index."""
+    data = configuration.encode()
+    return b"".join((_SNAPSHOT.pack(len(data)), data, state))
+
+
+def unwrap_state(data: bytes) -> tuple[Configuration, bytes]:
+    """Configuration and state; WireError if it is no snapshot of ours."""
+    if len(data) < _SNAPSHOT.size:
+        raise WireError(f"a snapshot of {len(data)} bytes is too short")
+    (length,) = _SNAPSHOT.unpack_from(data)
+    end = _SNAPSHOT.size + length
+    return Configuration.decode(data[_SNAPSHOT.size : end]), data[end:]
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """How a learner gets on, in rounds (thesis §4.2.1): each round is what the log had when it began. A learner whose
+    last round took no longer than an election timeout will not hold up anybody as a voter."""
+
+    target: int
+    began_s: float
+    is_done: bool = False
+
+    def observe(self, match: int, last: int, now_s: float, limit_s: float) -> None:
+        if match >= self.target:
+            self.is_done = now_s - self.began_s <= limit_s
+            self.target, self.began_s = last, now_s
+        elif now_s - self.began_s > limit_s:
+            self.is_done = False
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A leader is handing over (thesis §3.10): it proposes nothing until this is over, one way or the other."""
+
+    target: str
+    deadline_s: float
+    is_asked: bool = field(default=False)
+    """the target has everything and was told to stand"""

@@ -1,0 +1,147 @@
+"""A member that has lost what it had promised, and how it may promise again.
+
+Votes and acknowledgements count because whoever gave them keeps them. A replica whose hard state or entries are gone
+(a log that cannot be read, a disk that came back empty, no readable snapshot under a journal that begins late) could
+vote twice in a term, or elect somebody without an entry that was committed with its help. So it is *quarantined*: the
+mark is in its hard state, survives every restart, and is taken away only like this:
+
+1. It is deaf. It votes for nobody, acknowledges nothing, runs for nothing, and asks all other members how they stand.
+2. All others, each sound itself, have answered. Whoever this member may have voted for, or acknowledged to, is among
+   them and was in that term before it asked, so no vote or acknowledgement of the lost life has a higher term than the
+   highest of the answers. This member goes on in that term, its vote spent: it hears leaders of that term or a later
+   one, takes what they send, and acknowledges what it has on disk, which is true again. It still votes for nobody.
+3. A leader of such a term has said where its log ended after the loss. That log has every entry that may have been
+   committed with the lost life's help: it was elected without this member's second voice (Raft §5.4.3), and what was
+   acknowledged to itself it holds. Once this member has the same entries up to there, on disk, it is as good as
+   before. Its vote in that term is recorded as the leader's, who has won already, and the mark is gone.
+
+A majority of answers would not do: the candidate that was voted for may be just the one that is not heard. If another
+member is quarantined too, or stays away, the quarantine stays, and an operator has to decide.
+
+The leader forgets what the lost life had acknowledged (`welcome`): entries that counted because of it stay committed,
+nothing more is counted for it, and it is fed from where its log is now.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from quorum.replication.errors import WireError
+
+_QUESTION = struct.Struct("<IQ")
+_STANDING = struct.Struct("<IQQQBBQB")
+
+
+@dataclass(frozen=True, slots=True)
+class StandingQuestion:
+    """How do you stand? life: a number of the asker's process."""
+
+    group: int
+    life: int
+
+    def encode(self) -> bytes:
+        return _QUESTION.pack(self.group, self.life)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> StandingQuestion:
+        if len(data) != _QUESTION.size:
+            raise WireError(f"a question for the standing has {_QUESTION.size} bytes, not {len(data)}")
+        return cls(*_QUESTION.unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself. voters: of the
+    configuration that holds in its log, an entry at configuration_index."""
+
+    group: int
+    life: int
+    term: int
+    last_index: int
+    is_leader: bool
+    is_sound: bool
+    configuration_index: int
+    voters: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        head = _STANDING.pack(
+            self.group,
+            self.life,
+            self.term,
+            self.last_index,
+            self.is_leader,
+            self.is_sound,
+            self.configuration_index,
+            len(self.voters),
+        )
+        names = [name.encode() for name in self.voters]
+        return head + b"".join(bytes((len(name),)) + name for name in names)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Standing:
+        if len(data) < _STANDING.size:
+            raise WireError(f"a standing has at least {_STANDING.size} bytes, not {len(data)}")
+        group, life, term, last, leads, sound, index, count = _STANDING.unpack_from(data)
+        if leads > 1 or sound > 1:
+            raise WireError("a flag is 0 or 1")
+        at, voters = _STANDING.size, []
+        for _ in range(count):
+            if at >= len(data) or at + 1 + data[at] > len(data):
+                raise WireError("a standing is cut off")
+            end = at + 1 + data[at]
+            try:
+                voters.append(str(data[at + 1 : end], "utf-8"))
+            except UnicodeDecodeError as error:
+                raise WireError(f"no name of a voter: {error}") from error
+            at = end
+        if at != len(data):
+            raise WireError(f"{len(data) - at} bytes behind a standing")
+        return cls(group, life, term, last, bool(leads), bool(sound), index, tuple(voters))
+
+
+class Quarantine:
+    """Where one replica is on that way."""
+
+    def __init__(self, me: str, life: int, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self.life = life
+        self._me = me
+        self._answers: dict[str, Standing] = {}
+        self.floor: int | None = None
+        """The term below which nothing is heard; None while others have not answered."""
+        self.target: tuple[int, str, int] | None = None
+        """(term, leader, index): what has to be here"""
+
+    @property
+    def is_deaf(self) -> bool:
+        return self.is_on and self.floor is None
+
+    def take(self, peer: str, standing: Standing) -> bool:
+        """Take an answer; True if the floor is known by it."""
+        if not self.is_on or standing.life != self.life or not standing.is_sound:
+            return False
+        is_news = False
+        if self.floor is None:
+            self._answers[peer] = standing
+            if self._answers.keys() >= self._wanted():
+                self.floor = max(each.term for each in self._answers.values())
+                is_news = True
+        counts = self.floor is not None and standing.is_leader and standing.term >= self.floor
+        if counts and (self.target is None or self.target[0] < standing.term):
+            self.target = standing.term, peer, standing.last_index
+        return is_news
+
+    def _wanted(self) -> set[str]:
+        """All other voters, as the newest configuration among the answers has them. Between two configurations in force
+        at a time any majorities have somebody in common, so who answers knows the newest."""
+        newest = max(self._answers.values(), key=lambda each: each.configuration_index)
+        return set(newest.voters) - {self._me}
+
+    def leader_to_record(self, term: int, matched: int) -> str | None:
+        """The leader whose log is here as far as it has to be, if it is. matched: up to where the entries here, on
+        disk, are the ones of this term's leader."""
+        if not self.is_on or self.target is None:
+            return None
+        target_term, leader, index = self.target
+        return leader if term == target_term and matched >= index else None

@@ -1,0 +1,72 @@
+"""The blocking facade's loop: outcomes reach who waits, and nothing is left behind when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from quorum.client.errors import ClosedError
+from quorum.sync import _Loop
+
+
+async def _future() -> asyncio.Future[int]:
+    return asyncio.get_running_loop().create_future()
+
+
+async def _fail(future: asyncio.Future[int]) -> None:
+    future.set_exception(ClosedError("the client has been closed"))
+
+
+def test_a_followed_future_gives_its_result() -> None:
+    loop = _Loop()
+
+    async def done() -> asyncio.Future[int]:
+        future = await _future()
+        future.set_result(7)
+        return future
+
+    assert loop.follow(loop.run(done())).result() == 7
+    loop.stop()
+
+
+def test_a_failure_that_nobody_waited_for_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    loop = _Loop()
+    future = loop.run(_future())
+    followed = loop.follow(future)
+    loop.run(_fail(future))
+    loop.stop()
+    assert isinstance(followed.exception(), ClosedError)
+    del future, followed
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_cancelled_follower_leaves_the_future_alone() -> None:
+    loop = _Loop()
+    future = loop.run(_future())
+    assert loop.follow(future).cancel()
+    loop.run(_fail(future))
+    assert isinstance(future.exception(), ClosedError)
+    loop.stop()
+
+
+def test_what_still_runs_is_ended_with_the_loop() -> None:
+    loop = _Loop()
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("yes")
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(forever())
+        await asyncio.sleep(0)
+        return task
+
+    loop.run(begin())
+    loop.stop()
+    assert ended == ["yes"]

@@ -1,0 +1,56 @@
+"""Which entries a snapshot refers to (fifo/references.py), against what a walk over the machine says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fifo import bits
+from fifo.commands import Purge, Settle
+from fifo.references import references
+from support.fifo_world import World
+
+
+def walked(world: World) -> list[int]:
+    found = set()
+    for machine in world.machine.queues.values():
+        for number in machine.blocks.numbers():
+            block = machine.blocks.get(number)
+            runs = block.runs
+            for slot in bits.members(block.ready | block.held):
+                place = max(at for at, first in enumerate(runs.firsts) if first <= slot)
+                found.add(runs.indexes[place])
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_references_are_the_entries_of_all_messages_that_are_ready_or_held(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World()
+    world.queue(1, filter_enabled=True)
+    world.queue(2)
+    producer, consumer = world.session(1), world.session(2)
+    attach, _ = world.attach(consumer, "c", 10_000)
+    for _ in range(60):
+        world.publish(producer, chance.choice((1, 1, 7, 300)), queue=chance.choice((1, 2)))
+        if chance.random() < 0.6:
+            tag = chance.randrange(1, 2_000)
+            world.do(consumer, Settle(1, "c", attach, ((tag, tag + chance.randrange(200)),)))
+    found = references(world.machine.snapshot())
+    assert found.tolist() == walked(world)
+    assert len(found) > 10
+    world.do(producer, Purge(2))
+    assert len(references(world.machine.snapshot())) < len(found)
+    assert references(world.machine.snapshot()).tolist() == walked(world)
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    world = World()
+    world.queue(1)
+    world.publish(world.session(1), 3)
+    data = world.machine.snapshot()
+    for broken in (b"", b"QFIFX" + data[5:], data + b"\0", data[:-1], data[: len(data) // 2]):
+        with pytest.raises(ValueError, match="snapshot"):
+            references(broken)
+    assert references(data).tolist() == [world.entries[-1][0].index]

@@ -1,0 +1,105 @@
+"""Garbage collection as a member drives it (quorum/node/collecting.py): planned, run beside it, adopted."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from quorum.log import LogFull
+from quorum.node.collecting import PLAN_MS, RETRY_MS, Background, Collecting, Inline, Threaded
+
+
+class Collection:
+    def __init__(self, error: Exception | None = None, gate: threading.Event | None = None) -> None:
+        self.error = error
+        self.gate = gate
+        self.is_run = False
+
+    def run(self) -> None:
+        if self.gate is not None:
+            assert self.gate.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.is_run = True
+
+
+class Log:
+    def __init__(self, *waiting: Collection) -> None:
+        self.waiting = list(waiting)
+        self.adopted: list[Collection] = []
+        self.full = False
+
+    def plan_collection(self) -> Collection | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def adopt(self, collection: Collection) -> bool:
+        assert collection.is_run
+        if self.full:
+            raise LogFull("no room for the manifest")
+        self.adopted.append(collection)
+        return True
+
+
+@pytest.mark.parametrize("background", [Inline(), Threaded()], ids=["inline", "threaded"])
+def test_collections_are_run_and_adopted_one_after_the_other(background: Background) -> None:
+    one, other = Collection(), Collection()
+    log = Log(one, other)
+    collecting = Collecting(log, background)
+    for _ in range(10_000_000):  # steps, not time: a thread may take a while
+        collecting.turn(0)
+        if len(log.adopted) == 2:
+            break
+    assert log.adopted == [one, other]
+    collecting.turn(0)
+    log.waiting.append(Collection())
+    collecting.turn(PLAN_MS - 1)
+    assert log.waiting, "an idle log is not asked with every turn"
+    collecting.turn(PLAN_MS)
+    assert not log.waiting
+
+
+def test_what_is_not_yet_copied_is_not_adopted() -> None:
+    gate = threading.Event()
+    log = Log(Collection(gate=gate))
+    background = Threaded()
+    collecting = Collecting(log, background)
+    for now_ms in range(0, 5_000, 100):
+        collecting.turn(now_ms)
+    assert not log.adopted
+    gate.set()
+    assert background._thread is not None
+    background._thread.join()
+    collecting.turn(5_000)
+    assert len(log.adopted) == 1
+
+
+@pytest.mark.parametrize("background", [Inline(), Threaded()], ids=["inline", "threaded"])
+def test_a_full_disk_is_tried_again_later_and_a_defect_is_raised(background: Background) -> None:
+    log = Log(Collection(LogFull("no room")), Collection(ValueError("a defect")))
+    collecting = Collecting(log, background)
+
+    def turns(now_ms: int) -> None:
+        collecting.turn(now_ms)
+        if isinstance(background, Threaded):
+            assert background._thread is not None
+            background._thread.join()
+        collecting.turn(now_ms)
+
+    turns(0)
+    collecting.turn(RETRY_MS - 1)
+    assert len(log.waiting) == 1
+    with pytest.raises(ValueError, match="a defect"):
+        turns(RETRY_MS)
+
+
+def test_a_manifest_without_room_lets_the_collection_go() -> None:
+    log = Log(Collection(), Collection())
+    log.full = True
+    collecting = Collecting(log, Inline())
+    collecting.turn(0)
+    collecting.turn(0)
+    log.full = False
+    collecting.turn(RETRY_MS)
+    collecting.turn(RETRY_MS)
+    assert len(log.adopted) == collecting.adopted == 1

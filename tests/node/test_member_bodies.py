@@ -1,0 +1,581 @@
+"""Members that lack bodies (quorum/node/bodies.py, arrivals.py, healing.py): after a snapshot, after damage."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import AttachedReply, Ok
+from fifo.references import references
+from quorum.log import EntryMissing, LogDamaged
+from quorum.node import bodies
+from quorum.node import events as ev
+from quorum.node.member import Frame
+from quorum.replication.group import GroupConfig
+from quorum_selectors import canonical, columns, jms
+from support.cluster import Cluster, Session, batch
+
+FAR = GroupConfig(keep_entries=5)
+"""A member that misses more than a few entries is sent a snapshot."""
+
+
+def far_cluster(**config: Any) -> Cluster:
+    """Snapshots after each 10 kB, and hardly any entries kept behind them."""
+    made = Cluster(raft=FAR, snapshot_bytes=10_000, **config)
+    made.ready()
+    return made
+
+
+def publish(session: Session, group: int, queue: int, numbers: range, size: int = 400) -> list[bytes]:
+    """One message a batch and entry, with its number as field n."""
+    made = [b"%d " % number + b"x" * size for number in numbers]
+    for number, body in zip(numbers, made, strict=True):
+        first = session.next_sequence
+        session.next_sequence += 1
+        fields = columns.encode([{"application-properties.n": number}])
+        command = c.Enqueue(queue, first, 1, 1, len(body), columns=fields)
+        session.send(group, command, (first, first), batch([body]))
+        session.cluster.run(5)
+    session.cluster.until(
+        lambda: len(session.confirmed()) == session.next_sequence - 1, f"{len(numbers)} confirms"
+    )
+    return made
+
+
+def consume(cluster: Cluster, name: str, group: int, queue: int, selector: str = "") -> Session:
+    session = Session(cluster, name)
+    encoded = canonical.encode(jms.parse(selector)) if selector else b""
+    reply = session.call(group, c.Attach(queue, "c", encoded, 10_000))
+    assert isinstance(reply, AttachedReply), reply
+    return session
+
+
+def alike(cluster: Cluster, group: int) -> None:
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+
+
+def has_all(cluster: Cluster, name: str, group: int) -> bool:
+    """Whether every body that the member's state refers to can be read there."""
+    for index in references(cluster.members[name].replicas[group].machine.snapshot()):
+        cluster.logs[name].read(group, index)
+    return True
+
+
+def count_fetched(cluster: Cluster, name: str) -> int:
+    return cluster.members[name].fetcher.fetched
+
+
+# ---- snapshots
+
+
+@pytest.mark.parametrize("away", ["never there", "far behind"])
+def test_a_member_that_is_sent_a_snapshot_has_the_bodies_too(away: str) -> None:
+    cluster = far_cluster()
+    if away == "never there":
+        cluster.crash("n3")
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    producer = Session(cluster, "n1")
+    sent = publish(producer, group, queue, range(40))
+    if away == "far behind":
+        cluster.crash("n3")
+    sent += publish(producer, group, queue, range(40, 160))
+    cluster.start("n3")
+    cluster.ready()
+    alike(cluster, group)
+    assert count_fetched(cluster, "n3") >= 80
+    assert cluster.logs["n3"].journal(group).first_index > 100
+    assert has_all(cluster, "n3", group)
+    for name in ("n1", "n2"):
+        cluster.crash(name)  # the bodies are n3's own now
+        cluster.start(name)
+    cluster.ready()
+    consumer = consume(cluster, "n3", group, queue, "n >= 10 AND n < 150")
+    cluster.until(lambda: len(consumer.received(group)) == 140, "all that match")
+    assert consumer.received(group) == sent[10:150]
+    alike(cluster, group)
+
+
+def test_only_bodies_of_messages_that_are_still_there_are_fetched() -> None:
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    cluster.crash("n3")
+    producer = Session(cluster, "n1")
+    publish(producer, group, queue, range(200))
+    taker = Session(cluster, "n2")
+    attach = taker.call(group, c.Attach(queue, "c", b"", 150))
+    assert isinstance(attach, AttachedReply)
+    cluster.until(lambda: len(taker.received(group)) == 150, "most")
+    assert taker.call(group, c.Settle(queue, "c", attach.attach, ((1, 150),))) == Ok(150)
+    publish(producer, group, queue, range(200, 260))
+    cluster.start("n3")
+    cluster.ready()
+    alike(cluster, group)
+    assert 50 <= count_fetched(cluster, "n3") <= 110
+    assert has_all(cluster, "n3", group)
+
+
+class Cut:
+    """A cluster whose third member is in the middle of a transfer: the state is there, some of the bodies."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **config: Any) -> None:
+        monkeypatch.setattr(bodies, "QUESTION_ENTRIES", 8)
+        monkeypatch.setattr(bodies, "SERVE_ENTRIES", 4)
+        self.cluster = cluster = far_cluster(**config)
+        self.group, self.queue = cluster.declare("orders", filter_enabled=True)
+        cluster.crash("n3")
+        self.producer = Session(cluster, "n1")
+        self.sent = publish(self.producer, self.group, self.queue, range(160))
+        cluster.start("n3")
+        cluster.until(lambda: count_fetched(cluster, "n3") >= 40, "some bodies", 20_000)
+        assert cluster.members["n3"].arrivals.missing(self.group) > 20
+        self.copies = count_fetched(cluster, "n3")
+
+    def finish(self) -> None:
+        self.cluster.ready()
+        alike(self.cluster, self.group)
+        assert has_all(self.cluster, "n3", self.group)
+        consumer = consume(self.cluster, "n3", self.group, self.queue, "n >= 0")
+        self.cluster.until(lambda: len(consumer.received(self.group)) == len(self.sent), "all")
+        assert consumer.received(self.group) == self.sent
+
+
+def test_a_transfer_goes_on_after_the_receiver_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Cut(monkeypatch)
+    cut.cluster.crash("n3")
+    cut.cluster.start("n3")
+    cut.finish()
+    assert count_fetched(cut.cluster, "n3") <= 160 - cut.copies + 10
+
+
+def test_a_transfer_goes_on_after_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Cut(monkeypatch)
+    cut.cluster.isolate("n3")
+    cut.cluster.run(5_000)
+    cut.sent += publish(cut.producer, cut.group, cut.queue, range(160, 220))
+    cut.cluster.heal()
+    cut.finish()
+    assert count_fetched(cut.cluster, "n3") <= 230
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_transfer_goes_on_when_who_serves_it_dies(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    cut = Cut(monkeypatch)
+    leader = cut.cluster.leader(cut.group)
+    gone = leader if who == "leader" else next(n for n in ("n1", "n2") if n != leader)
+    cut.cluster.crash(gone)
+    cut.cluster.run(1_000)
+    cut.cluster.start(gone)
+    cut.finish()
+    assert count_fetched(cut.cluster, "n3") <= 170
+
+
+def test_a_member_in_the_middle_of_a_transfer_acknowledges_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = Cut(monkeypatch)
+    cluster, group = cut.cluster, cut.group
+    leader = cluster.leader(group)
+    other = next(name for name in ("n1", "n2") if name != leader)
+    cluster.crash(other)
+    session = Session(cluster, leader)
+    session.publish(group, cut.queue, b"alone")
+    before = cluster.members[leader].replicas[group].raft.commit_index
+    cluster.cut("n3", other)
+    while cluster.members["n3"].arrivals.missing(group):
+        assert cluster.members[leader].replicas[group].raft.commit_index == before
+        cluster.run(5)
+    cluster.start(other)
+    cluster.heal()
+    cut.finish()  # its selector knows nothing of the message without fields
+
+
+def test_the_leader_serves_while_a_transfer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Cut(monkeypatch)
+    worst = 0
+    for number in range(160, 200):
+        begun = cut.cluster.now_ms
+        cut.sent += publish(cut.producer, cut.group, cut.queue, range(number, number + 1))
+        worst = max(worst, cut.cluster.now_ms - begun)
+    assert worst <= 40
+    cut.finish()
+
+
+def test_a_damaged_newest_snapshot_at_the_leader_is_replaced_and_the_transfer_works() -> None:
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders")
+    cluster.crash("n3")
+    producer = Session(cluster, "n1")
+    sent = publish(producer, group, queue, range(100))
+    for name in ("n1", "n2"):
+        disk = cluster.disks[name]
+        for path in [p for p in disk.names if p.name.startswith(f"group-{group:08x}")]:
+            disk.flip(path, 8 * 70)  # in the first chunk
+    cluster.start("n3")
+    cluster.ready()
+    alike(cluster, group)
+    consumer = consume(cluster, "n3", group, queue)
+    cluster.until(lambda: len(consumer.received(group)) == 100, "all")
+    assert consumer.received(group) == sent
+
+
+# ---- damage
+
+
+def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
+    """Turns one bit of the body over, wherever the log has it."""
+    log = cluster.logs[name]
+    assert log._opened is not None
+    found, segment = log._opened.store.look_up(group, index)
+    assert found is not None
+    assert segment is not None
+    log._opened.store.let_go(segment)
+    offset = found.place & 0xFFFFFFFF
+    cluster.disks[name].flip(segment.path, 8 * (offset + 56 + found.length // 2))
+    with pytest.raises(LogDamaged):
+        log.read(group, index)
+
+
+def damaged_cluster() -> tuple[Cluster, int, int, list[bytes]]:
+    cluster = Cluster(log={"recent_bytes": 0}, snapshot_bytes=20_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    sent = publish(Session(cluster, "n1"), group, queue, range(100))
+    cluster.settle()
+    return cluster, group, queue, sent
+
+
+def live(cluster: Cluster, group: int) -> list[int]:
+    return references(cluster.members["n1"].replicas[group].machine.snapshot()).tolist()
+
+
+def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
+    token = object()
+    told: list[object] = []
+    hear = cluster._hear
+
+    def listen(at: str, output: ev.Output) -> None:
+        if isinstance(output, ev.Told) and output.token is token:
+            told.append(at)
+        hear(at, output)
+
+    cluster._hear = listen  # type: ignore[method-assign]
+    cluster.submit(name, ev.MendBody(group, index, token))
+    cluster.until(lambda: told == [name], "the body is mended")
+
+
+def test_a_delivery_that_meets_a_damaged_body_waits_until_it_is_healed() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    index = live(cluster, group)[50]
+    damage(cluster, "n2", group, index)
+    mended(cluster, "n2", group, index)
+    assert cluster.members["n2"].healer.healed == {group: 1}
+    consumer = consume(cluster, "n2", group, queue)
+    cluster.until(lambda: len(consumer.received(group)) == 100, "all")
+    assert consumer.received(group) == sent
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_replica_that_needs_a_damaged_body_waits_for_it_and_goes_on_as_the_others(who: str) -> None:
+    """A selector is evaluated over a block whose columns have to be read again, and one body in it is damaged."""
+    cluster, group, queue, sent = damaged_cluster()
+    leader = cluster.leader(group)
+    name = leader if who == "leader" else next(n for n in cluster.names if n != leader)
+    assert name is not None
+    for index in live(cluster, group)[20:23]:
+        damage(cluster, name, group, index)
+    machine = cluster.members[name].queue_machine(group)
+    for number in machine.queues[queue].blocks.numbers():
+        machine.queues[queue].blocks.get(number).columns = None
+    other = next(n for n in cluster.names if n != name)
+    consumer = consume(cluster, other, group, queue, "n >= 0")
+    cluster.until(lambda: len(consumer.received(group)) == 100, "all")
+    assert consumer.received(group) == sent
+    alike(cluster, group)
+    assert cluster.members[name].healer.healed == {group: 3}
+    assert cluster.members[name].healer.lost(group) == 0
+    assert has_all(cluster, name, group)
+
+
+def test_disjoint_damage_on_all_members_is_healed_from_each_other() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    indexes = live(cluster, group)
+    for place, index in enumerate(indexes):
+        damage(cluster, cluster.names[place % 3], group, index)
+        if place % 2:
+            damage(cluster, cluster.names[(place + 1) % 3], group, index)
+    for name in cluster.names:
+        for index in indexes:
+            cluster.submit(name, ev.MendBody(group, index, object()))
+    cluster.until(
+        lambda: (
+            all(sum(m.healer.healed.values()) for m in cluster.members.values())
+            and not any(m.healer.lost(group) for m in cluster.members.values())
+        ),
+        "everything is healed",
+    )
+    for name in cluster.names:
+        assert has_all(cluster, name, group)
+    consumer = consume(cluster, "n1", group, queue)
+    cluster.until(lambda: len(consumer.received(group)) == 100, "all")
+    assert consumer.received(group) == sent
+
+
+def test_what_nobody_has_is_said_and_never_answered_with_wrong_bytes() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    index = live(cluster, group)[50]
+    for name in cluster.names:
+        damage(cluster, name, group, index)
+    for name in cluster.names:
+        cluster.submit(name, ev.MendBody(group, index, object()))
+    cluster.run(5_000)
+    for name in cluster.names:
+        assert cluster.members[name].healer.lost(group) == 1
+        with pytest.raises((LogDamaged, EntryMissing)):
+            cluster.logs[name].read(group, index)
+    assert len(sent) == 100 and queue
+
+
+def test_a_leader_that_cannot_read_what_a_follower_lacks_is_mended_by_the_other_one() -> None:
+    cluster, group, queue, _ = damaged_cluster()
+    leader = cluster.leader(group)
+    behind, other = [name for name in cluster.names if name != leader]
+    assert leader is not None
+    cluster.isolate(behind)
+    producer = Session(cluster, other)
+    publish(producer, group, queue, range(20))
+    damage(cluster, leader, group, cluster.logs[leader].journal(group).last_index - 5)
+    cluster.heal()
+    alike(cluster, group)
+    assert cluster.members[leader].healer.healed == {group: 1}
+
+
+def test_a_leader_that_cannot_read_what_only_it_has_leaves_office_to_others() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    leader = cluster.leader(group)
+    assert leader is not None
+    cluster.isolate(leader)
+    producer = Session(cluster, leader)
+    producer.publish(group, queue, b"of the old leader")
+    cluster.run(50)
+    last = cluster.logs[leader].journal(group).last_index
+    assert last > cluster.members[leader].replicas[group].raft.commit_index
+    damage(cluster, leader, group, last)
+    cluster.heal()
+    confirmed = Session(cluster, next(name for name in cluster.names if name != leader))
+    more = publish(confirmed, group, queue, range(100, 110))
+    assert cluster.leader(group) != leader
+    cluster.until(lambda: cluster.members[leader].healer.lost(group) == 0, "nothing is lost any more")
+    alike(cluster, group)
+    consumer = consume(cluster, leader, group, queue, "n >= 0")
+    cluster.until(lambda: len(consumer.received(group)) == 110, "all that was confirmed")
+    assert consumer.received(group) == sent + more
+
+
+def test_a_damaged_member_stands_for_office_last() -> None:
+    for seed in range(4):
+        cluster = Cluster(seed=seed, log={"recent_bytes": 0}, raft=GroupConfig(election_max_s=0.6))
+        cluster.ready()
+        group, queue = cluster.declare("orders")
+        publish(Session(cluster, "n1"), group, queue, range(10))
+        leader = cluster.leader(group)
+        assert leader is not None
+        damaged = next(name for name in cluster.names if name != leader)
+        index = live(cluster, group)[5]
+        damage(cluster, damaged, group, index)
+        for member in cluster.members.values():
+            member.librarian.ask = lambda peer, question: None  # type: ignore[method-assign]
+        cluster.submit(damaged, ev.MendBody(group, index, object()))
+        cluster.run(200)
+        cluster.crash(leader)
+        cluster.ready()
+        assert cluster.leader(group) not in (leader, damaged)
+
+
+# ---- the protocol
+
+
+class OneLog:
+    """Bodies of one group, and copies that come."""
+
+    def __init__(self, *terms: tuple[int, int, bytes]) -> None:
+        self.entries = {index: (term, body) for index, term, body in terms}
+        self.synced_lsn = 0
+        self.lsn = 0
+
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        if index not in self.entries:
+            raise EntryMissing(str(index))
+        return self.entries[index]
+
+    def put_copy(self, group: int, index: int, term: int, parts: Any) -> int:
+        self.entries[index] = (term, b"".join(bytes(part) for part in parts))
+        self.lsn += 1
+        return self.lsn
+
+
+class Talk:
+    """A member that asks and others that answer, frame by frame."""
+
+    def __init__(self, here: OneLog, **there: tuple[OneLog, int]) -> None:
+        self.now = 0
+        self.here = here
+        self.up = list(there)
+        self.lost: list[tuple[str, int]] = []
+        self.frames: list[tuple[str, str, int, bytes]] = []
+        self.fetcher = bodies.Fetcher(here, self.sender("me"), lambda _: self.up)
+        self.librarians = {
+            name: bodies.Librarian(
+                log, lambda _, c=commit: c, self.sender(name), lambda g, i, n=name: self.lost.append((n, i))
+            )
+            for name, (log, commit) in there.items()
+        }
+        self.change: Callable[[bytes], bytes] = lambda data: data
+
+    def sender(self, sender: str) -> bodies.Send:
+        def send(peer: str, kind: int, parts: list[bytes | memoryview]) -> None:
+            self.frames.append((sender, peer, kind, b"".join(parts)))
+
+        return send
+
+    def turn(self, ms: int = 5) -> None:
+        self.now += ms
+        self.fetcher.tick(self.now)
+        for librarian in self.librarians.values():
+            librarian.serve()
+        frames, self.frames = self.frames, []
+        for sender, peer, kind, data in frames:
+            if kind == bodies.KIND_FETCH:
+                if peer in self.up:
+                    self.librarians[peer].ask("me", bodies.Question.decode(data))
+            else:
+                self.fetcher.take(sender, bodies.Answer.decode(self.change(data)), self.now)
+        self.here.synced_lsn = self.here.lsn
+        self.fetcher.settle()
+
+    def run(self, job: bodies.Job, turns: int = 50) -> None:
+        for _ in range(turns):
+            if job.is_complete:
+                return
+            self.turn()
+
+
+def many(count: int, size: int = 100, term: int = 3) -> OneLog:
+    return OneLog(*((index, term, b"%d" % index * size) for index in range(1, count + 1)))
+
+
+def wish(*indexes: int) -> Any:
+    return array("Q", indexes)
+
+
+def test_bodies_come_from_whoever_has_them_in_slices() -> None:
+    here = OneLog()
+    first, second = many(3_000), many(3_000)
+    for index in range(1, 3_000, 2):
+        del first.entries[index]
+    talk = Talk(here, one=(first, 3_000), two=(second, 3_000))
+    done: list[int] = []
+    job = talk.fetcher.fetch(1, wish(*range(1, 3_001)), lambda: done.append(1))
+    talk.run(job)
+    assert done == [1]
+    assert here.entries == second.entries
+    assert talk.librarians["two"].served_bytes < sum(len(body) for _, body in second.entries.values())
+
+
+def test_large_bodies_travel_within_the_window() -> None:
+    here, there = OneLog(), many(40, size=1 << 19)
+    talk = Talk(here, one=(there, 40))
+    job = talk.fetcher.fetch(1, wish(*range(1, 41)), lambda: None)
+    while not job.is_complete:
+        before = job.fetched_bytes
+        talk.turn()
+        assert job.fetched_bytes - before <= bodies.WINDOW_BYTES
+    assert here.entries == there.entries
+
+
+def test_nothing_above_the_answerers_commit_index_is_given() -> None:
+    here, there = OneLog(), many(10)
+    talk = Talk(here, one=(there, 4))
+    job = talk.fetcher.fetch(1, wish(*range(1, 11)), lambda: None)
+    talk.run(job, 400)
+    assert sorted(here.entries) == [1, 2, 3, 4]
+    assert job.missing == 6
+    talk.librarians["one"]._commit_index = lambda _: 10
+    talk.run(job, 400)
+    assert here.entries == there.entries
+
+
+def test_a_body_of_another_term_than_the_known_one_is_not_taken() -> None:
+    here = OneLog()
+    talk = Talk(here, one=(many(3, term=4), 3), two=(many(3, term=3), 3))
+    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None, terms={2: 3})
+    talk.run(job)
+    assert {index: term for index, (term, _) in here.entries.items()} == {1: 4, 2: 3, 3: 4}
+
+
+def test_the_same_entry_is_only_said_to_be_the_same() -> None:
+    here = OneLog()
+    talk = Talk(here, one=(many(5), 5))
+    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None, term_here=lambda index: 3 if index < 3 else 2)
+    talk.run(job)
+    assert sorted(here.entries) == [3]
+    assert job.proven == 2
+
+
+def test_who_is_silent_is_not_waited_for() -> None:
+    here, there = OneLog(), many(5)
+    talk = Talk(here, one=(many(5), 5), two=(there, 5))
+    talk.librarians["one"].ask = lambda peer, question: None  # type: ignore[method-assign]
+    job = talk.fetcher.fetch(1, wish(1, 2), lambda: None)
+    talk.run(job, bodies.SILENCE_MS // 5 - 2)
+    assert not here.entries
+    talk.run(job)
+    assert job.is_complete and sorted(here.entries) == [1, 2]
+    talk.up = ["one", "two"]
+    job = talk.fetcher.fetch(1, wish(3), lambda: None)
+    talk.turn()
+    talk.fetcher.disconnected("one")
+    talk.up = ["two"]
+    talk.run(job, 5)
+    assert job.is_complete
+
+
+def test_a_body_that_changed_on_the_way_is_asked_of_the_next() -> None:
+    here = OneLog()
+    talk = Talk(here, one=(many(3), 3), two=(many(3), 3))
+    changed = []
+
+    def change(data: bytes) -> bytes:
+        if changed:
+            return data
+        changed.append(data)
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    talk.change = change
+    job = talk.fetcher.fetch(1, wish(1, 2, 3), lambda: None)
+    talk.run(job)
+    assert changed and here.entries == many(3).entries
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 23,
+        bodies.Answer(1, 1, True, []).encode()[0] + b"x",
+        bodies.Answer(1, 1, True, [bodies.Found(1, 1, bodies.State.ABSENT, 0, b"xx")]).encode()[0] + b"xx",
+        bodies.Answer(1, 1, True, [bodies.Found(1, 1, bodies.State.HERE, 0, b"xx")]).encode()[0] + b"x",
+        bodies.Question(1, 1, 1, []).encode()[0],
+        bodies.Question(1, 1, 1, [(1, 1)]).encode()[0],
+    ],
+)
+def test_rubbish_is_counted_and_ignored(data: bytes) -> None:
+    cluster = Cluster()
+    member = cluster.members["n1"]
+    frames = [Frame("n2", bodies.KIND_FETCH, data), Frame("n2", bodies.KIND_BODIES, data)]
+    member.step(cluster.clock_ms("n1"), frames, [])
+    assert member.malformed_frames >= 1

@@ -1,0 +1,155 @@
+"""Checkpoints and paging in members: what is in memory changes, what is answered does not."""
+
+from __future__ import annotations
+
+from fifo import checkpoint
+from fifo import commands as c
+from fifo.blocks import BLOCK_SIZE
+from fifo.effects import AttachedReply, Ok
+from fifo.group import GroupMachine
+from fifo.storage import Storage
+from quorum.node.checkpoints import ExportedSnapshot
+from quorum.node.replica import TIME_BYTES
+from quorum.replication.membership import unwrap_state
+from support.cluster import Cluster, Session
+
+
+def publish(cluster: Cluster, session: Session, group: int, queue: int, count: int, batches: int) -> None:
+    for _ in range(batches):
+        session.publish(group, queue, *[b"x" * 20] * count)
+        cluster.run(5)
+    cluster.until(lambda: len(session.confirmed()) >= count * batches, "confirms")
+
+
+def storages(cluster: Cluster, group: int, queue: int) -> list[Storage]:
+    found = [member.storage(group, queue) for member in cluster.members.values()]
+    return [storage for storage in found if storage is not None]
+
+
+def total(storage: Storage) -> int:
+    return storage.alpha + storage.beta + storage.gamma + storage.delta
+
+
+def drained(cluster: Cluster, session: Session, group: int, queue: int, count: int) -> list[bytes]:
+    """Takes and settles everything."""
+    reply = session.call(group, c.Attach(queue, "c", b"", 50_000))
+    assert isinstance(reply, AttachedReply)
+    cluster.until(lambda: len(session.received(group)) >= count, f"{count} messages")
+    assert session.call(group, c.Settle(queue, "c", reply.attach, ((1, count),))) == Ok(count)
+    return session.received(group)
+
+
+def test_messages_go_through_all_four_states() -> None:
+    """alpha: just published. beta: their bodies have left the memory. gamma: their block was written, too. delta: it
+    has left the memory. Then they are consumed as if nothing had been."""
+    cluster = Cluster(log={"recent_bytes": 64 << 10}, queue_memory_bytes=1 << 30)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    producer = Session(cluster, "n1")
+    publish(cluster, producer, group, queue, 100, 1)
+    assert all((each.alpha, total(each)) == (100, 100) for each in storages(cluster, group, queue))
+    publish(cluster, Session(cluster, "n2"), group, queue, 5_000, 4)
+    cluster.run(300)
+    for each in storages(cluster, group, queue):  # one block has filled, and was written while there was time
+        assert total(each) == 20_100
+        assert each.gamma == BLOCK_SIZE - 1  # sequences begin at 1
+        assert each.alpha + each.beta == 20_100 - (BLOCK_SIZE - 1)
+        assert each.beta > 0
+    for member in cluster.members.values():
+        member.pager.target_bytes = 1
+    cluster.run(2_000)
+    for each in storages(cluster, group, queue):
+        assert each.delta > 10_000
+        assert each.cold_blocks == 1
+    received = drained(cluster, Session(cluster, "n3"), group, queue, 20_100)
+    assert len(received) == 20_100
+    cluster.settle()
+    assert all(total(each) == 0 for each in storages(cluster, group, queue))
+
+
+def test_a_lazy_queue_that_nobody_reads_keeps_only_what_is_being_filled() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    lazy = cluster.declare("lazy", queue_mode="lazy")
+    plain = cluster.declare("plain")
+    for at, (group, queue) in (("n1", lazy), ("n2", plain)):
+        publish(cluster, Session(cluster, at), group, queue, 8_000, 7)
+    cluster.run(1_000)
+    for each in storages(cluster, *lazy):
+        assert (each.cold_blocks, each.warm_blocks) == (3, 1)
+    assert all(each.cold_blocks == 0 for each in storages(cluster, *plain))
+
+
+def test_a_restarted_member_has_all_blocks_cold_and_serves_the_same() -> None:
+    cluster = Cluster(snapshot_bytes=100_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    publish(cluster, Session(cluster, "n1"), group, queue, 5_000, 8)
+    cluster.settle()
+    for power in (True, False):
+        cluster.crash("n2", power)
+        cluster.start("n2")
+        storage = cluster.members["n2"].storage(group, queue)
+        assert storage is not None
+        assert (storage.warm_blocks, storage.delta) == (0, total(storage))
+        assert total(storage) >= 20_000
+        cluster.ready()
+        cluster.settle()
+        assert len(cluster.snapshots(group)) == 1
+    for name in cluster.names:
+        cluster.crash(name)
+    for name in cluster.names:
+        cluster.start(name)
+    cluster.ready()
+    assert len(drained(cluster, Session(cluster, "n3"), group, queue, 40_000)) == 40_000
+
+
+def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
+    """Its pages mean nothing to others; a checkpoint never travels."""
+    cluster = Cluster(snapshot_bytes=20_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    behind = next(name for name in cluster.names if name != leader)
+    cluster.crash(behind)
+    publish(cluster, Session(cluster, leader), group, queue, 5_000, 4)
+    cluster.settle()
+    replica = cluster.members[leader].replicas[group]
+    state = replica.checkpoints.newest()
+    assert isinstance(state, ExportedSnapshot)
+    whole = b"".join(state.read(at, 777) for at in range(0, state.size, 777))
+    assert len(whole) == state.size
+    sent = unwrap_state(whole)[1][TIME_BYTES:]
+    assert not checkpoint.is_checkpoint(sent)
+    restored = GroupMachine.restore(sent, replica.field_source)
+    assert restored.snapshot() == sent
+    cluster.start(behind)
+    cluster.ready()
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    assert len(drained(cluster, Session(cluster, behind), group, queue, 20_000)) == 20_000
+
+
+def test_two_snapshots_are_told_to_the_log_and_after_a_restart_again() -> None:
+    cluster = Cluster(size=1, snapshot_bytes=20_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    publish(cluster, Session(cluster, "n1"), group, queue, 1_000, 10)
+    kept = cluster.members["n1"].replicas[group].checkpoints.kept
+    assert len(kept) == 2
+    cluster.crash("n1")
+    cluster.start("n1")
+    assert cluster.members["n1"].replicas[group].checkpoints.kept == kept
+
+
+def test_what_was_changed_is_checkpointed_when_its_time_has_come() -> None:
+    cluster = Cluster(size=1, snapshot_ms=5_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    cluster.run(6_000)
+    before = cluster.members["n1"].replicas[group].checkpoints.kept
+    cluster.run(20_000)
+    assert cluster.members["n1"].replicas[group].checkpoints.kept == before  # nothing has happened
+    publish(cluster, Session(cluster, "n1"), group, queue, 10, 1)
+    cluster.run(6_000)
+    assert cluster.members["n1"].replicas[group].checkpoints.kept != before

@@ -1,0 +1,372 @@
+"""A member that has lost what it promised (quorum/replication/quarantine.py): it harms nobody, and finds back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fifo import checkpoint
+from fifo import commands as c
+from fifo.effects import AttachedReply
+from quorum.log import Log, LogDamaged
+from quorum.node import events as ev
+from quorum.node.healing import PageUnreadable
+from quorum.node.lost_log import begin_again, open_log, quarantine
+from quorum.replication.errors import WireError
+from quorum.replication.group import GroupConfig
+from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion
+from support.cluster import Cluster, Session
+from support.disk import SimDisk
+
+GROUPS = 4
+
+
+def lose_disk(cluster: Cluster, name: str, *, is_marked: bool = True) -> None:
+    """The member is down, and its log could not be opened: a new one is in its place."""
+    if name in cluster.members:
+        cluster.crash(name)
+    cluster.disks[name] = SimDisk(99)
+    log = Log(Path("/data/log"), cluster.disks[name])
+    log.open()
+    for group in range(GROUPS if is_marked else 0):
+        quarantine(log, group)
+    log.sync()
+    log.close()
+
+
+def is_quarantined(cluster: Cluster, name: str) -> bool:
+    return any(replica.raft.quarantine.is_on for replica in cluster.members[name].replicas.values())
+
+
+def publish(session: Session, group: int, queue: int, numbers: range) -> list[bytes]:
+    sent = []
+    for number in numbers:
+        sent.append(b"%d" % number)
+        session.publish(group, queue, sent[-1])
+        session.cluster.run(5)
+    session.cluster.until(
+        lambda: len(session.confirmed()) == session.next_sequence - 1, f"confirms of {numbers}"
+    )
+    return sent
+
+
+def everything_is_there(cluster: Cluster, group: int, queue: int, sent: list[bytes]) -> None:
+    cluster.ready()
+    cluster.until(
+        lambda: not any(is_quarantined(cluster, name) for name in cluster.names), "nobody is quarantined"
+    )
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    consumer = Session(cluster, "n3")
+    assert isinstance(consumer.call(group, c.Attach(queue, "c", b"", 10_000)), AttachedReply)
+    cluster.until(lambda: len(consumer.received(group)) >= len(sent), "all messages")
+    assert consumer.received(group) == sent
+
+
+@pytest.mark.parametrize("raft", [GroupConfig(), GroupConfig(keep_entries=5)], ids=["entries", "snapshot"])
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_member_that_lost_its_log_finds_back_by_itself(who: str, raft: GroupConfig) -> None:
+    cluster = Cluster(raft=raft, snapshot_bytes=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    lost = leader if who == "leader" else next(name for name in cluster.names if name != leader)
+    assert lost is not None
+    producer = Session(cluster, next(name for name in cluster.names if name != lost))
+    sent = publish(producer, group, queue, range(60))
+    lose_disk(cluster, lost)
+    cluster.start(lost)
+    assert is_quarantined(cluster, lost)
+    sent += publish(producer, group, queue, range(60, 90))
+    everything_is_there(cluster, group, queue, sent)
+    cluster.crash(lost)
+    cluster.start(lost)
+    assert not is_quarantined(cluster, lost)
+
+
+def test_it_does_not_help_to_elect_a_member_without_what_it_once_acknowledged() -> None:
+    for seed in range(2):
+        cluster = Cluster(seed=seed)
+        cluster.ready()
+        group, queue = cluster.declare("orders")
+        leader = cluster.leader(group)
+        assert leader is not None
+        lost, behind = [name for name in cluster.names if name != leader]
+        cluster.isolate(behind)
+        producer = Session(cluster, leader)
+        sent = publish(producer, group, queue, range(20))  # by the leader and the member that will lose them
+        lose_disk(cluster, lost)
+        cluster.crash(leader)
+        cluster.heal()
+        cluster.start(lost)
+        for _ in range(100):
+            cluster.run(50)
+            assert cluster.leader(group) is None
+        assert is_quarantined(cluster, lost)
+        cluster.start(leader)
+        everything_is_there(cluster, group, queue, sent)
+
+
+def test_without_the_mark_confirmed_messages_would_be_lost() -> None:
+    """What the test before this one sees is there to be seen."""
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    lost, behind = [name for name in cluster.names if name != leader]
+    cluster.isolate(behind)
+    publish(Session(cluster, leader), group, queue, range(20))
+    lose_disk(cluster, lost, is_marked=False)
+    cluster.crash(leader)
+    cluster.heal()
+    cluster.start(lost)
+    cluster.until(lambda: cluster.leader(group) == behind, "an election that must not be")
+    assert cluster.logs[behind].journal(group).last_index < 20
+
+
+def test_it_counts_for_nothing_while_another_member_has_not_answered() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    lost, down = [name for name in cluster.names if name != leader]
+    producer = Session(cluster, leader)
+    sent = publish(producer, group, queue, range(5))
+    lose_disk(cluster, lost)
+    cluster.crash(down)
+    cluster.start(lost)
+    producer.publish(group, queue, b"5")
+    cluster.run(5_000)
+    assert len(producer.confirmed()) == 5
+    assert is_quarantined(cluster, lost)
+    assert cluster.members[lost].replicas[group].raft.last_index == 1
+    cluster.crash(lost)
+    cluster.start(lost)
+    cluster.start(down)
+    everything_is_there(cluster, group, queue, [*sent, b"5"])
+
+
+def test_the_mark_survives_a_crash_in_the_middle() -> None:
+    cluster = Cluster(seed=3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sent = publish(Session(cluster, "n1"), group, queue, range(30))
+    lose_disk(cluster, "n3")
+    for wait_ms in (5, 505, 510, 520, 600):
+        cluster.start("n3")
+        cluster.run(wait_ms)
+        still = {number for number, r in cluster.members["n3"].replicas.items() if r.raft.quarantine.is_on}
+        cluster.crash("n3")
+        cluster.start("n3")
+        again = {number for number, r in cluster.members["n3"].replicas.items() if r.raft.quarantine.is_on}
+        assert still <= again
+        cluster.crash("n3")
+    cluster.start("n3")
+    everything_is_there(cluster, group, queue, sent)
+
+
+def test_two_of_three_in_quarantine_stay_there_and_nothing_is_served() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    publish(Session(cluster, "n1"), group, queue, range(5))
+    for name in ("n2", "n3"):
+        lose_disk(cluster, name)
+        cluster.start(name)
+    cluster.run(5_000)
+    assert cluster.leader(group) is None
+    assert is_quarantined(cluster, "n2") and is_quarantined(cluster, "n3")
+
+
+def snapshot_files(cluster: Cluster, name: str, group: int) -> list[Path]:
+    found = [path for path in cluster.disks[name].names if path.name.startswith(f"group-{group:08x}")]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("how_many", [1, 2])
+def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfer(how_many: int) -> None:
+    cluster = Cluster(raft=GroupConfig(keep_entries=5), snapshot_bytes=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    cluster.crash("n3")
+    sent = publish(Session(cluster, "n1"), group, queue, range(60))
+    cluster.start("n3")  # is sent a snapshot: what is before it is not in its log
+    cluster.ready()
+    sent += publish(Session(cluster, "n1"), group, queue, range(60, 120))
+    cluster.settle()
+    cluster.crash("n3")
+    files = snapshot_files(cluster, "n3", group)
+    assert len(files) == 2
+    for path in files[-how_many:]:
+        cluster.disks["n3"].flip(path, 8 * 70)
+    cluster.start("n3")
+    replica = cluster.members["n3"].replicas[group]
+    assert replica.raft.quarantine.is_on == (how_many == 2)
+    everything_is_there(cluster, group, queue, sent)
+    assert len(snapshot_files(cluster, "n3", group)) <= 2
+
+
+def test_a_member_with_a_damaged_page_stops_and_begins_the_group_anew() -> None:
+    cluster = Cluster(log={"recent_bytes": 0}, snapshot_bytes=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sent = publish(Session(cluster, "n1"), group, queue, range(60))
+    cluster.settle()
+    cluster.crash("n3")
+    cluster.start("n3")  # all blocks are cold now
+    log = cluster.logs["n3"]
+    replica = cluster.members["n3"].replicas[group]
+    pages = checkpoint.contents(memoryview(replica.raft.rewind_applied() or b"")[8:])[1]
+    assert pages
+    flipped = []
+    for page in pages:
+        assert log._opened is not None
+        record, segment = log._opened.store.look_up(group, page, is_page=True)
+        assert record is not None
+        assert segment is not None
+        log._opened.store.let_go(segment)
+        offset = record.place & 0xFFFFFFFF
+        flipped.append((segment.path, 8 * (offset + 56 + record.length // 2)))
+        cluster.disks["n3"].flip(*flipped[-1])
+    Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")
+    with pytest.raises(PageUnreadable):
+        cluster.run(10_000)
+    cluster.crash("n3")
+    for place in flipped:  # what matters now is the mark, not what opening finds
+        cluster.disks["n3"].flip(*place)
+    cluster.start("n3")
+    assert {number for number, r in cluster.members["n3"].replicas.items() if r.raft.quarantine.is_on} == {
+        group
+    }
+    cluster.until(lambda: not is_quarantined(cluster, "n3"), "it is well again")
+    for session in list(cluster.sessions.values()):
+        cluster.submit(session.name, ev.EndSession(session.number))
+    cluster.run(200)
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    assert len(sent) == 60
+
+
+# ---- the rule by itself
+
+
+def standing(
+    term: int,
+    leads: bool = False,
+    last: int = 5,
+    sound: bool = True,
+    life: int = 7,
+    configuration: int = 1,
+    voters: tuple[str, ...] = ("a", "b", "me"),
+) -> Standing:
+    return Standing(1, life, term, last, leads, sound, configuration, voters)
+
+
+def test_everybody_else_has_to_answer_and_be_sound() -> None:
+    quarantine = Quarantine("me", 7, is_on=True)
+    assert quarantine.is_deaf
+    quarantine.take("a", standing(9, life=6))
+    quarantine.take("a", standing(4))
+    quarantine.take("b", standing(6, sound=False))
+    assert quarantine.is_deaf
+    assert quarantine.take("b", standing(6))
+    assert not quarantine.is_deaf
+    assert quarantine.floor == 6
+
+
+def test_the_newest_configuration_says_who_has_to_answer() -> None:
+    quarantine = Quarantine("me", 7, is_on=True)
+    quarantine.take("a", standing(4, configuration=9, voters=("a", "c", "me")))
+    quarantine.take("b", standing(5))
+    assert quarantine.is_deaf
+    assert quarantine.take("c", standing(3, configuration=9, voters=("a", "c", "me")))
+    assert quarantine.floor == 5
+
+
+def test_only_a_leader_of_the_highest_term_says_how_much_is_enough() -> None:
+    quarantine = Quarantine("me", 7, is_on=True)
+    quarantine.take("a", standing(4, leads=True, last=10))
+    quarantine.take("b", standing(6))
+    assert quarantine.target is None
+    quarantine.take("a", standing(4, leads=True, last=10))
+    assert quarantine.target is None
+    quarantine.take("b", standing(6, leads=True, last=20))
+    quarantine.take("b", standing(6, leads=True, last=30))
+    assert quarantine.leader_to_record(6, 19) is None
+    assert quarantine.leader_to_record(6, 20) == "b"
+    assert quarantine.leader_to_record(7, 40) is None
+    quarantine.take("a", standing(7, leads=True, last=50))
+    assert quarantine.leader_to_record(7, 50) == "a"
+
+
+def test_standings_travel_whole_or_not_at_all() -> None:
+    made = standing(6, leads=True)
+    assert Standing.decode(made.encode()) == made
+    question = StandingQuestion(3, 9)
+    assert StandingQuestion.decode(question.encode()) == question
+    for data in (b"", made.encode()[:-1], made.encode() + b"\2", made.encode()[:-2] + b"\xff\xff"):
+        with pytest.raises(WireError):
+            Standing.decode(data)
+    with pytest.raises(WireError):
+        StandingQuestion.decode(b"x")
+
+
+# ---- the log's directory
+
+
+def filled(directory: Path) -> None:
+    log = open_log(directory, groups=2, has_begun=False, has_others=True)
+    assert log.journal(1).hard_state == (0, None)
+    journal = log.journal(1)
+    journal.set_hard_state(4, "n1")
+    journal.append([b"\0" + b"x" * 5_000], 1, 4)
+    log.sync()
+    log.close()
+    log.open()  # which says that all of it is synced
+    log.close()
+
+
+def test_a_log_that_cannot_be_opened_is_set_aside_and_the_new_one_is_quarantined(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (segment,) = (tmp_path / "log").glob("segment-*.log")
+    data = bytearray(segment.read_bytes())
+    data[4_096 + 20] ^= 1  # in the header of the first record
+    segment.write_bytes(data)
+    with pytest.raises(LogDamaged):
+        open_log(tmp_path, groups=2, has_begun=True, has_others=False)
+    log = open_log(tmp_path, groups=2, has_begun=True, has_others=True)
+    assert [log.journal(group).hard_state for group in (0, 1)] == [(0, ""), (0, "")]
+    log.close()
+    assert (tmp_path / "log.damaged-1" / segment.name).read_bytes() == data
+
+
+def test_a_log_that_is_gone_is_noticed_where_the_member_has_served_before(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "log").rename(tmp_path / "elsewhere")
+    with pytest.raises(LogDamaged):
+        open_log(tmp_path, groups=2, has_begun=True, has_others=False)
+    log = open_log(tmp_path, groups=2, has_begun=True, has_others=True)
+    assert log.journal(1).hard_state == (0, "")
+    log.close()
+
+
+def test_a_crash_while_beginning_again_leaves_no_log_without_the_mark(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "log").rename(tmp_path / "log.damaged-1")  # and no further
+    (tmp_path / "other").mkdir()
+    begin_again(tmp_path / "other", 2)
+    (tmp_path / "other" / "log").rename(tmp_path / "log.new")
+    log = open_log(tmp_path, groups=2, has_begun=True, has_others=True)
+    assert log.journal(0).hard_state == (0, "")
+    log.close()
+    assert not (tmp_path / "log.new").exists()
+
+
+def test_a_log_that_can_be_opened_stays_as_it_is(tmp_path: Path) -> None:
+    filled(tmp_path)
+    log = open_log(tmp_path, groups=2, has_begun=True, has_others=True)
+    assert log.journal(1).hard_state == (4, "n1")
+    log.close()

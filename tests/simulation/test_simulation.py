@@ -1,0 +1,149 @@
+"""The whole cluster in one thread: some seeds of the product, some of broken builds, and what the report is worth."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from support.canaries import CANARIES, Canary
+from support.repository import ROOT
+from support.simulation import runner, world
+from support.simulation.faults import LANDABLE
+from support.simulation.report import MANY, Outcome, Report
+from support.simulation.rules import Broken
+
+SEEDS = 16
+BY_NAME = {canary.name: canary for canary in CANARIES}
+
+
+def simulate(*arguments: str, hash_seed: str = "0") -> str:
+    """What `make simulate` prints, of a process of its own."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "selectors"), str(ROOT / "tests")])
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-m", "support.simulation", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+    return done.stdout
+
+
+def test_nothing_is_lost_doubled_reordered_or_stuck() -> None:
+    said: list[str] = []
+    status = runner.simulate(1, SEEDS, runner.cores(), said.append)
+    assert status == 0, "\n".join(said)
+    assert re.match(rf"{SEEDS} seeds, none broken; [\d,]{{5,}} messages confirmed, \d{{3}}", said[-1]), said[-1]
+
+
+def test_a_seed_repeats_byte_for_byte() -> None:
+    """In another process, under another hash seed, and whatever ran there before."""
+    alone = simulate("--first", "15", "--seeds", "1", "--jobs", "1", hash_seed="1")
+    behind = simulate("--first", "14", "--seeds", "2", "--jobs", "1", hash_seed="4711")
+    line = next(line for line in alone.splitlines() if line.startswith("seed 15: digest "))
+    assert line in behind.splitlines()
+    assert len({line.split(",")[0].split()[-1] for line in behind.splitlines() if "digest" in line}) == 2
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)
+def test_a_broken_build_is_caught(canary: Canary) -> None:
+    said: list[str] = []
+    first, count = canary.seeds
+    assert runner.catch([canary], first, count, 1, said.append) == 0, said
+
+
+def test_a_broken_seed_is_named_with_its_story_and_the_status_says_so() -> None:
+    canary = BY_NAME["lapse of a lease ignored"]
+    said: list[str] = []
+    first, count = canary.seeds
+    assert runner.simulate(first, count, 1, said.append, canary.name) == 1
+    [broken, *_] = [text for text in said if text.startswith("BROKEN seed ")]
+    assert re.search(r"again: make simulate SEEDS=1 FIRST_SEED=\d+$", broken)
+    assert " ms, " in broken and "landed: " in broken
+    assert " broken: [" in said[-1]
+
+
+def test_a_build_that_nothing_is_wrong_with_is_not_caught() -> None:
+    said: list[str] = []
+    sound = Canary("sound", world.Build, (1, 1))
+    assert runner.catch([sound], 1, 0, 1, said.append) == 1
+    assert said[-1] == "1 broken builds, 0 caught; missed: ['sound']"
+
+
+# ---- empty proofs
+
+
+def outcome(**counts: int) -> Outcome:
+    return Outcome(1, "", "", Counter(counts), Counter({"kill": 1}), Counter(), 0.0, 0, 0)
+
+
+def test_a_report_of_nothing_is_a_failure() -> None:
+    assert Report([]).emptiness() == [
+        "nothing was confirmed",
+        "nothing was delivered",
+        "nothing was settled",
+        "nothing was queues drained",
+        "no fault has landed",
+    ]
+    done = outcome(confirmed=1, delivered=1, settled=1, **{"queues drained": 1})
+    assert Report([done]).emptiness() == []
+    missing = Report([done] * MANY).emptiness()
+    assert "no bit rot has landed" in missing
+    assert "no kill has landed" not in missing
+    assert len(missing) > len(LANDABLE)
+
+
+def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
+    with world._prepared(1, world.Build()):
+        idle = world.World(1)
+        idle.run_for(3_000)
+        with pytest.raises(Broken, match="an empty proof: nothing was confirmed"):
+            idle.rules.judge()
+        idle.bury()
+
+
+# ---- what it reaches
+
+UNREACHED = """
+"""
+
+
+def test_the_modules_that_the_simulation_never_reaches_are_these() -> None:
+    """A module that falls out of the simulation is noticed, and so is one that comes in."""
+    reached: set[str] = set()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, not a module's own code
+            reached.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        for seed in (3, 4):
+            world.run(seed)
+    finally:
+        sys.setprofile(before)
+    unreached = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("quorum", "fifo", "selectors/quorum_selectors")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "v1" not in path.parts and has_functions(path) and str(path) not in reached
+    ]
+    assert unreached == UNREACHED.split()
+
+
+def has_functions(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(tree))

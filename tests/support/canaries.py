@@ -1,0 +1,184 @@
+"""Broken builds that the simulation must notice: each takes one promise away, by a subclass or a function that stands
+where the product's own would.
+
+Nothing here is reachable from the product. `CANARIES` is the one list: `make simulate CANARIES=1` looks for the first
+seed that catches each; `seeds` is a short range known to hold one, which `make test` runs.
+
+To be added with the collector of the log (which does not exist yet): one that counts the messages of the oldest segment
+as gone while one of them is still in a queue, so that its body is dropped; what must notice it are deliveries that no
+member can read ("no progress"), and a confirmed message that nobody ever got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fifo.group import GroupMachine
+from fifo.state import Entry
+from quorum.log.files import write_fully
+from quorum.log.record import Header, Stamp
+from quorum.log.writer import Writer
+from quorum.node.member import Member
+from quorum.replication.codec import (
+    AppendAnswer,
+    AppendEntries,
+    SnapshotAnswer,
+    SnapshotChunk,
+    Vote,
+    VoteRequest,
+)
+from quorum.replication.group import Group
+from quorum.replication.guard import Guard
+from support.raft_ablations import NothingWaitsForTheDisk
+from support.simulation.world import Build
+
+LIMIT = 500
+"""Seeds within which each must be caught."""
+
+
+class ConfirmsBeforeSync(Writer):
+    """What was handed to the kernel counts as on the disk."""
+
+    def sync(self) -> int:
+        self.check()
+        buffers, self._pending = self._pending, []
+        self._written = write_fully(self.active.file, buffers, self._written)
+        self.written_lsn = self.synced_lsn = self.last_lsn
+        return self.synced_lsn
+
+
+class StampWithoutCrc(Stamp):
+    """A header is believed if its magic is right."""
+
+    def decode(self, data: bytes, at: int = 0) -> Header | None:
+        found = super().decode(data, at)
+        if found is None and data[at : at + 4] == self.magic:
+            found = Header._make(_header_fields(data, at))
+        return found
+
+
+def _header_fields(data: bytes, at: int) -> tuple[int, ...]:
+    from quorum.log import record
+
+    if len(data) - at < record.HEADER_BYTES:
+        return (0,) * len(Header._fields)
+    return tuple(record._REST.unpack_from(data, at + 8))
+
+
+def any_body_is_good(header: Header, body: bytes) -> bool:
+    return len(body) == header.length
+
+
+class VotesTwice(Group):
+    """Whoever asks gets a vote, also in a term in which another one has got it."""
+
+    def _on_vote_request(self, peer: str, m: VoteRequest) -> None:
+        self._engine._SyncObj__votedForNodeId = None
+        super()._on_vote_request(peer, m)
+
+
+class NoGuard(Guard):
+    """The library sees what came over the wire."""
+
+    def cut_matching(self, m: AppendEntries) -> AppendEntries:
+        return m
+
+    def clamp_commit(self, commit_index: int, proved: int) -> int:
+        return commit_index
+
+    def clamp_acknowledgement(self, proved: int) -> None:
+        return
+
+    def never_below_commit(self, index: int) -> None:
+        return
+
+    def commit_of_snapshot(self, leader_commit: int) -> int:
+        return leader_commit
+
+    def is_newer(self, chunk: SnapshotChunk) -> bool:
+        return True
+
+    def answers_this_office(self, m: AppendAnswer | SnapshotAnswer) -> bool:
+        return self.is_leader
+
+    def is_fresh_reset(self, peer: str, m: AppendAnswer) -> bool:
+        return m.next_index > 1
+
+    def never_below_match(self, peer: str, next_index: int) -> int:
+        return next_index
+
+    def park(self, peer: str, acknowledged: int) -> int:
+        return acknowledged
+
+    def is_first_vote(self, peer: str, m: Vote) -> bool:
+        return True
+
+
+class GroupWithoutGuard(Group):
+    guard_class = NoGuard
+
+
+class ForgetsUnsettled(GroupMachine):
+    """What the consumers of a node held is not given back when the node is gone."""
+
+    def _end_departed(self, entry: Entry) -> None:
+        for producer in self.sessions.producers.values():
+            if producer.ended_ms < 0 and self.sessions.is_departed(producer.address):
+                producer.consumers.clear()
+        super()._end_departed(entry)
+
+
+class ForgetsLapses(Member):
+    """A lease that has lapsed and was renewed is taken for one that never lapsed."""
+
+    def _lapse_leases(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """seeds: (first, how many), of which at least one catches it; what: a word of what it is caught by."""
+
+    name: str
+    build: Callable[[], Build]
+    seeds: tuple[int, int]
+
+
+def _patched(name: str, **patches: Any) -> Callable[[], Build]:
+    return lambda: Build(name, patches={key.replace("__", "."): value for key, value in patches.items()})
+
+
+CANARIES: tuple[Canary, ...] = (
+    Canary(
+        "confirm before sync",
+        _patched("confirm before sync", quorum__log__log__Writer=ConfirmsBeforeSync),
+        (1, 20),
+    ),
+    Canary(
+        "promises leave before the sync",
+        _patched("promises leave before the sync", quorum__node__member__Group=NothingWaitsForTheDisk),
+        (1, 20),
+    ),
+    Canary(
+        "CRC skipped",
+        _patched(
+            "CRC skipped",
+            quorum__log__recovery__body_is_good=any_body_is_good,
+            quorum__log__reader__body_is_good=any_body_is_good,
+            quorum__log__segments__Stamp=StampWithoutCrc,
+        ),
+        (1, 20),
+    ),
+    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 20)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (1, 20)),
+    Canary(
+        "unsettled messages forgotten",
+        _patched("unsettled messages forgotten", quorum__node__member__GroupMachine=ForgetsUnsettled),
+        (1, 20),
+    ),
+    Canary(
+        "lapse of a lease ignored", lambda: Build("lapse of a lease ignored", member=ForgetsLapses), (1, 20)
+    ),
+)

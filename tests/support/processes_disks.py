@@ -1,0 +1,279 @@
+"""What is done to the disks of real member processes: power cuts, failing and slow syncs, a full disk, under load.
+
+As in processes_scenarios.py: each scenario answers a line for people, and fails if nothing got through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import quorum
+from quorum.cli.local_cluster import LocalCluster
+from quorum.client.errors import PublishRejected, QuorumError
+from support import checkers
+from support.checkers import History, Violation
+from support.faulty_files import FAILED, TOUCHED, Faults
+from support.processes_cluster import FaultyCluster, PowerCutSaid, all_equal
+from support.processes_load import CONNECT_LIMIT_MS, LIGHT, Load, Recorder, body, describe_times, leader_of
+from support.processes_scenarios import RESTART_LIMIT_S
+
+LEISURELY = Faults(sync_delay_s=0.002)
+"""Power cuts shall meet writes that are not yet synced."""
+FAIL_STOP_STATUS = 74
+MANY_SYNCS = 25
+SLOW_S = (0.1, 0.5, 2.0)
+LOST = 200
+
+
+class PowerCuts:
+    """What the disks forgot, all together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sectors = 0
+        self.kept = 0
+
+    def add(self, said: Sequence[PowerCutSaid]) -> None:
+        self.count += len(said)
+        self.sectors += sum(each.sectors for each in said)
+        self.kept += sum(each.kept for each in said)
+
+    def __str__(self) -> str:
+        assert self.sectors, "no power cut met anything that was not synced: nothing was shown"
+        return f"{self.count} power cuts, {self.sectors:,} sectors were not synced, {self.kept:,} kept something of it"
+
+
+async def cut_all(cluster: FaultyCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
+    """The power of every member is cut at once under load."""
+    times: list[float] = []
+    cuts = PowerCuts()
+    _set_faults(cluster, LEISURELY)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        for _ in range(rounds):
+            cuts.add(cluster.cut_power(*cluster.names))
+            fault_at = time.monotonic()
+            cluster.start()
+            await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
+            times.append(await recorder.resumed(fault_at))
+            await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return _report(f"all cut {rounds} times, {cuts}", times, verdict, await all_equal(cluster))
+
+
+async def cut_one(cluster: FaultyCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
+    """The power of one member is cut under load, the leader's and a follower's in turn."""
+    times: list[float] = []
+    cuts = PowerCuts()
+    _set_faults(cluster, LEISURELY)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        for number in range(rounds):
+            leader = await leader_of(cluster, queue)
+            victim = leader if number % 2 == 0 else _others(cluster, leader)[0]
+            cuts.add(cluster.cut_power(victim))
+            times.append(await recorder.resumed(time.monotonic()))
+            await recorder.progress()
+            await asyncio.to_thread(cluster.restart, victim, RESTART_LIMIT_S)
+            await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return _report(f"one cut {rounds} times, {cuts}", times, verdict, await all_equal(cluster))
+
+
+async def cut_while_one_lags(
+    cluster: FaultyCluster, queue: str, *, pauses: bool, cuts_leader: bool, load: Load = LIGHT
+) -> str:
+    """One member is cut off (or paused) and lags; the two others confirm; the power of one of them is cut and the
+    other killed; the one that lagged and the one that was cut make the new majority. What was confirmed is on the
+    one that was cut alone, so it must all have been synced there."""
+    cuts = PowerCuts()
+    _set_faults(cluster, LEISURELY)
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        leader = await leader_of(cluster, queue)
+        first, lagging = _others(cluster, leader)
+        cut, killed = (leader, first) if cuts_leader else (first, leader)
+        if pauses:
+            cluster.pause(lagging)
+        else:
+            assert cluster.proxies is not None
+            cluster.proxies.isolate([lagging], [cut, killed])
+        behind_at = time.monotonic()
+        await recorder.resumed(behind_at)
+        await recorder.progress()
+        cuts.add(cluster.cut_power(cut))
+        cluster.kill(killed)
+        fault_at = time.monotonic()
+        if pauses:
+            cluster.resume(lagging)
+        else:
+            assert cluster.proxies is not None
+            cluster.proxies.mend(cluster.chance)
+        cluster.start([cut])
+        await asyncio.to_thread(cluster.wait_ready, [cut, lagging], RESTART_LIMIT_S)
+        took = await recorder.resumed(fault_at)
+        await recorder.progress()
+        await asyncio.to_thread(cluster.restart, killed, RESTART_LIMIT_S)
+        await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    how = f"one {'paused' if pauses else 'cut off'}, the {'leader' if cuts_leader else 'follower'} cut, the other killed"
+    return _report(f"{how}, {cuts}", [took], verdict, await all_equal(cluster))
+
+
+async def disk_fails(cluster: FaultyCluster, queue: str, whats: Sequence[str], load: Load = LIGHT) -> str:
+    """The n-th write or sync of a member fails under load, the leader's and a follower's in turn: the process stops at
+    once and touches its disk no more; the others go on; it is taken back on a good disk."""
+    times: list[float] = []
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        for number, what in enumerate(whats):
+            leader = await leader_of(cluster, queue)
+            victim = leader if number % 2 == 0 else _others(cluster, leader)[0]
+            await _fail(cluster, victim, what)
+            times.append(await recorder.resumed(time.monotonic()))
+            await recorder.progress()
+            await asyncio.to_thread(cluster.restart, victim, RESTART_LIMIT_S)
+            await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return _report(f"disks failed: {', '.join(whats)}", times, verdict, await all_equal(cluster))
+
+
+async def only_disk_fails(cluster: FaultyCluster, queue: str, whats: Sequence[str], load: Load = LIGHT) -> str:
+    """The same with a single member, whose every confirm is a promise of this one disk: what the failed sync was to
+    make durable is gone, so nothing of it may have been confirmed."""
+    assert len(cluster.names) == 1
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        for what in whats:
+            await _fail(cluster, cluster.names[0], what)
+            fault_at = time.monotonic()
+            await asyncio.to_thread(cluster.restart, cluster.names[0], RESTART_LIMIT_S)
+            await recorder.resumed(fault_at)
+            await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return f"the only disk failed: {', '.join(whats)}; {verdict}"
+
+
+async def _fail(cluster: FaultyCluster, victim: str, what: str) -> None:
+    """Until the process has ended as it should."""
+    said = len(cluster.output(victim))
+    cluster.set_faults(victim, Faults(fail=what, after=cluster.chance.randint(1, MANY_SYNCS)))
+    status = await asyncio.to_thread(cluster.await_end, victim)
+    output = cluster.output(victim)[said:]
+    cluster.set_faults(victim, Faults())
+    assert FAILED in output, f"{victim} ended with {status}, not by the fault:\n{output}"
+    assert status == FAIL_STOP_STATUS, f"{victim} ended with {status}:\n{output}"
+    assert "member stops" in output and "could not write" in output, f"no clear message:\n{output}"
+    assert TOUCHED not in output, f"the disk was used after it had failed:\n{output}"
+
+
+async def slow_disk(cluster: FaultyCluster, queue: str, delays_s: Sequence[float], load: Load = LIGHT) -> str:
+    """Syncs of a follower, then of the leader, take this much longer: the cluster goes on all the same."""
+    said: list[str] = []
+    async with Recorder(cluster, queue, load=load) as recorder:
+        await recorder.progress()
+        for delay_s in delays_s:
+            for who in ("follower", "leader"):
+                leader = await leader_of(cluster, queue)
+                victim = leader if who == "leader" else _others(cluster, leader)[0]
+                cluster.set_faults(victim, Faults(sync_delay_s=delay_s))
+                begun = time.monotonic()
+                await recorder.resumed(begun)
+                await recorder.progress()
+                said.append(f"{who} {delay_s:g} s: slowest confirm {_slowest(recorder.history, begun):.2f} s")
+                cluster.set_faults(victim, Faults())
+                await recorder.progress()
+        await recorder.finish()
+        verdict = checkers.check_all(recorder.history)
+    return f"slow syncs, {'; '.join(said)}; {verdict}; {await all_equal(cluster)}"
+
+
+def _slowest(history: History, since: float) -> float:
+    return max(
+        each.confirmed_at - each.sent_at
+        for each in history.publishes
+        if each.confirmed_at is not None and each.sent_at >= since
+    )
+
+
+async def disk_full(cluster: FaultyCluster, queue: str, room: int, load: Load = LIGHT) -> str:
+    """The leader's disk has room for so many bytes more. Publishing is refused with RESOURCE_EXHAUSTED when they are
+    used up, settling goes on, and publishing too when there is room again, without a restart."""
+    leader = await leader_of(cluster, queue)
+    cluster.set_faults(leader, Faults(room=room))
+    refused_with = ""
+    confirmed = settled = 0
+    async with quorum.connect(cluster.url_of(leader), connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+        deadline = time.monotonic() + RESTART_LIMIT_S
+        while not refused_with:
+            assert time.monotonic() < deadline, "publishing was never refused"
+            try:
+                await client.publish_batch(queue, [bytes(64 << 10)] * 16)
+                confirmed += 16
+            except PublishRejected as error:
+                assert error.reason == "DISK_LOW", error
+                refused_with = str(error)
+        async with client.consume(queue, consumer_tag="emptying") as consumer:
+            while settled < confirmed:
+                delivery = await asyncio.wait_for(consumer.next_delivery(), RESTART_LIMIT_S)
+                assert delivery is not None
+                assert await consumer.settle_batch(delivery, wait=True)
+                settled += delivery.count
+        cluster.set_faults(leader, Faults())
+        while True:
+            try:
+                await client.publish_batch(queue, [b"there is room again"])
+                break
+            except QuorumError:
+                assert time.monotonic() < deadline, "publishing does not go on though there is room again"
+                await asyncio.sleep(0.1)
+    assert not cluster.ended(), f"members ended: {cluster.ended()}"
+    assert leader in refused_with, refused_with
+    return f"{confirmed:,} taken, refused with {refused_with}, {settled:,} settled on the full disk"
+
+
+async def lying_disks_are_noticed(cluster: FaultyCluster, queue: str) -> str:
+    """The proof that a power cut takes something away: with syncs that do nothing, confirmed messages are gone, or the
+    members refuse what is left of their logs."""
+    async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+        await client.declare(queue)
+        await client.publish_batch(queue, [body("before", n) for n in range(LOST)])
+        _set_faults(cluster, Faults(ignore_syncs=True))
+        for first in range(0, LOST, 10):
+            await client.publish_batch(queue, [body("after", n) for n in range(first, first + 10)])
+    cluster.cut_power(*cluster.names)
+    _set_faults(cluster, Faults())
+    cluster.start()
+    try:
+        await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
+    except quorum.errors.ClusterError as error:
+        assert "was synced" in str(error), str(error)
+        for name in cluster.names:
+            cluster.stop([name])
+        return "the members refuse to open what is left"
+    async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+        left = (await client.describe(queue)).queue.total
+    if left >= 2 * LOST:
+        raise Violation("disks that never synced lost nothing at a power cut: the power cut is none")
+    assert left >= LOST, f"{left} left, {LOST} were synced"
+    return f"{2 * LOST - left} of {2 * LOST} confirmed messages gone with disks that lie"
+
+
+def _report(what: str, times: Sequence[float], *rest: str) -> str:
+    return "; ".join([what, f"publishing went on after {describe_times(times)}", *rest])
+
+
+def _set_faults(cluster: FaultyCluster, faults: Faults) -> None:
+    for name in cluster.names:
+        cluster.set_faults(name, faults)
+
+
+def _others(cluster: LocalCluster, name: str) -> list[str]:
+    return [each for each in cluster.names if each != name]

@@ -1,0 +1,59 @@
+"""A member's real process on a disk with faults: `python processes_member.py --config FILE`, where `quorum node` is
+started otherwise. SIGUSR1 is a power cut (faulty_files.py).
+
+Beside the member's configuration: `faults.json` (Faults), `seed` of the power cut, `disk.json` with sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from support.faulty_files import SIDE, FaultyFiles, PowerCut
+
+CUT_STATUS = 77
+"""How the process ends by a power cut."""
+FAULTS_FILE, SETUP_FILE = "faults.json", "disk.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    file = parser.parse_args().config
+    folder = file.parent
+    setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
+    power = PowerCut(folder / SIDE, setup.pop("seed"))
+    # Before any other thread is there (some libraries start theirs when they are imported): one thread alone hears the
+    # signal, whatever the others are just doing.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    threading.Thread(target=_await_power_cut, args=(power,), name="power", daemon=True).start()
+    from quorum.api.process import Disk, run
+    from quorum.cli.console import is_told
+    from quorum.cli.serve import log_to_stderr
+    from quorum.config import load
+
+    config = load(file)
+    log_to_stderr(config.log_level)
+    try:
+        return run(config, Disk(FaultyFiles(folder / FAULTS_FILE, power), **setup))
+    except Exception as error:
+        if not is_told(error):
+            raise
+        print(f"quorum: {error}", file=sys.stderr)
+        return 1
+
+
+def _await_power_cut(power: PowerCut) -> None:
+    signal.sigwait({signal.SIGUSR1})
+    said = power.cut()
+    os.write(2, f"power cut: {said}\n".encode())
+    os._exit(CUT_STATUS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""`python -m support.simulation`: see docs/simulation.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from support.canaries import CANARIES, LIMIT
+from support.simulation.runner import catch, cores, simulate
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("simulation", description="The whole cluster in one thread, from one seed.")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--jobs", type=int, default=cores(), help="processes at a time")
+    parser.add_argument(
+        "--canaries", nargs="?", const="all", help="look for broken builds instead: all, or a part of a name"
+    )
+    parser.add_argument("--build", default="", help="run this broken build instead of the product")
+    given = parser.parse_args(arguments)
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    if given.canaries is None:
+        return simulate(given.first, given.seeds, given.jobs, say, given.build)
+    chosen = [each for each in CANARIES if given.canaries in ("all", "1") or given.canaries in each.name]
+    if not chosen:
+        parser.error(f"no broken build has {given.canaries!r} in its name; there are {[c.name for c in CANARIES]}")
+    return catch(chosen, given.first, LIMIT, given.jobs, say)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,400 @@
+"""Who uses the service: the real client (quorum/client), in processes that may die, doing what applications do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from quorum.client.batch import Message
+from quorum.client.client import Client
+from quorum.client.consumer import Consumer as ClientConsumer
+from quorum.client.delivery import DeliveredMessage
+from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
+from quorum.v1 import queue_pb2, queue_pb2_grpc
+from support.simulation.loop import Clock
+from support.simulation.process import Process
+from support.simulation.rules import Broken, Key, origin_of
+from support.simulation.wire import SimChannel
+
+if TYPE_CHECKING:
+    from support.simulation.world import World
+
+SILENCE_MS = 1_000
+TIMEOUT_MS = 20_000
+UNCONFIRMED = 12
+SETTLING = 4
+"""Settlements under way at a time."""
+KINDS = ("red", "blue", "teal", "grey")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue that producers publish to."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @property
+    def has_fields(self) -> bool:
+        return bool(self.arguments.get("x-filter-enabled"))
+
+
+def fields_of(n: int) -> dict[str, Any]:
+    return {"n": n, "kind": KINDS[n % len(KINDS)], "half": n / 2}
+
+
+class App(Process):
+    """A process with one client in it, which it opens again as long as it is there."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name, Clock(world, 0, 0))
+        self.chance = world.random_of(name)
+        self.client: Client | None = None
+        self._main = self.spawn(self._live())
+        world.wake(self)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose failure is this run's."""
+        task = self.loop.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.world.defect(f"{self.name}: {error}", error)
+
+    def channel(self, endpoint: str) -> Any:
+        return SimChannel(self, endpoint)
+
+    def successor(self, name: str) -> App:
+        """What takes its place when it was killed."""
+        raise NotImplementedError
+
+    async def connect(self) -> Client:
+        names = list(self.world.names)
+        self.chance.shuffle(names)
+        url = "quorum://" + ",".join(f"{name}:7400" for name in names)
+        while True:
+            client = Client(url, timeout_ms=TIMEOUT_MS, silence_ms=SILENCE_MS, channels=self.channel)
+            try:
+                return await client.open()
+            except UnavailableError:
+                await client.close()
+                await asyncio.sleep(0.2)
+
+    async def _live(self) -> None:
+        self.client = await self.connect()
+        self.world.rules.counts["clients"] += 1
+        await self.work(self.client)
+
+    async def work(self, client: Client) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Closes its client, politely."""
+        self.soon(lambda: self.spawn(self._close()))
+
+    async def _close(self) -> None:
+        self._main.cancel()
+        await asyncio.gather(self._main, return_exceptions=True)
+        if self.client is not None:
+            await self.client.close(timeout_ms=2_000)
+        self.client = None
+
+
+class Producer(App):
+    """Publishes batches to all places, some of them under way at a time."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self._next = 1
+        self.unconfirmed: dict[int, int] = {}
+        super().__init__(world, f"producer-{number}")
+
+    def successor(self, name: str) -> App:
+        return Producer(self.world, self.world.next_producer())
+
+    async def work(self, client: Client) -> None:
+        chance, world = self.chance, self.world
+        while True:
+            await asyncio.sleep(chance.choice((0.005, 0.03, 0.1, 0.3)))
+            if world.is_draining or world.is_ebb or len(self.unconfirmed) >= UNCONFIRMED:
+                continue
+            await self.publish(client, chance.choice(world.places), chance.choice((1, 1, 2, 5, 9)))
+
+    async def publish(self, client: Client, place: Place, count: int) -> None:
+        numbers = range(self._next, self._next + count)
+        self._next += count
+        size = self.chance.choice((0, 20, 200, 900))
+        messages = []
+        for n in numbers:
+            body = b"%d:%d:" % (self.number, n) + b"." * size
+            fields = fields_of(n) if place.has_fields else None
+            if fields is not None:
+                is_wanted = any(wants(fields) for wants in SELECTORS.values())
+                self.world.rules.published[self.number, n] = is_wanted
+            messages.append(Message(body, None, fields))
+        self.unconfirmed[numbers[0]] = count
+        try:
+            future = await client.send_batch(place.name, messages)
+        except UnavailableError:  # it was not sent
+            del self.unconfirmed[numbers[0]]
+            return
+        future.add_done_callback(lambda done: self._decided(done, numbers, place))
+
+    def _decided(self, done: asyncio.Future[int], numbers: range, place: Place) -> None:
+        del self.unconfirmed[numbers[0]]
+        if not done.cancelled():
+            if done.result() != len(numbers):  # raises what the service answered: it has no reason to refuse
+                raise Broken(f"{len(numbers)} messages were sent, {done.result()} confirmed")
+            self.world.rules.confirm(self.number, numbers, place.name)
+
+
+class Consumer(App):
+    """Holds messages for a while and settles, returns or modifies them; now and then it drains, or begins anew."""
+
+    def __init__(self, world: World, number: int, place: Place, selector: str | None, haste: float) -> None:
+        """haste: how likely it settles something each time it looks; with little, it holds messages for seconds."""
+        self.number = number
+        self.place = place
+        self.selector = selector
+        self.haste = haste
+        self.held: list[DeliveredMessage] = []
+        self._attached = 0
+        self._settling: dict[asyncio.Task[None], None] = {}
+        super().__init__(world, f"consumer-{number}")
+
+    def successor(self, name: str) -> App:
+        return Consumer(self.world, self.world.next_producer(), self.place, self.selector, self.haste)
+
+    @property
+    def is_hasty(self) -> bool:
+        return self.world.is_draining or self.world.is_ebb
+
+    async def work(self, client: Client) -> None:
+        while True:
+            self._attached += 1
+            prefetch = self.chance.choice((3, 20, 60))
+            reference = FILTERS.get(self.selector or "")
+            consumer = client.consume(
+                self.place.name,
+                self.selector if reference is None else None,
+                reference,
+                prefetch=prefetch,
+                consumer_tag=f"c{self._attached}",
+            )
+            try:
+                await consumer
+            except UnavailableError:
+                await asyncio.sleep(0.1)
+                continue
+            await self._serve(consumer)
+
+    async def _serve(self, consumer: ClientConsumer) -> None:
+        """One attachment, over as many streams as it takes, to its drain or its end."""
+        chance = self.chance
+        reading = self.spawn(self._read(consumer))
+        draining: asyncio.Task[None] | None = None
+        while not reading.done() or self.held:
+            await asyncio.sleep(chance.choice((0.005, 0.01, 0.02)))
+            self.held = [message for message in self.held if not message.delivery.is_void]
+            if self.held and len(self._settling) < SETTLING and (self.is_hasty or chance.random() < self.haste):
+                self._dispose()
+            if draining is None and not self.world.is_draining and chance.random() < 0.0015:
+                draining = self.spawn(self._drain(consumer))
+            elif chance.random() < 0.001:
+                break
+        self.held.clear()
+        await asyncio.sleep(0)  # what is to be settled is said before the cancel, which gives the rest back
+        try:
+            await consumer.cancel(timeout_ms=3_000)
+        except UnavailableError:
+            pass
+        await reading
+        if draining is not None:
+            await draining
+
+    async def _drain(self, consumer: ClientConsumer) -> None:
+        try:
+            await consumer.drain()
+        except UnavailableError:
+            return
+        self.world.rules.counts["drains"] += 1
+
+    async def _read(self, consumer: ClientConsumer) -> None:
+        order: dict[tuple[int, int], int] = {}
+        async for delivery in consumer.deliveries():
+            for ordinal in range(delivery.count):
+                message = DeliveredMessage(delivery, ordinal)
+                self.receive(message)
+                if not message.redelivered:
+                    producer, n = origin_of(message.body)
+                    before = order.get((delivery.generation, producer), 0)
+                    if n <= before:
+                        raise Broken(f"{self.name} got message {n} of producer {producer} after {before}")
+                    order[delivery.generation, producer] = n
+                    self.world.rules.counts["compared in order"] += before > 0
+
+    def receive(self, message: DeliveredMessage) -> None:
+        if self.selector is not None:
+            fields = message.application_properties
+            if not self.matches(fields):
+                raise Broken(f"{self.name} wants {self.selector} and got {fields}")
+            self.world.rules.counts["selected"] += 1
+        self.held.append(message)
+
+    def matches(self, fields: dict[str, Any]) -> bool:
+        """What the selectors below mean, said in Python."""
+        return SELECTORS[self.selector or ""](fields)
+
+    def _dispose(self) -> None:
+        chance = self.chance
+        messages = self.held
+        if not self.is_hasty and chance.random() < 0.6:
+            start = chance.randrange(len(messages))
+            messages = messages[start : start + chance.randint(1, 20)]
+        chosen = {id(message) for message in messages}
+        self.held = [message for message in self.held if id(message) not in chosen]
+        task = self.spawn(self._end(messages))
+        self._settling[task] = None
+        task.add_done_callback(lambda done: self._settling.pop(done, None))
+
+    async def _end(self, messages: list[DeliveredMessage]) -> None:
+        assert self.client is not None
+        rules, kind = self.world.rules, self.chance.random()
+        try:
+            if kind < 0.8 or self.is_hasty:
+                keys: list[Key] = [(message.queue, message.sequence) for message in messages]
+                for message in messages:
+                    rules.taken[origin_of(message.body)] = None
+                wait = self.chance.random() < 0.8
+                await self.client.settle(messages, wait=wait)
+                if wait:
+                    rules.settle(keys)
+            elif kind < 0.9:
+                await self.client.return_(messages, wait=True)
+                rules.counts["returned"] += len(messages)
+            else:
+                await self.client.modify(messages, delivery_failed=True, wait=True)
+                rules.counts["modified"] += len(messages)
+        except (VoidDelivery, UnavailableError):
+            rules.counts["dispositions lost"] += 1
+
+
+class Getter(Consumer):
+    """Takes some messages when it has none, without a subscription."""
+
+    def successor(self, name: str) -> App:
+        return Getter(self.world, self.world.next_producer(), self.place, None, self.haste)
+
+    async def work(self, client: Client) -> None:
+        chance = self.chance
+        while True:
+            await asyncio.sleep(chance.choice((0.02, 0.1)))
+            self.held = [message for message in self.held if not message.delivery.is_void]
+            if self.held:
+                if self.is_hasty or chance.random() < self.haste:
+                    self._dispose()
+                continue
+            try:
+                for message in await client.get(self.place.name, chance.randint(1, 30)):
+                    self.receive(message)
+                    self.world.rules.counts["got"] += 1
+            except UnavailableError:
+                continue
+
+
+class Administrator(App):
+    """Declares queues, publishes to them, looks at them, and deletes them again."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self._count = 0
+        super().__init__(world, f"administrator-{number}")
+
+    def successor(self, name: str) -> App:
+        return Administrator(self.world, self.world.next_producer())
+
+    async def work(self, client: Client) -> None:
+        counts = self.world.rules.counts
+        jobs: list[Callable[[Client, str], Any]] = [self._publish, self._get, self._browse, self._look, self._purge, self._err]
+        while True:
+            await asyncio.sleep(self.chance.choice((0.1, 0.4)))
+            if self.world.is_draining:
+                continue
+            self._count += 1
+            name = f"t{self.number}-{self._count}"
+            try:
+                await client.declare(name)
+                counts["declared"] += 1
+                for _ in range(self.chance.randrange(4)):
+                    await self.chance.choice(jobs)(client, name)
+                await client.delete(name)
+                counts["deleted"] += 1
+            except UnavailableError:
+                counts["administration given up"] += 1
+            except NotFound:
+                # a queue whose declaration was given up may be gone, or come, at any time; this one was answered
+                raise Broken(f"queue {name} was declared and is gone") from None
+
+    def _stub(self) -> Any:
+        name = self.chance.choice(self.world.names)
+        return queue_pb2_grpc.QueueStub(self.channel(f"{name}:7400"))
+
+    async def _publish(self, client: Client, queue: str) -> None:
+        message = queue_pb2.Message(body=b"%d:0:unary" % self.number)
+        try:
+            await self._stub().Publish(queue_pb2.PublishRequest(queue=queue, messages=[message]), timeout=3.0)
+            self.world.rules.counts["published by unary calls"] += 1
+        except grpc.aio.AioRpcError as error:
+            self._excuse(error)
+
+    async def _get(self, client: Client, queue: str) -> None:
+        try:
+            await self._stub().Get(queue_pb2.GetRequest(queue=queue, count=3), timeout=3.0)
+        except grpc.aio.AioRpcError as error:
+            self._excuse(error)
+
+    def _excuse(self, error: grpc.aio.AioRpcError) -> None:
+        if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise Broken(f"a unary call was answered {error}")
+
+    async def _browse(self, client: Client, queue: str) -> None:
+        async for _ in client.browse(queue, limit=20):
+            self.world.rules.counts["browsed"] += 1
+
+    async def _look(self, client: Client, queue: str) -> None:
+        await client.describe(queue)
+        await client.queues("t")
+        self.world.rules.counts["looked at"] += 1
+
+    async def _err(self, client: Client, queue: str) -> None:
+        for selector in ("n >", "n > 0"):  # no selector at all; a good one, for a queue that keeps no fields
+            try:
+                await client.consume(queue, selector)
+            except RefusedError:
+                self.world.rules.counts["refused"] += 1
+            else:
+                raise Broken(f"a consumer of {queue} was attached with the selector {selector!r}")
+
+    async def _purge(self, client: Client, queue: str) -> None:
+        await client.purge(queue)
+        self.world.rules.counts["purged"] += 1
+
+
+SELECTORS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "kind = 'red' AND n > 0": lambda fields: fields["kind"] == "red" and fields["n"] > 0,
+    "kind IN ('blue', 'teal')": lambda fields: fields["kind"] in ("blue", "teal"),
+    "a property filter: kind ends in e": lambda fields: fields["kind"].endswith("e"),
+    "kind LIKE '%e%' AND NOT kind = 'grey' OR half < 20.5": lambda fields: (
+        ("e" in fields["kind"] and fields["kind"] != "grey") or fields["half"] < 20.5
+    ),
+}
+"""Together they want everything but grey messages, and the first grey ones."""
+FILTERS = {"a property filter: kind ends in e": {"application_properties": {"kind": "&s:e"}}}
+

@@ -1,0 +1,99 @@
+"""The simulated disk (support/disk.py) as a node of the simulation sees it: slow at times, and able to say what it is
+doing when a fault strikes."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorum.log.errors import LogDamaged, LogError, LogFull
+from quorum.log.segments import SNAPSHOTS
+from support.disk import Do, SimDisk, SimFile
+
+if TYPE_CHECKING:
+    from support.simulation.node import Node
+
+SYNC_MS = (0, 0, 1, 1, 2)
+
+
+class FaultyDisk(SimDisk):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.node: Node | None = None
+        self.slow_ms = 0
+        """how long a sync takes, beside the usual"""
+        self.is_full = False
+        self.is_rotten = False
+        """a bit of what it had synced has turned"""
+        self.is_saving_snapshot = False
+
+    def change(self, what: str, do: Do, instead: Do | None = None) -> None:
+        node = self.node
+        number = len(self.operations)
+        if node is None:
+            super().change(what, do, instead)
+            return
+        if what == "sync":
+            node.delay_ms += self.chance.choice(SYNC_MS) + self.slow_ms
+            if self.slow_ms:
+                node.world.faults.land_once("disk slow", node)
+        if number in self.fail_at:
+            node.world.faults.land("disk error", node)
+        elif number == self.crash_at:
+            node.world.faults.land("power cut in a write", node)
+        super().change(what, do, instead)
+
+    def create(self, path: Path) -> SimFile:
+        self.is_saving_snapshot = SNAPSHOTS in path.parts
+        return super().create(path)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.is_saving_snapshot = False
+
+    def restart(self) -> None:
+        super().restart()
+        self.is_saving_snapshot = False
+
+    def fill(self, is_full: bool) -> None:
+        self.is_full = is_full
+        self.room = 0 if is_full else 1 << 40
+
+    def explains(self, error: Exception) -> bool:
+        """Whether a fault of this disk is the reason for what stopped its node."""
+        if self.is_full and isinstance(error, LogFull):
+            assert self.node is not None
+            self.node.world.faults.land("disk full", self.node)
+            return True
+        if self.is_rotten and isinstance(error, LogDamaged):
+            return True
+        return bool(self.fail_at) and isinstance(error, LogError | OSError)
+
+    def arm(self, after: int, error: bool) -> None:
+        """The n-th changing operation from now fails, or is the last."""
+        at = len(self.operations) + after
+        if error:
+            self.fail_at = {at: errno.EIO}
+        else:
+            self.crash_at = at
+
+    def disarm(self) -> None:
+        self.crash_at, self.fail_at, self.slow_ms = None, {}, 0
+        self.fill(False)
+
+    def rot(self) -> tuple[Path, int] | None:
+        """Turns one bit of what has certainly been synced: of a segment's first half, or of the manifest."""
+        found = []
+        for path in sorted(self.names):
+            data = self.names[path].durable
+            used = len(data.rstrip(b"\0"))
+            if used > 256 and path.name != "LOCK":
+                found.append((path, used // 2))
+        if not found:
+            return None
+        path, length = self.chance.choice(found)
+        bit = self.chance.randrange(length * 8)
+        self.flip(path, bit)
+        self.is_rotten = True
+        return path, bit

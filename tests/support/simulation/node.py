@@ -1,0 +1,189 @@
+"""One life of a node: the real member on its simulated disk, the real hub and services above it, and what drives them.
+
+The member is stepped as the driver's thread does: as soon as something came in or is due, but never while its last step
+still waits for the disk. What a step sent before its sync leaves at once; the rest, and what the API hears, when the
+sync is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorum.api.admin_service import AdminService
+from quorum.api.hub import Hub
+from quorum.api.process import _watch
+from quorum.api.queue_service import QueueService
+from quorum.config import MemberAddresses, NodeConfig
+from quorum.log.errors import LogError
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+from quorum.node.member import Frame, Member, MemberConfig
+from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
+from support.disk import Crashed
+from support.simulation.disk import FaultyDisk
+from support.simulation.loop import NEVER, Clock
+from support.simulation.process import Process
+from support.simulation.wire import Connection, ServedCall, SimServer
+
+if TYPE_CHECKING:
+    from support.simulation.world import World
+
+WALL_MS = 1_700_000_000_000
+SEGMENT_BYTES = 96 << 10
+"""Small, so that logs roll."""
+RECENT_BYTES = 32 << 10
+"""Little, so that bodies are read from the disk."""
+DIRECTORY = Path("/data/log")
+
+
+class _Network:
+    """What the member sends through."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        self._node.world.network.send(self._node, peer, kind, b"".join(parts))
+
+    def flush(self) -> None:
+        """What was sent is on its way."""
+
+    def connected(self, peer: str) -> bool:
+        return self._node.world.network.is_connected(self._node.name, peer)
+
+
+class Node(Process):
+    """May raise LogError or OSError, as a process does that cannot start."""
+
+    def __init__(self, world: World, name: str, clock: Clock, disk: FaultyDisk, boot: int) -> None:
+        super().__init__(world, name, clock)
+        self.disk = disk
+        self.boot = boot
+        self.is_known_down = False
+        """dead, and its machine says so to whoever wants to connect"""
+        self._frames: list[Frame] = []
+        self._inputs: list[ev.Input] = []
+        self._due_ms = world.now_ms
+        self._busy_until_ms = 0
+        self.delay_ms = 0
+        """how long this step has waited for the disk by now"""
+        disk.node = None  # what recovery does is nobody's fault
+        chance = world.random_of(f"{name} {boot}")
+        build = world.build
+        self.log = build.log(
+            DIRECTORY,
+            disk,
+            segment_bytes=SEGMENT_BYTES,
+            recent_bytes=RECENT_BYTES,
+            random_bytes=chance.randbytes,
+        )
+        self.log.open()
+        config = MemberConfig(name, world.names, boot, **world.member_settings)
+        self.member: Member = build.member(
+            config, self.log, _Network(self), clock.s, self._wall_ms, chance
+        )
+        self.handlers: dict[str, Any] = {}
+        self.hub: Hub = self.loop.call(lambda: self._serve(chance))
+        disk.node = self
+        world.wake(self)
+
+    def _wall_ms(self) -> int:
+        jump = self.clock.wall_jump_ms
+        if jump:
+            self.world.faults.land_once("clock jump", self)
+        return WALL_MS + self.clock.ms() + jump
+
+    def _serve(self, chance: Any) -> Hub:
+        hub = Hub(
+            self.member,
+            self.log,
+            BatchLimits(max_messages=1_000, max_message_bytes=1 << 20, max_batch_bytes=2 << 20),
+            1 << 20,
+            4 << 20,
+            clock_s=self.clock.s,
+            random_bytes=chance.randbytes,
+        )
+        hub.attach(self)  # type: ignore[arg-type]
+        server = SimServer()
+        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.world.names)), server)
+        self.handlers = server.handlers
+        self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
+        return hub
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks would say."""
+
+    def serve(self, connection: Connection, method: str) -> None:
+        """A call has arrived."""
+        if connection.node_is_there:
+            connection.served = ServedCall(connection, self.handlers[method])
+
+    # ---- the driver
+
+    def submit(self, items: Iterable[ev.Input]) -> None:
+        self._inputs.extend(items)
+        self.world.wake(self)
+
+    def receive(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        self.world.wake(self)
+
+    def poke(self) -> None:
+        """A connection has come or gone: the next step sees to it."""
+        self._due_ms = self.world.now_ms
+        self.world.wake(self)
+
+    def _step_ms(self) -> int:
+        due = self.world.now_ms if self._frames or self._inputs else self._due_ms
+        return max(due, self._busy_until_ms)
+
+    def next_ms(self) -> int:
+        if not self.runs:
+            return NEVER
+        return min(self._step_ms(), super().next_ms())
+
+    def run(self) -> None:
+        super().run()
+        if self._step_ms() <= self.world.now_ms:
+            self._step()
+
+    def _step(self) -> None:
+        world = self.world
+        frames, self._frames = self._frames, []
+        inputs, self._inputs = self._inputs, []
+        self.delay_ms = 0
+        try:
+            outputs = self.member.step(self.clock.ms(), frames, inputs)
+        except Crashed:
+            world.down(self.name, power=True, why="in the middle of a write")
+            return
+        except (LogError, OSError) as error:
+            if not self.disk.explains(error):
+                raise
+            world.down(self.name, power=False, why=str(error))
+            return
+        self._busy_until_ms = world.now_ms + max(1, self.delay_ms)
+        self._due_ms = self.clock.world_ms(self.member.next_due_ms())
+        if outputs:
+            world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
+        world.rules.stepped(self)
+
+    def _hear(self, outputs: list[ev.Output]) -> None:
+        self.hub.on_outputs(outputs)
+        if any(isinstance(output, ev.LeaseGranted) for output in outputs):
+            self.soon(self.world.rules.granted, self)
+
+    def may_deliver(self, group: int) -> bool:
+        return self.is_up and self.hub.may_deliver(group)
+
+
+def _config(names: tuple[str, ...]) -> NodeConfig:
+    """Only what the admin service asks for."""
+    return NodeConfig.model_construct(
+        members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
+    )
+
+

@@ -1,0 +1,100 @@
+"""What many seeds have shown: what was done, what went wrong when, what was broken. A report of nothing is a failure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from support.simulation.faults import LANDABLE, STATES
+
+NEEDED = ("confirmed", "delivered", "settled", "queues drained")
+MANY = 100
+"""From so many seeds on, every kind of fault has to have landed, and every operation to have been tried."""
+OPERATIONS = (
+    *("confirmed", "delivered", "redelivered", "settled", "returned", "modified", "got", "selected", "drains"),
+    *("declared", "deleted", "purged", "looked at", "browsed", "refused", "published by unary calls", "clients"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed, as a worker tells it."""
+
+    seed: int
+    digest: str
+    broken: str
+    counts: Counter[str]
+    landed: Counter[str]
+    coverage: Counter[tuple[str, str]]
+    cpu_s: float
+    world_ms: int
+    events: int
+
+
+@dataclass(slots=True)
+class Report:
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def _total(self, name: str) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for outcome in self.outcomes:
+            total.update(getattr(outcome, name))
+        return total
+
+    @property
+    def broken(self) -> list[int]:
+        return sorted(outcome.seed for outcome in self.outcomes if outcome.broken)
+
+    def emptiness(self) -> list[str]:
+        """What the runs did not show, and should have."""
+        counts, landed = self._total("counts"), self._total("landed")
+        missing = [f"nothing was {name}" for name in NEEDED if not counts[name]]
+        if not landed:
+            missing.append("no fault has landed")
+        if len(self.outcomes) >= MANY:
+            missing += [f"no {kind} has landed" for kind in LANDABLE if not landed[kind]]
+            missing += [f"nothing was {name}" for name in OPERATIONS if not counts[name]]
+        return missing
+
+    def text(self) -> str:
+        lines = ["operations:"]
+        counts = self._total("counts")
+        lines += [f"  {name:28}{number:10,}" for name, number in sorted(counts.items())]
+        lines += ["", "faults that have landed, and how often in which state (one fault may count in several):"]
+        lines += self._table()
+        empty = [
+            f"{kind} x {state}" for kind in LANDABLE for state in STATES if not self._coverage()[kind, state]
+        ]
+        share = 1 - len(empty) / (len(LANDABLE) * len(STATES))
+        lines += ["", f"coverage: {share:.0%} of {len(LANDABLE)} faults x {len(STATES)} states"]
+        if empty and len(empty) <= 40:
+            lines.append("never: " + ", ".join(empty))
+        return "\n".join(lines)
+
+    def _coverage(self) -> Counter[tuple[str, str]]:
+        total: Counter[tuple[str, str]] = Counter()
+        for outcome in self.outcomes:
+            total.update(outcome.coverage)
+        return total
+
+    def _table(self) -> list[str]:
+        landed, coverage = self._total("landed"), self._coverage()
+        lines = [f"  {letter} {state}" for letter, state in zip("abcdefghijk", STATES, strict=False)]
+        letters = "".join(f"{letter:>6}" for letter, _ in zip("abcdefghijk", STATES, strict=False))
+        lines.append(f"  {'':24}{'all':>7}{letters}")
+        for kind in LANDABLE:
+            row = "".join(f"{coverage[kind, state]:>6}" for state in STATES)
+            lines.append(f"  {kind:24}{landed[kind]:>7}{row}")
+        return lines
+
+    def summary(self, wall_s: float) -> str:
+        """The last line."""
+        counts, landed = self._total("counts"), self._total("landed")
+        cpu_s = sum(outcome.cpu_s for outcome in self.outcomes)
+        world_s = sum(outcome.world_ms for outcome in self.outcomes) // 1000
+        verdict = f"{len(self.broken)} broken: {self.broken}" if self.broken else "none broken"
+        return (
+            f"{len(self.outcomes)} seeds, {verdict}; {counts['confirmed']:,} messages confirmed, "
+            f"{sum(landed.values()):,} faults landed, {world_s:,} s of the world's time in {wall_s:.0f} s "
+            f"({cpu_s:.0f} s of CPU, {cpu_s / max(1, len(self.outcomes)):.1f} a seed)"
+        )

@@ -1,0 +1,214 @@
+"""What has to be true of everything that happens, checked as it happens. Each rule is one method or one paragraph; what
+it saw is counted, and `judge` refuses a run that showed nothing.
+
+A consumer is taken to hold a message from the moment its node hands the delivery to the stream, with a valid lease,
+until the node has read its disposition, the call ends at either end (the client then knows that it holds nothing any
+more), its node's process dies, or the lease is over by its node's clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from quorum.client.batch import BatchReader
+from quorum.node.member import SYSTEM_GROUP
+
+if TYPE_CHECKING:
+    from support.simulation.node import Node
+    from support.simulation.wire import ServedCall
+    from support.simulation.world import World
+
+Key = tuple[str, int]
+"""(queue, sequence). No queue is declared twice under one name."""
+Held = tuple[str, int, int]
+"""(consumer tag, attach, delivery tag), of one call"""
+Origin = tuple[int, int]
+"""(producer, its number of the message), as the body says"""
+
+
+class Broken(AssertionError):
+    """A rule was broken, or nothing happened that could have broken it. world: where, once that is known."""
+
+    world: World | None = None
+
+
+def origin_of(body: bytes) -> Origin:
+    producer, n, _ = body.split(b":", 2)
+    return int(producer), int(n)
+
+
+class Rules:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.counts: Counter[str] = Counter()
+        self._leaders: dict[tuple[int, int], str] = {}
+        self._hashes: dict[tuple[int, int], tuple[int, str]] = {}
+        self._compared = 0
+        self._holders: dict[Key, tuple[ServedCall, str, int]] = {}
+        """who was handed it last: call, consumer tag, group"""
+        self._seen: dict[Key, None] = {}
+        self._places: dict[Origin, Key] = {}
+        self._settled: dict[Key, None] = {}
+        self.confirmed: dict[Origin, str] = {}
+        """with the queue"""
+        self.published: dict[Origin, bool] = {}
+        """to the queue with selectors: whether anybody wants it"""
+        self.taken: dict[Origin, None] = {}
+        """what a client that had received it wanted to settle"""
+
+    # ---- members
+
+    def stepped(self, node: Node) -> None:
+        """One leader a term (Raft §5.2), and members that have applied the same entries have given the same answers."""
+        member = node.member
+        for group, replica in member.replicas.items():
+            raft = replica.raft
+            if raft.is_leader:
+                leader = self._leaders.setdefault((group, raft.term), node.name)
+                if leader != node.name:
+                    raise Broken(f"{node.name} and {leader} lead term {raft.term} of group {group}")
+            if group != SYSTEM_GROUP:
+                machine = member.queue_machine(group)
+                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.name))
+                if known[0] != machine.running_hash:
+                    raise Broken(
+                        f"{node.name} and {known[1]} differ at entry {machine.index} of group {group}"
+                    )
+                self._compared += known[1] != node.name
+
+    # ---- what nodes read and write
+
+    def requested(self, call: ServedCall, request: Any) -> None:
+        kind = request.WhichOneof("request") if hasattr(request, "open") else None
+        if kind == "disposition":
+            wire = request.disposition
+            for each in wire.tags:
+                for tag in range(each.first, each.last + 1):
+                    self._release(call, wire.consumer_tag, wire.attach, tag)
+        elif kind == "attach":
+            self._release_all(call, request.attach.consumer_tag)
+            call.queues[request.attach.consumer_tag] = request.attach.queue
+        elif kind == "cancel" and request.cancel.return_held:
+            self._release_all(call, request.cancel.consumer_tag)
+        elif kind == "get":
+            call.queues[""] = request.get.queue
+
+    def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
+        key = call.held.pop((consumer, attach, tag), None)
+        if key is not None and self._holders[key][0] is call:
+            del self._holders[key]
+
+    def _release_all(self, call: ServedCall, consumer: str) -> None:
+        for held in [held for held in call.held if held[0] == consumer]:
+            self._release(call, *held)
+
+    def answered(self, call: ServedCall, response: Any) -> None:
+        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
+            return
+        wire = response.delivery
+        queue = call.queues[wire.consumer_tag]
+        found = call.node.member.catalog.queue(queue)
+        if found is None:
+            return  # deleted meanwhile: nothing of it can be with another one
+        group = found.group
+        reader = BatchReader(wire.batch, wire.count)
+        sequences = [n for each in wire.sequences for n in range(each.first, each.last + 1)]
+        again = {n for each in wire.redelivered for n in range(each.first, each.last + 1)}
+        for ordinal, sequence in enumerate(sequences):
+            tag = wire.first_tag + ordinal
+            held = (wire.consumer_tag, wire.attach, tag)
+            self._handed(call, held, group, (queue, sequence), reader.body(ordinal), tag in again)
+
+    def _handed(
+        self, call: ServedCall, held: Held, group: int, key: Key, body: bytes, is_again: bool
+    ) -> None:
+        origin = origin_of(body)
+        if self._places.setdefault(origin, key) != key:
+            raise Broken(f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}")
+        if key in self._settled:
+            raise Broken(f"{key}, message {origin}, was settled, answered so, and is delivered again")
+        before = self._holders.get(key)
+        if before is not None and before[0].is_used and before[0].node.may_deliver(before[2]):
+            raise Broken(
+                f"{key} is handed to {held[0]!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
+                f"holds it, with a lease"
+            )
+        if key in self._seen and not is_again:
+            raise Broken(f"{key} was handed out before and is not flagged as redelivered")
+        self.counts["redelivered"] += is_again
+        self._seen[key] = None
+        self._holders[key] = call, held[0], group
+        call.held[held] = key
+        self.counts["delivered"] += 1
+
+    def granted(self, node: Node) -> None:
+        """A node's lease goes on: what its consumers hold is with nobody else (if it had lapsed in between, they would
+        have been ended)."""
+        for connection in self._world.connections:
+            call = connection.served
+            if connection.node is not node or call is None or not call.is_used:
+                continue
+            for held, key in call.held.items():
+                holder = self._holders.get(key)
+                if (
+                    holder is not None
+                    and holder[0] is not call
+                    and holder[0].is_used
+                    and holder[0].node.may_deliver(holder[2])
+                    and node.may_deliver(holder[2])
+                ):
+                    raise Broken(
+                        f"{key} is with {held[0]!r} at {node.name} still, whose lease was renewed, and with "
+                        f"{holder[1]!r} at {holder[0].node.name}"
+                    )
+
+    # ---- what clients say
+
+    def confirm(self, producer: int, numbers: range, queue: str) -> None:
+        for n in numbers:
+            self.confirmed[producer, n] = queue
+        self.counts["confirmed"] += len(numbers)
+
+    def settle(self, keys: list[Key]) -> None:
+        """The service has answered that these are settled."""
+        for key in keys:
+            if key in self._settled:
+                raise Broken(f"{key} was settled twice, and both times answered so")
+            self._settled[key] = None
+        self.counts["settled"] += len(keys)
+
+    def unwanted(self) -> int:
+        """How many messages may be left in the queue with selectors: those that no consumer wants."""
+        return sum(1 for key, is_wanted in self.published.items() if not is_wanted and key not in self.taken)
+
+    # ---- the end
+
+    def judge(self) -> None:
+        lost = [origin for origin in sorted(self.confirmed) if origin not in self.taken]
+        if lost:
+            shown = [(origin, self.confirmed[origin], self._places.get(origin)) for origin in lost[:10]]
+            raise Broken(f"{len(lost)} messages were confirmed and are lost: {shown}")
+        self._agree()
+        for needed in ("confirmed", "delivered", "settled"):
+            if not self.counts[needed]:
+                raise Broken(f"an empty proof: nothing was {needed}")
+        if not self.counts["queues drained"]:
+            raise Broken("an empty proof: no queue was drained")
+        if not self._compared:
+            raise Broken("an empty proof: no two members were compared")
+        if not self._world.faults.landed:
+            raise Broken("an empty proof: no fault has landed")
+
+    def _agree(self) -> None:
+        members = [node.member for node in self._world.nodes.values() if node.is_up]
+        for group in members[0].replicas:
+            if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
+                raise Broken(f"members differ in the state of group {group}")
+            if group != SYSTEM_GROUP:
+                wished = [queue.id for queue in members[0].catalog.queues_of_group(group)]
+                if members[0].queue_machine(group).queue_ids() != wished:
+                    raise Broken(f"group {group} does not have the queues of the catalog: {wished}")
+        for member in members:
+            if len(member.sessions) > 1:
+                raise Broken(f"{member.config.name} still has the sessions {list(member.sessions)}")

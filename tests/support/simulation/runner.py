@@ -1,0 +1,115 @@
+"""Many seeds on all cores, and the search for broken builds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from multiprocessing import get_context
+
+from support.canaries import CANARIES, Canary
+from support.simulation.report import Outcome, Report
+from support.simulation.rules import Broken
+from support.simulation.world import START_MS, World, run
+
+Say = Callable[[str], None]
+
+
+def one(seed: int, canary: str = "") -> Outcome:
+    """Runs a seed of the product, or of the broken build of this name."""
+    start = time.process_time()
+    build = next((each.build() for each in CANARIES if each.name == canary), None)
+    assert build is not None or not canary, canary
+    world: World | None = None
+    broken = ""
+    try:
+        world = run(seed, build)
+    except Broken as error:
+        broken, world = str(error), error.world
+    assert world is not None
+    return Outcome(
+        seed,
+        world.digest,
+        broken,
+        world.rules.counts,
+        world.faults.landed,
+        world.faults.coverage,
+        time.process_time() - start,
+        world.now_ms - START_MS,
+        world.events,
+    )
+
+
+def many(jobs: int, work: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Outcome]]:
+    """(canary, outcome) as they come. Nothing is begun that nobody asks for: to stop asking is to stop."""
+    if jobs == 1:
+        for seed, canary in work:
+            yield canary, one(seed, canary)
+        return
+    waiting = iter(work)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running: dict[Future[Outcome], str] = {}
+
+        def feed(count: int) -> None:
+            for seed, canary in islice(waiting, count):
+                running[pool.submit(one, seed, canary)] = canary
+
+        feed(2 * jobs)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda each: each.result().seed):
+                canary = running.pop(future)
+                yield canary, future.result()
+                feed(1)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def simulate(first: int, count: int, jobs: int, say: Say, canary: str = "") -> int:
+    """Runs the seeds, of the product or of a broken build; 1 if one is broken, or all together have shown nothing."""
+    say(f"seeds {first} to {first + count - 1} on {jobs} cores" + (f", with {canary}" if canary else ""))
+    start = time.monotonic()
+    report = Report()
+    for _, outcome in many(jobs, ((seed, canary) for seed in range(first, first + count))):
+        report.outcomes.append(outcome)
+        if outcome.broken:
+            say(f"BROKEN {outcome.broken}\n  again: make simulate SEEDS=1 FIRST_SEED={outcome.seed}")
+        elif count <= 20:
+            say(f"seed {outcome.seed}: digest {outcome.digest}, {outcome.events:,} events")
+        elif len(report.outcomes) % 50 == 0:
+            say(f"{len(report.outcomes)} seeds in {time.monotonic() - start:.0f} s")
+    report.outcomes.sort(key=lambda outcome: outcome.seed)
+    say(report.text())
+    empty = report.emptiness()
+    for missing in empty:
+        say(f"an empty proof: {missing}")
+    say(report.summary(time.monotonic() - start))
+    return 1 if report.broken or empty else 0
+
+
+def catch(canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Say) -> int:
+    """Looks for the first seed that catches each; 1 if one is not caught."""
+    missed = []
+    for canary in canaries:
+        caught: Outcome | None = None
+        tried = 0
+        work = ((seed, canary.name) for seed in range(first, first + limit))
+        for _, outcome in many(jobs, work):
+            tried += 1
+            if outcome.broken:
+                caught = outcome
+                break
+        if caught is None:
+            missed.append(canary.name)
+            say(f"MISSED {canary.name}: {tried} seeds from {first} found nothing wrong")
+        else:
+            say(f"caught {canary.name} by seed {caught.seed}: {caught.broken.splitlines()[0]}")
+    number = len(list(canaries))
+    say(f"{number} broken builds, {number - len(missed)} caught" + (f"; missed: {missed}" if missed else ""))
+    return 1 if missed else 0
+
+

@@ -1,0 +1,490 @@
+"""One run of one seed: nodes, clients, what lies between them, and what goes wrong; in one thread, in simulated time.
+
+Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were made.
+All chance comes from the seed, by name, so that what one part draws does not change what another one gets. Everything
+that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the same.
+
+The course of a run: the cluster starts and queues are declared; clients work while faults strike, with ebbs in which
+nothing is published and queues drain; then faults stop, a majority comes back (not always everybody), and everything
+that was confirmed has to be delivered, every queue to drain, all members to agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from quorum.client.errors import UnavailableError
+from quorum.log import Log
+from quorum.log.errors import LogDamaged
+from quorum.node.member import Member
+from quorum.replication.group import GroupConfig
+from support.simulation.clients import SELECTORS, Administrator, App, Consumer, Getter, Place, Producer
+from support.simulation.disk import FaultyDisk
+from support.simulation.faults import Faults, states_of
+from support.simulation.loop import NEVER, Clock
+from support.simulation.network import IDLE_MS, PeerNetwork
+from support.simulation.node import Node
+from support.simulation.process import Process
+from support.simulation.rules import Broken, Rules
+from support.simulation.wire import GONE, Connection
+
+FAULTY_MS = 18_000
+EBB_MS = 3_000
+START_MS = 1_000_000
+START_LIMIT_MS = 30_000
+PROGRESS_LIMIT_MS = 120_000
+"""Far more than elections, leases, and the client's growing patience with silent nodes take together."""
+MAX_RUNS_AT_ONCE = 20_000
+LEASE_MS = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is run: the product, or a broken one (support/canaries.py). patches: module attribute -> what stands there."""
+
+    name: str = "the product"
+    log: type[Log] = Log
+    member: type[Member] = Member
+    patches: dict[str, Any] = field(default_factory=dict)
+
+
+class World:
+    """See the module's text."""
+
+    def __init__(self, seed: int, build: Build | None = None) -> None:
+        self.seed = seed
+        self.build = build or Build()
+        self.now_ms = START_MS
+        self.dead: list[Process] = []
+        self.story: deque[str] = deque(maxlen=60)
+        self.phase = "start"
+        self.is_ebb = False
+        self.client_late_ms = 0
+        self.events = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._numbers = itertools.count()
+        self._producers = itertools.count(100)
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._runs: list[tuple[int, int, Process]] = []
+        self._defects: list[tuple[str, BaseException | None]] = []
+        self._boots = itertools.count(1)
+        self._client_chance = self.random_of("client network")
+        self.connections: dict[Connection, None] = {}
+        self.rules = Rules(self)
+        self._configure(self.random_of("configuration"))
+        self.faults = Faults(self)
+        self.network = PeerNetwork(self, self.names)
+        self.nodes: dict[str, Node] = {}
+        self.apps: list[App] = []
+        for name in self.names:
+            self.start(name)
+
+    def _configure(self, chance: random.Random) -> None:
+        self.names = tuple(f"n{number}" for number in range(1, (5 if self.seed % 5 == 0 else 3) + 1))
+        self.has_short_memory = self.seed % 3 == 0
+        self.loses_one = self.seed % 4 == 1
+        """one member is dead in the end"""
+        self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2}
+        if self.has_short_memory:  # members that were away for long get snapshots
+            self.member_settings["raft"] = GroupConfig(keep_entries=40, chunk_bytes=2_000)
+            self.member_settings["snapshot_bytes"] = 20_000
+        if self.seed % 2 == 0:  # members that apply slowly what they know to be committed
+            self.member_settings["apply_entries"] = 6
+        self.clocks = {
+            name: Clock(self, chance.randrange(20_000_000), chance.choice((-3_000, 0, 0, 3_000)))
+            for name in self.names
+        }
+        self.disks = {name: FaultyDisk(chance.randrange(1 << 30)) for name in self.names}
+
+    def random_of(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed} {name}")
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def next_producer(self) -> int:
+        return next(self._producers)
+
+    # ---- what is written down
+
+    def note(self, data: bytes) -> None:
+        self._digest.update(data)
+
+    def tell(self, what: str) -> None:
+        line = f"{self.now_ms - START_MS}: {what}"
+        self.story.append(line)
+        self.note(line.encode())
+
+    def defect(self, what: str, error: BaseException | None = None) -> None:
+        self._defects.append((what, error))
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    # ---- time
+
+    def at(self, at_ms: int, work: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at_ms, self.next_number(), work))
+
+    def after(self, for_ms: int, work: Callable[[], None]) -> None:
+        self.at(self.now_ms + for_ms, work)
+
+    def wake(self, process: Process) -> None:
+        """It may have something to do earlier than it had."""
+        at = process.next_ms()
+        if at < process.queued_ms:
+            process.queued_ms = at
+            heapq.heappush(self._runs, (at, process.number, process))
+
+    def client_delay_ms(self) -> int:
+        late = self.client_late_ms
+        return self._client_chance.choice((1, 1, 2, 4)) + (self._client_chance.randrange(late) if late else 0)
+
+    def run_for(self, for_ms: int) -> None:
+        self._run_to(self.now_ms + for_ms, lambda: False)
+
+    def run_until(self, done: Callable[[], bool], what: str, limit_ms: int) -> None:
+        if not self._run_to(self.now_ms + limit_ms, done):
+            raise Broken(f"no progress: {what} not within {limit_ms} ms of the world's time")
+
+    def _run_to(self, end_ms: int, done: Callable[[], bool]) -> bool:
+        """done is asked once a moment."""
+        runs = 0
+        while True:
+            at = min(
+                self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER
+            )
+            if at > self.now_ms:
+                if done():
+                    return True
+                if at > end_ms:
+                    self.now_ms = end_ms
+                    return False
+                self.now_ms, runs = at, 0
+            runs += 1
+            if runs > MAX_RUNS_AT_ONCE:
+                raise Broken("time stands still")
+            self._happen()
+            if self._defects:
+                what, error = self._defects[0]
+                raise Broken(what) from error
+
+    def _happen(self) -> None:
+        """One event, or one turn of one process."""
+        self.events += 1
+        if self._events and self._events[0][0] <= self.now_ms:
+            heapq.heappop(self._events)[2]()
+            return
+        at, _, process = heapq.heappop(self._runs)
+        if at != process.queued_ms:
+            return  # it was queued again, earlier
+        process.queued_ms = NEVER
+        if process.next_ms() <= self.now_ms:
+            process.run()
+        if process.is_up:
+            self.wake(process)
+
+    # ---- nodes
+
+    def start(self, name: str) -> None:
+        """Unless it runs, or its disk is beyond recovery."""
+        if name in self.nodes and self.nodes[name].is_up:
+            return
+        disk = self.disks[name]
+        try:
+            self.nodes[name] = Node(self, name, self.clocks[name], disk, next(self._boots))
+        except LogDamaged as error:
+            if not disk.is_rotten:
+                raise
+            self.faults.land("bit rot", None)
+            self.tell(f"{name} cannot start: {error}")
+
+    def down(self, name: str, power: bool, why: str = "") -> None:
+        node = self.nodes[name]
+        node.die()
+        node.is_known_down = not power
+        self.tell(f"{name} is down{', with its power' if power else ''} {why}")
+        for connection in list(self.connections):
+            if connection.node is node:
+                connection.leave_node()
+                if not power:
+                    self.after(self.client_delay_ms(), lambda each=connection: each.leave_client(GONE))  # type: ignore[misc]
+        self.network.break_node(name)
+        disk = self.disks[name]
+        if power:
+            disk.power_cut(self.faults.chance.randrange(1 << 30))
+        else:
+            disk.restart()
+        if not self.faults.is_over:
+            self.after(self.faults.chance.choice((5, 50, 300, 1_500, 4_000)), lambda: self._restart(name))
+
+    def _restart(self, name: str) -> None:
+        if self.nodes[name].is_up or (self.faults.is_over and name in self.left_dead):
+            return
+        self.start(name)
+
+    left_dead: tuple[str, ...] = ()
+
+    @property
+    def may_lose_one(self) -> bool:
+        return not self.loses_one
+
+    def pause(self, node: Node, for_ms: int) -> None:
+        if node.is_paused:
+            return
+        states = states_of(self, node)
+        node.is_paused = True
+        began = self.now_ms
+
+        def idle() -> None:  # peers give it up
+            if node.is_paused and self.now_ms - began >= IDLE_MS:
+                self.network.break_node(node.name)
+
+        self.after(IDLE_MS, idle)
+
+        def wake() -> None:
+            if node.is_up and node.is_paused:
+                self.faults.land("pause", node, states)
+                self.resume(node)
+
+        self.after(for_ms, wake)
+
+    def resume(self, node: Node) -> None:
+        node.is_paused = False
+        self.wake(node)
+
+    # ---- clients
+
+    def replace(self, app: App, politely: bool) -> None:
+        """The client's process is killed, and another one started. Its machine says so, or not."""
+        self.tell(f"{app.name} is killed")
+        app.die()
+        for connection in list(self.connections):
+            if connection.client is app:
+                connection.client_is_there = False
+                if politely:
+                    connection.to_node.send(connection.leave_node)
+        self.apps[self.apps.index(app)] = app.successor(app.name)
+
+    def _start_apps(self) -> None:
+        plain, other, fields = self.places
+        self.apps += [Producer(self, number) for number in range(1, 4)]
+        self.apps += [
+            Consumer(self, 11, plain, None, 0.3),
+            Consumer(self, 12, plain, None, 0.01),
+            Consumer(self, 13, other, None, 0.05),
+            Getter(self, 14, other, None, 0.1),
+            Administrator(self, 15),
+        ]
+        if fields.has_fields:
+            self.apps += [
+                Consumer(self, number, fields, selector, 0.05)
+                for number, selector in enumerate(SELECTORS, 16)
+            ]
+        else:
+            self.apps.append(Consumer(self, 16, fields, None, 0.02))
+
+    def _declare(self) -> None:
+        # a member that was sent a snapshot has no bodies to read fields from: it stops at the first it needs
+        filtered: dict[str, Any] = {} if self.has_short_memory else {"x-filter-enabled": True}
+        self.places = [Place("plain", {}), Place("other", {}), Place("fields", filtered)]
+        founder = _Founder(self, self.places)
+        self.run_until(lambda: founder.is_done, "queues are declared", START_LIMIT_MS)
+        founder.die()
+
+    # ---- the course
+
+    def run(self) -> None:
+        self.run_until(self._is_ready, "every group has a leader that all know", START_LIMIT_MS)
+        self._declare()
+        self._start_apps()
+        self.run_for(300)
+        self.phase = "faults"
+        self.faults.begin()
+        ebb_at = self.random_of("ebb").randrange(FAULTY_MS // 2)
+        for name, for_ms in (("flood", ebb_at), ("ebb", EBB_MS), ("flood", FAULTY_MS - ebb_at - EBB_MS)):
+            self.is_ebb = name == "ebb"
+            self.tell(name)
+            self.run_for(for_ms)
+        self._heal()
+        self._progress()
+        self._drain()
+        self._close()
+        self.rules.judge()
+
+    def _is_ready(self) -> bool:
+        return all(node.member.is_ready() for node in self.nodes.values() if node.is_up)
+
+    def _heal(self) -> None:
+        """A majority comes back."""
+        self.tell("healed")
+        self.phase = "healed"
+        chance = self.random_of("heal")
+        dead = [name for name in self.names if not self.nodes[name].is_up and self.disks[name].is_rotten]
+        if self.loses_one and not dead:
+            dead = [chance.choice(self.names)]
+        self.left_dead = tuple(dead)
+        self.faults.stop()
+        for name in self.names:
+            if name in dead and self.nodes[name].is_up:
+                self.down(name, power=chance.random() < 0.5)
+            elif name not in dead:
+                self.start(name)
+        if not all(self.nodes[name].is_up for name in self.names if name not in dead):
+            self.left_dead = tuple(name for name in self.names if not self.nodes[name].is_up)
+        self.tell(f"dead for good: {self.left_dead}")
+
+    def _progress(self) -> None:
+        """Publishing goes on: what is sent now is confirmed."""
+        before = len(self.rules.confirmed)
+        self.run_until(
+            lambda: len(self.rules.confirmed) > before + 20, "publishing goes on", PROGRESS_LIMIT_MS
+        )
+        self.phase = "draining"
+        producers = [app for app in self.apps if isinstance(app, Producer)]
+        self.run_until(
+            lambda: not any(each.unconfirmed for each in producers), "all is confirmed", PROGRESS_LIMIT_MS
+        )
+
+    @property
+    def is_draining(self) -> bool:
+        return self.phase == "draining"
+
+    def _drain(self) -> None:
+        """Every matching message leaves; what nobody wants stays, and leaves when somebody comes for all."""
+        self.run_until(self._only_unwanted_left, "all that is wanted is delivered", PROGRESS_LIMIT_MS)
+        fields = self.places[2]
+        if fields.has_fields:
+            self.rules.counts["unwanted"] += sum(self._left().values())
+            self.apps.append(Consumer(self, 40, fields, None, 1.0))
+        self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
+        self.rules.counts["queues drained"] += len(self.places)
+
+    def _left(self) -> dict[str, int]:
+        found = {}
+        for node in self.nodes.values():
+            for place in self.places:
+                queue = node.member.catalog.queue(place.name) if node.is_up else None
+                info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
+                if info is not None and info.total:
+                    found[place.name] = max(info.total, found.get(place.name, 0))
+        return found
+
+    def _only_unwanted_left(self) -> bool:
+        """Asked at every moment, so the cheap questions come first."""
+        left = self._left()
+        if not self.places[2].has_fields:
+            return not left
+        if set(left) - {"fields"}:
+            return False
+        unwanted = self.rules.unwanted()
+        return left.get("fields", 0) <= unwanted and self._nothing_is_held()
+
+    def _nothing_is_held(self) -> bool:
+        for node in self.nodes.values():
+            if node.is_up:
+                queue = node.member.catalog.queue("fields")
+                info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
+                if info is None or info.checked_out:
+                    return False
+        return True
+
+    def _close(self) -> None:
+        """Clients leave, and nothing of them stays with the members, which agree."""
+        self.phase = "closing"
+        for app in self.apps:
+            app.leave()
+        for connection in list(self.connections):  # of processes that were killed without a word
+            if not connection.client_is_there:
+                connection.leave_node()
+        self.run_until(
+            lambda: all(app.client is None for app in self.apps), "clients can leave", PROGRESS_LIMIT_MS
+        )
+        self.run_until(self._is_settled, "members agree and forget their sessions", PROGRESS_LIMIT_MS)
+
+    def _is_settled(self) -> bool:
+        members = [node.member for node in self.nodes.values() if node.is_up]
+        return all(
+            len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members}) == 1
+            for group in members[0].replicas
+        ) and all(len(member.sessions) <= 1 and not member._catalog_changed for member in members)
+
+    # ---- after it
+
+    def bury(self) -> None:
+        """Ends what is left of all processes, in a fixed order."""
+        for process in [*self.dead, *self.nodes.values(), *self.apps]:
+            if not process.loop.is_closed():
+                process.loop.bury()
+
+
+class _Founder(App):
+    """Declares the queues."""
+
+    def __init__(self, world: World, places: list[Place]) -> None:
+        self._places = places
+        self.is_done = False
+        super().__init__(world, "founder")
+
+    async def work(self, client: Any) -> None:
+        for place in self._places:
+            while True:
+                try:
+                    await client.declare(place.name, place.arguments)
+                    break
+                except UnavailableError:
+                    continue
+        await client.close()
+        self.is_done = True
+
+
+@contextmanager
+def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
+    """The modules that draw from chance of their own draw from the seed, and logs are kept, not printed."""
+    chance = random.Random(f"{seed} clients")
+    secrets = types.SimpleNamespace(token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex())
+    patches = {
+        "quorum.client.session.random": chance,
+        "quorum.client.session.secrets": secrets,
+        "quorum.client.client.secrets": secrets,
+        **build.patches,
+    }
+    with ExitStack() as stack:
+        lines = stack.enter_context(structlog.testing.capture_logs())
+        for name, value in patches.items():
+            stack.enter_context(mock.patch(name, value))
+        yield lines
+
+
+def run(seed: int, build: Build | None = None) -> World:
+    """Runs one seed to its end; raises Broken with its story."""
+    build = build or Build()
+    with _prepared(seed, build) as lines:
+        world = World(seed, build)
+        try:
+            world.run()
+            wrong = [line for line in lines if line["log_level"] == "critical"]
+            if wrong:
+                raise Broken(f"said by a node: {wrong[0]}")
+        except Exception as error:
+            story = "\n  ".join(world.story)
+            at = world.now_ms - START_MS
+            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}")
+            broken.world = world
+            raise broken from error
+        finally:
+            world.bury()
+    return world
