@@ -20,6 +20,7 @@ from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node.batches import BatchLimits
+from quorum.node.collecting import Threaded
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity import FILE as IDENTITY
 from quorum.node.identity import Founding, IdentityError, begin_boot
@@ -119,7 +120,13 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
         queue_memory_bytes=config.queue_memory_bytes,
     )
     member = Member(
-        member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()
+        member_config,
+        log,
+        network,
+        boottime_s,
+        lambda: int(time.time() * 1000),
+        random.SystemRandom(),
+        Threaded(),
     )
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
