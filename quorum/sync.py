@@ -150,7 +150,7 @@ class Consumer:
 class Client:
     """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
 
-    def __init__(self, url: str, **options: int) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self._loop = _Loop()
         try:
             self._client = aio.Client(url, **options)

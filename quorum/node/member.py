@@ -175,7 +175,9 @@ class Member:
             lambda group: self.replicas[group].raft,
             lambda group, state: self.replicas[group].references(state),
         )
-        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.healer = Healer(
+            log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
+        )
         self.pager = Pager(config.queue_memory_bytes)
         self.collecting = Collecting(log, background or Inline()) if isinstance(log, CollectingLog) else None
         self.replicas: dict[int, Replica] = {}
@@ -271,6 +273,8 @@ class Member:
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
@@ -628,6 +632,11 @@ class Member:
         turn = group % len(peers) if peers else 0
         leader = self.replicas[group].raft.leader
         return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _needs(self, group: int, index: int) -> bool:
+        replica = self.replicas[group]
+        first = self.log.journal(group).first_index
+        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
 
     def _found_unreadable(self, group: int, index: int) -> None:
         self.healer.note(group, index, 0, "another member has asked for it")

@@ -81,9 +81,7 @@ class Node(Process):
         )
         self.log.open()
         config = MemberConfig(name, world.names, boot, **world.member_settings)
-        self.member: Member = build.member(
-            config, self.log, _Network(self), clock.s, self._wall_ms, chance
-        )
+        self.member: Member = build.member(config, self.log, _Network(self), clock.s, self._wall_ms, chance)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
         disk.node = self
@@ -121,6 +119,11 @@ class Node(Process):
         if connection.node_is_there:
             connection.served = ServedCall(connection, self.handlers[method])
 
+    @property
+    def is_syncing(self) -> bool:
+        """Its last step still waits for the disk."""
+        return self.world.now_ms < self._busy_until_ms and self.delay_ms > 0
+
     # ---- the driver
 
     def submit(self, items: Iterable[ev.Input]) -> None:
@@ -155,6 +158,7 @@ class Node(Process):
         frames, self._frames = self._frames, []
         inputs, self._inputs = self._inputs, []
         self.delay_ms = 0
+        self.disk.begin_step()
         try:
             outputs = self.member.step(self.clock.ms(), frames, inputs)
         except Crashed:
@@ -185,5 +189,3 @@ def _config(names: tuple[str, ...]) -> NodeConfig:
     return NodeConfig.model_construct(
         members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
     )
-
-
