@@ -21,6 +21,7 @@ from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_ROOM, Files, RealFiles
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
+from quorum.node.collecting import Threaded
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity import FILE as IDENTITY
 from quorum.node.identity import Founding, IdentityError, Life, begin_life
@@ -146,6 +147,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int |
         lambda: int(time.time() * 1000),
         random.SystemRandom(),
         memory,
+        Threaded(),
     )
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
