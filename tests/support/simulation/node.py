@@ -74,6 +74,7 @@ class Node(Process):
         self._inputs: list[ev.Input] = []
         self._due_ms = world.now_ms
         self._busy_until_ms = 0
+        self.lease_until: dict[int, int] = {}
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
         disk.node = None  # what recovery does is nobody's fault
@@ -183,12 +184,18 @@ class Node(Process):
         world.rules.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, ev.LeaseGranted):
+                self.lease_until[output.group] = output.until_ms
+            elif isinstance(output, ev.LeaseLapsed):
+                self.lease_until.pop(output.group, None)
         self.hub.on_outputs(outputs)
         if any(isinstance(output, ev.LeaseGranted) for output in outputs):
             self.soon(self.world.rules.granted, self)
 
     def may_deliver(self, group: int) -> bool:
-        return self.is_up and self.hub.may_deliver(group)
+        """Whether its lease holds, as the member has told; no matter what its API makes of that."""
+        return self.is_up and self.clock.ms() < self.lease_until.get(group, 0)
 
 
 def _config(name: str, names: tuple[str, ...]) -> NodeConfig:
