@@ -120,7 +120,9 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
 
 UNREACHED = """
     quorum/__init__.py
+    quorum/api/member_service.py
     quorum/api/server.py
+    quorum/bench/backlog.py
     quorum/bench/command.py
     quorum/bench/load.py
     quorum/bench/plan.py
@@ -128,9 +130,11 @@ UNREACHED = """
     quorum/bench/run.py
     quorum/cli/cluster.py
     quorum/cli/console.py
+    quorum/cli/data_files.py
     quorum/cli/json_lines.py
     quorum/cli/local_cluster.py
     quorum/cli/main.py
+    quorum/cli/members.py
     quorum/cli/messages.py
     quorum/cli/processes.py
     quorum/cli/queues.py
@@ -140,9 +144,13 @@ UNREACHED = """
     quorum/demo/flights.py
     quorum/demo/plan.py
     quorum/demo/run.py
+    quorum/log/errors.py
     quorum/log/inspection.py
+    quorum/log/reserve.py
+    quorum/node/check.py
     quorum/node/driver.py
     quorum/node/identity.py
+    quorum/node/lost_log.py
     quorum/replication/connection.py
     quorum/replication/handshake.py
     quorum/replication/wire.py
