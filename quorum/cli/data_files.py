@@ -14,7 +14,7 @@ DAMAGED, CANNOT_CHECK = 1, 2
 
 
 def inspect_file(
-    file: Annotated[Path, typer.Argument(help="a segment, snapshot, reserve or MANIFEST of a node's log")],
+    file: Annotated[Path, typer.Argument(help="a segment, index, snapshot, reserve or MANIFEST of a node's log")],
     as_json: JsonOption = False,
 ) -> None:
     """Shows what a file of a log says, one record a line, and changes nothing. Status 1 if something in it is bad."""
@@ -26,9 +26,10 @@ def inspect_file(
         )
     kind = kind_of(file)
     if kind is None:
-        text = f"{file} is no file of a log (segment, snapshot, reserve, MANIFEST), or its first bytes are damaged"
+        kinds = "segment, index, snapshot, reserve, MANIFEST"
+        text = f"{file} is no file of a log ({kinds}), or its first bytes are damaged"
         raise Complaint(text, DAMAGED)
-    if kind is FileKind.SEGMENT:
+    if kind in (FileKind.SEGMENT, FileKind.INDEX):
         raise typer.Exit(_segment(file, as_json))
     if kind is FileKind.SNAPSHOT:
         found = inspect_snapshot(file)

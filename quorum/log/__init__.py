@@ -3,6 +3,7 @@
 `Log` is the door. What a queue is, nobody here knows. docs/log-format.md describes the bytes.
 """
 
+from quorum.log.collector import Collection
 from quorum.log.errors import (
     Damage,
     DiskFull,
@@ -20,13 +21,14 @@ from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
 from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
-from quorum.log.references import Retained
+from quorum.log.references import Retained, Retention
 from quorum.log.reserve import RESERVE_SEGMENTS
 from quorum.log.snapshots import SnapshotFile
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [
     "RESERVE_SEGMENTS",
+    "Collection",
     "Damage",
     "DiskFull",
     "EntryMissing",
@@ -48,6 +50,7 @@ __all__ = [
     "RecordInfo",
     "RecordKind",
     "Retained",
+    "Retention",
     "SnapshotFile",
     "Space",
     "inspect",

@@ -3,8 +3,9 @@ alike."""
 
 from __future__ import annotations
 
+from quorum.log.history import History
 from quorum.log.record import RecordKind
-from quorum.log.table import Body, GroupTable
+from quorum.log.table import Body, Cut, GroupState, GroupTable, Rows
 
 MAX_GROUP = (1 << 32) - 1
 
@@ -22,16 +23,23 @@ def decode_vote(body: bytes) -> str | None:
     return body[1:].decode() if body[:1] == b"\1" else None
 
 
-def encode_keep_to(keep_to: int) -> bytes:
-    """The body of a RESET record."""
-    return keep_to.to_bytes(8, "little")
+def encode_number(number: int) -> bytes:
+    """The body of a RESET record (the index up to which bodies stay) and of a COMPACT that moves the view back (the
+    term before it)."""
+    return number.to_bytes(8, "little")
+
+
+def decode_number(body: bytes) -> int:
+    """The number in such a body."""
+    return int.from_bytes(body, "little")
 
 
 class Contents:
     """The tables of all groups. `check` first, then `fold`: a refused record leaves everything as it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
         self.tables: dict[int, GroupTable] = {}
+        self.history = history
 
     def table(self, group: int) -> GroupTable:
         """The group's table, made when first asked for."""
@@ -42,8 +50,31 @@ class Contents:
             table = self.tables[group] = GroupTable()
         return table
 
-    def check(self, kind: int, group: int, term: int, index: int, body: bytes) -> GroupTable:
-        """The group's table, or ValueError if this record would make no sense now."""
+    def states(self, active_first_lsn: int) -> dict[int, GroupState]:
+        """What the manifest has to state. Cuts that no sealed segment can have anything of are forgotten."""
+        for group, table in self.tables.items():
+            if table.cuts:
+                table.cuts = [
+                    cut for cut in table.cuts if cut.lsn >= active_first_lsn or self._is_needed(group, cut)
+                ]
+        return {
+            group: table.state() for group, table in self.tables.items() if not table.is_empty or table.cuts
+        }
+
+    def _is_needed(self, group: int, cut: Cut) -> bool:
+        """Whether a sealed segment may have an entry that this cut took."""
+        return any(
+            sealed.listed.first_lsn < cut.lsn
+            for sealed in self.history.overlapping(group, cut.first, cut.last)
+        )
+
+    def between(self, group: int, table: GroupTable, first: int) -> Rows | None:
+        """The rows of all entries from first to the tail, None if one is missing."""
+        return self.history.gather(group, first, table.tail_from - 1, table.cuts, table.loose)
+
+    def check(self, kind: int, group: int, term: int, index: int, body: bytes, length: int) -> GroupTable:
+        """The group's table, or ValueError if this record would make no sense now. Of a damaged body there is only
+        the length."""
         if kind == RecordKind.MARK:
             return _NO_TABLE
         table = self.table(group)
@@ -58,11 +89,11 @@ class Contents:
                 raise ValueError("a vote's body begins with 0 or 1")
             decode_vote(body)
         elif kind == RecordKind.COMPACT:
-            table.check_compact(index, term)
+            self._check_compact(group, table, index, term, body)
         elif kind == RecordKind.RESET:
-            table.check_reset(index, int.from_bytes(body, "little"))
+            table.check_reset(index, decode_number(body))
         elif kind == RecordKind.COPY:
-            table.check_copy(index, term, len(body))
+            table.check_copy(index, term, length)
         elif kind == RecordKind.PAGE:
             if term or index:
                 raise ValueError("a page has neither term nor index")
@@ -70,22 +101,49 @@ class Contents:
             raise ValueError(f"there is no record kind {kind}")
         return table
 
-    @staticmethod
     def fold(
-        table: GroupTable, body: bytes, *, kind: int, lsn: int, term: int, index: int, place: int
+        self,
+        table: GroupTable,
+        body: bytes,
+        *,
+        kind: int,
+        group: int,
+        lsn: int,
+        term: int,
+        index: int,
+        place: int,
+        length: int,
     ) -> None:
         """Add one checked record. Records must come in the order of their LSN: the highest one wins."""
         if kind == RecordKind.ENTRY:
-            table.add_entry(index, term, place, lsn, len(body))
+            table.add_entry(index, term, place, lsn, length)
         elif kind == RecordKind.TRUNCATE:
-            table.truncate(index)
+            table.truncate(index, lsn)
         elif kind == RecordKind.HARD_STATE:
             table.set_hard_state(term, decode_vote(body), lsn)
         elif kind == RecordKind.COMPACT:
-            table.compact(index)
+            if body:
+                rows = self.between(group, table, index)
+                assert rows is not None
+                table.widen(index, decode_number(body), rows)
+            else:
+                table.compact(index)
         elif kind == RecordKind.RESET:
-            table.reset(index, term, int.from_bytes(body, "little"))
+            table.reset(index, term, decode_number(body), lsn)
         elif kind == RecordKind.COPY:
-            table.copies[index] = Body(lsn, place, len(body), term)
+            table.add_copy(index, Body(lsn, place, length, term, kind))
         elif kind == RecordKind.PAGE:
-            table.pages[lsn] = Body(lsn, place, len(body), 0)
+            table.pages[lsn] = Body(lsn, place, length, 0, kind)
+
+    def _check_compact(self, group: int, table: GroupTable, index: int, term: int, body: bytes) -> None:
+        if not body:
+            table.check_compact(index, term)
+            return
+        if not 1 <= index < table.first_index:
+            raise ValueError(f"the view begins at {table.first_index}, {index} is not before that")
+        rows = self.between(group, table, index)
+        if rows is None:
+            raise ValueError(f"entries from {index} to {table.tail_from - 1} are not all here")
+        known = int(rows.terms[0]) if len(rows.terms) else table.term_in_tail(index)
+        if known != term:
+            raise ValueError(f"entry {index} has term {known}, not {term}")

@@ -34,13 +34,22 @@ class LogFull(LogError):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damaged place. lsn is None if no record can be named, known (group, term, index) if legible."""
+    """One damaged place. lsn is None if no record can be named, known (group, term, index) if legible; of a page
+    term and index are 0, the LSN is its name."""
 
     path: str
     offset: int
     lsn: int | None
     reason: str
     known: tuple[int, int, int] | None = None
+    kind: str | None = None
+    """The record's kind, where known: ENTRY, COPY, PAGE and so on."""
+    groups: tuple[int, ...] | None = None
+    """The groups whose records may be affected; None: nobody can say, so it may be any."""
+
+    def affected(self) -> tuple[int, ...] | None:
+        """The groups affected, None if it may be any."""
+        return self.groups if self.known is None else (self.known[0],)
 
     def __str__(self) -> str:
         what = "" if self.lsn is None else f", LSN {self.lsn}"
@@ -56,6 +65,17 @@ class LogDamaged(LogError):
     def __init__(self, *damages: Damage) -> None:
         super().__init__("; ".join(str(damage) for damage in damages))
         self.damages = damages
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The groups that are affected, ascending; None if it may be any."""
+        found: set[int] = set()
+        for damage in self.damages:
+            affected = damage.affected()
+            if affected is None:
+                return None
+            found.update(affected)
+        return tuple(sorted(found))
 
 
 class LogUnknown(LogError):

@@ -9,16 +9,19 @@ from pathlib import Path
 
 from quorum.log.errors import Damage, LogDamaged
 from quorum.log.files import Files, RealFiles, read_file
+from quorum.log.index import decode_index
+from quorum.log.manifest import decode_manifest
 from quorum.log.record import HEADER_BYTES, Header, RecordKind, Stamp, body_is_good
-from quorum.log.recovery import Scanner, headers_from
 from quorum.log.reserve import reserve_names
-from quorum.log.segments import HEADER_BLOCK, Listed, decode_header, decode_manifest
+from quorum.log.scanner import Scanner, headers_from
+from quorum.log.segments import HEADER_BLOCK, Listed, decode_header
 from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, decode_snapshot_header
+from quorum.log.table import PLACE_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
 class RecordInfo:
-    """One record as it stands in a segment file."""
+    """One record as it stands in a segment file, or as its index file has it (`synced` is 0 then)."""
 
     offset: int
     kind: str
@@ -32,10 +35,14 @@ class RecordInfo:
 
 
 def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
-    """The records of a segment file in order, bad and left-over ones included, each with its problem if any.
+    """The records of a segment file in order, bad and left-over ones included, each with its problem if any; or
+    what an index file says of its segment, by offset.
 
-    LogDamaged or LogUnknown if the file does not begin as a segment does.
+    LogDamaged or LogUnknown if the file does not begin as a segment does, LogDamaged if an index file is not whole.
     """
+    if path.suffix == ".index":
+        yield from _inspect_index(path, RealFiles() if files is None else files)
+        return
     file = (RealFiles() if files is None else files).open(path)
     try:
         stamp = Stamp(decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
@@ -63,12 +70,14 @@ class FileKind(Enum):
     SNAPSHOT = "snapshot"
     MANIFEST = "manifest"
     RESERVE = "reserve"
+    INDEX = "index"
 
 
 _FIRST_BYTES = {
     b"QUORUMLG": FileKind.SEGMENT,
     b"QUORUMSN": FileKind.SNAPSHOT,
     b"quorum-l": FileKind.MANIFEST,
+    b"QUORUMIX": FileKind.INDEX,
 }
 
 
@@ -111,14 +120,33 @@ def inspect_snapshot(path: Path, files: Files | None = None) -> SnapshotInfo:
 
 def inspect_manifest(path: Path, files: Files | None = None) -> list[Listed]:
     """The segments that a manifest lists. LogDamaged, LogUnknown."""
-    return decode_manifest(read_file(RealFiles() if files is None else files, path), path)
+    return list(decode_manifest(read_file(RealFiles() if files is None else files, path), path).segments)
+
+
+def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:
+    decoded = decode_index(read_file(files, path))
+    if decoded is None:
+        raise LogDamaged(Damage(str(path), 0, None, "not a whole index file; opening the log makes it again"))
+    _, parts, columns = decoded
+    found = []
+    for part in parts:
+        rows = columns.rows(part)
+        for at in range(part.count):
+            key, lsn, term, place, length, kind = (int(column[at]) for column in rows)
+            index = 0 if part.is_page else key
+            offset = place & (1 << PLACE_SHIFT) - 1
+            found.append(RecordInfo(offset, _name(kind), lsn, 0, part.group, term, index, length))
+    yield from sorted(found, key=lambda info: info.offset)
+
+
+def _name(kind: int) -> str:
+    return RecordKind(kind).name if kind in set(RecordKind) else f"kind {kind}"
 
 
 def _info(offset: int, header: Header, problem: str | None) -> RecordInfo:
-    kind = RecordKind(header.kind).name if header.kind in set(RecordKind) else f"kind {header.kind}"
     return RecordInfo(
         offset,
-        kind,
+        _name(header.kind),
         header.lsn,
         header.synced,
         header.group,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quorum.log.contents import encode_keep_to, encode_vote
+from quorum.log.contents import encode_number, encode_vote
 from quorum.log.errors import Damage, LogDamaged, LogFull
 from quorum.log.files import NO_ROOM
 from quorum.log.record import RecordKind
@@ -50,8 +50,8 @@ class Journal:
 
     def length_at(self, index: int) -> int:
         """How many bytes the body of an entry of the view has."""
-        span, at = self._table.view(index)
-        return span.lengths[at]
+        table = self._table
+        return table.lengths[table.at(index)]
 
     def indices_of_length(self, length: int) -> list[int]:
         """Entries of the view whose body has exactly this many bytes, in order."""
@@ -59,8 +59,8 @@ class Journal:
 
     def lsn_at(self, index: int) -> int:
         """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
-        span, at = self._table.view(index)
-        return span.lsns[at]
+        table = self._table
+        return table.lsns[table.at(index)]
 
     def read(self, index: int) -> bytes:
         """The body of an entry."""
@@ -75,7 +75,8 @@ class Journal:
         return self._log.append(RecordKind.TRUNCATE, self.group, 0, index)
 
     def compact_to(self, index: int, term: int) -> int:
-        """Entries below index leave the view: a durable snapshot covers them. Their bodies stay readable.
+        """Entries below index leave the view: a durable snapshot covers them. Their bodies stay readable as long
+        as they are retained.
 
         Entry index itself stays, so its term is known; term is compared with it. Nothing is written, and the
         newest LSN returned, if there is no entry below index.
@@ -90,7 +91,7 @@ class Journal:
         Bodies of entries above keep_bodies_to can no longer be read; up to there (at most the commit index
         this member had) they still can.
         """
-        return self._log.append(RecordKind.RESET, self.group, term, index, [encode_keep_to(keep_bodies_to)])
+        return self._log.append(RecordKind.RESET, self.group, term, index, [encode_number(keep_bodies_to)])
 
     def memory_bytes(self) -> int:
         """What the index of this group's entries holds in memory."""
@@ -146,7 +147,7 @@ class Journal:
         index, term = (0, 0) if found is None else (found[0], found[1])
         table = self._table
         if index + 1 < table.first_index:
-            self._widen(index)
+            self._widen(index, term)
         elif index > table.last_index or table.term_at(index) != term:
             # What an earlier snapshot covered was committed; of later bodies here nobody can say.
             committed = table.first_index - 1
@@ -170,15 +171,15 @@ class Journal:
         """This snapshot could not be read to its end: it is not offered again."""
         self._snapshots.note_damaged(index, term, reason)
 
-    def _widen(self, index: int) -> None:
-        """Begin the view so early that it follows a snapshot at index; LogDamaged if entries are gone."""
-        start = self._table.bridge(index)
-        if start is None:
+    def _widen(self, index: int, term: int) -> None:
+        """Begin the view so early that it follows a snapshot at (index, term); LogDamaged if entries are gone."""
+        first_term = self._log.term_below_view(self.group, index + 1)
+        if first_term is None:
             needed = self._table.first_index - 1
             reason = f"group {self.group} needs a snapshot at {needed} or later, the best here is at {index}"
-            raise LogDamaged(Damage(str(self._snapshots.directory), 0, None, reason))
-        term = self._table.term_in_span(start)
-        self._log.append(RecordKind.COMPACT, self.group, term, start)
+            path = str(self._snapshots.directory)
+            raise LogDamaged(Damage(path, 0, None, reason, groups=(self.group,)))
+        self._log.append(RecordKind.COMPACT, self.group, first_term, index + 1, [encode_number(term)])
         self._log.sync()
 
     @property

@@ -1,8 +1,7 @@
 """The node's log as others see it: append, sync, read, and a journal for each group.
 
 Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be
-called from any thread at any time: they look up under a lock that is held for moments, never during disk
-work, and hold the segment they read from until they are done.
+called from any thread at any time (`store`), and a collection runs in any thread (`collector`).
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock as ThreadLock
+from typing import NoReturn
 
-from quorum.log.contents import Contents
-from quorum.log.errors import EntryMissing, LogClosed, LogFailed, LogFull, LogLocked
+from quorum.log.collector import Collection, Collector
+from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.files import Files, Lock, RealFiles
+from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
-from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice, read_term
-from quorum.log.record import MAX_BODY_BYTES, RecordKind
-from quorum.log.recovery import PLACE_SHIFT, recover
+from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
+from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
 from quorum.log.reserve import Reserve
-from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES, Segment
-from quorum.log.table import Body
+from quorum.log.scrubber import Scrubber
+from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
+from quorum.log.store import Store
+from quorum.log.table import PLACE_SHIFT
 from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
 
 QUIET_MS = 10
@@ -32,9 +33,6 @@ QUIET_MS = 10
 end."""
 
 LOCK = "LOCK"
-
-_WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
-_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,9 @@ class Log:
         recent_bytes: int = 16 << 20,
         reserve_segments: int = 0,
         free_limit_bytes: int = 0,
+        cache_bytes: int = CACHE_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        retention: Callable[[int], Retention] = Retention,
     ) -> None:
         """reserve_segments: how many segments are put by for a full disk; a member has RESERVE_SEGMENTS."""
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
@@ -70,23 +70,17 @@ class Log:
         self.files: Files = RealFiles() if files is None else files
         self._segment_bytes = segment_bytes
         self._recent_bytes = recent_bytes
+        self._cache_bytes = cache_bytes
         self._free_limit_bytes = free_limit_bytes
-        self._random_bytes = random_bytes
         self._reserve: Reserve | None = None
         if reserve_segments:
             self._reserve = Reserve(
                 self.files, directory, segments=reserve_segments, segment_bytes=segment_bytes
             )
-        self._mutex = ThreadLock()
+        self._random_bytes = random_bytes
+        self._retention = retention
         self._hold: Lock | None = None
-        self._writer: Writer | None = None
-        self._segments: dict[int, Segment] = {}
-        self._contents = Contents()
-        self._recent = RecentBodies(recent_bytes)
-        self._verified = VerifiedPlaces()
-        self._journals: dict[int, Journal] = {}
-        self._retentions: dict[int, Retention] = {}
-        self._opened_lsn = 0
+        self._opened: _Opened | None = None
         self._marked_lsn = 0
         self._quiet_lsn = 0
         self._quiet_since_ms = 0
@@ -100,7 +94,7 @@ class Log:
 
         Raises LogLocked, LogDamaged, LogUnknown, LogFailed.
         """
-        if self._writer is not None:
+        if self._opened is not None:
             raise ValueError("the log is open already")
         self.files.make_directory(self.directory)
         try:
@@ -108,7 +102,13 @@ class Log:
         except BlockingIOError:
             raise LogLocked(f"another process uses {self.directory}") from None
         try:
-            found = recover(self.files, self.directory, self._segment_bytes, self._random_bytes)
+            found = recover(
+                self.files,
+                self.directory,
+                segment_bytes=self._segment_bytes,
+                cache_bytes=self._cache_bytes,
+                random_bytes=self._random_bytes,
+            )
             if self._reserve is not None:
                 self._reserve.open()
         except BaseException as error:
@@ -117,22 +117,10 @@ class Log:
             if isinstance(error, OSError):
                 raise failure_of(error, f"open the log in {self.directory}") from error
             raise
-        self._contents = found.contents
-        self._segments = {segment.number: segment for segment in found.segments}
-        self._recent = RecentBodies(self._recent_bytes)
-        self._verified = VerifiedPlaces()
-        self._journals = {}
-        self._retentions = {}
-        self._opened_lsn = found.last_lsn
         self.cut_records = found.cut_records
-        self._writer = Writer(
-            self.files,
-            self.directory,
-            found,
-            segment_bytes=self._segment_bytes,
-            random_bytes=self._random_bytes,
-            reserve=self._reserve,
-        )
+        self._opened = opened = _Opened(self, found)
+        for damage in found.damages:
+            opened.store.note_damage(damage)
         self._marked_lsn = self._quiet_lsn = found.last_lsn
         if found.last_lsn:
             try:
@@ -143,14 +131,14 @@ class Log:
 
     def close(self) -> None:
         """Close the files. What was appended and not synced is lost, as in a crash."""
-        if self._writer is None:
+        opened = self._opened
+        if opened is None:
             return
-        with self._mutex:
-            self._writer = None
-            segments = list(self._segments.values())
-            self._segments = {}
+        with opened.store.mutex:
+            self._opened = None
+            segments = opened.store.close()
         for segment in segments:
-            self._let_go(segment)
+            opened.store.let_go(segment)
         if self._hold is not None:
             self._hold.release()
             self._hold = None
@@ -166,20 +154,37 @@ class Log:
         follow from those before it, LogFull if no room can be had: nothing has changed then. LogFailed is
         final.
         """
-        writer = self._open_writer()
+        opened = self._opened or self._closed()
+        writer = opened.writer
         writer.check()
         body = parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
-        if len(body) > MAX_BODY_BYTES:
-            raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {len(body)}")
-        table = self._contents.check(kind, group, term, index, body)
-        if writer.needs_roll(len(body), is_small=is_small(kind, body)):
-            self._add_segment(writer.roll(len(body)))
-        with self._mutex:
+        length = len(body)
+        if length > MAX_BODY_BYTES:
+            raise ValueError(f"a record's body has at most {MAX_BODY_BYTES} bytes, not {length}")
+        table = opened.contents.check(kind, group, term, index, body, length)
+        if writer.needs_roll(length, is_small=is_small(kind, body)):
+            self._roll(opened, length, 1)
+        store = opened.store
+        with store.mutex:
             lsn, offset = writer.add(body, kind=kind, group=group, term=term, index=index)
-            place = writer.active.number << PLACE_SHIFT | offset
-            self._contents.fold(table, body, kind=kind, lsn=lsn, term=term, index=index, place=place)
-            if kind in _WITH_BODY:
-                self._recent.add(lsn, body, writer.written_lsn)
+            opened.contents.fold(
+                table,
+                body,
+                kind=kind,
+                group=group,
+                lsn=lsn,
+                term=term,
+                index=index,
+                place=writer.active.number << PLACE_SHIFT | offset,
+                length=length,
+            )
+            if kind in WITH_BODY:
+                store.recent.add(lsn, body, writer.written_lsn)
+                if kind == RecordKind.COPY:
+                    store.note_healed(group, index, lsn)
+                    opened.collector.survey.changed()
+            else:
+                opened.collector.survey.changed()
         return lsn
 
     def write_page(self, group: int, parts: Sequence[bytes | memoryview]) -> int:
@@ -199,31 +204,23 @@ class Log:
         Everything at or below the oldest of them that none refers to, and the journal's view has not, is garbage
         from here on. So the snapshots must be durable, and one is begun only after the one before it was told.
         """
-        last = self._open_writer().last_lsn
-        with self._mutex:
-            retention = self._retentions.get(group)
-            if retention is None:
-                retention = self._retentions[group] = Retention(self._opened_lsn)
-            retention.tell(kept, last)
-
-    def usage(self) -> LogUsage:
-        """What the log takes on the disk."""
-        writer = self._open_writer()
-        with self._mutex:
-            return LogUsage(writer.used_bytes, writer.used_bytes, 0, len(self._segments))
+        opened = self._opened or self._closed()
+        with opened.store.mutex:
+            opened.store.retention(group).tell(kept, opened.writer.last_lsn)
+            opened.collector.survey.changed()
 
     def sync(self) -> int:
         """Write and sync everything appended, of all groups, at once; the synced LSN. LogFailed is final."""
-        writer = self._open_writer()
-        lsn = writer.sync()
-        with self._mutex:
-            self._recent.trim(writer.written_lsn)
+        opened = self._opened or self._closed()
+        lsn = opened.writer.sync()
+        with opened.store.mutex:
+            opened.store.recent.trim(opened.writer.written_lsn)
         return lsn
 
     def mark_if_quiet(self, now_ms: int) -> bool:
         """To be called now and then: after 10 ms without appends, write and sync once what is known to be
         synced."""
-        writer = self._open_writer()
+        writer = self._writer()
         writer.check()
         last = writer.last_lsn
         if last == self._marked_lsn:
@@ -239,26 +236,26 @@ class Log:
     @property
     def last_lsn(self) -> int:
         """The LSN of the newest record, 0 if there is none."""
-        return self._open_writer().last_lsn
+        return self._writer().last_lsn
 
     @property
     def synced_lsn(self) -> int:
         """Every record up to here survives a power cut."""
-        return self._open_writer().synced_lsn
+        return self._writer().synced_lsn
 
     @property
     def stats(self) -> LogStats:
         """Counts since open()."""
-        return self._open_writer().stats
+        return self._writer().stats
 
     @property
     def failure(self) -> Exception | None:
         """What made the log refuse everything, if anything did."""
-        return self._open_writer().failure
+        return self._writer().failure
 
     def fail(self, error: OSError, doing: str) -> LogFailed:
         """Note that the disk has failed beside the segments: the log takes nothing more. The failure, to be raised."""
-        writer = self._open_writer()
+        writer = self._writer()
         writer.failure = writer.failure or failure_of(error, doing)
         return writer.failure
 
@@ -281,21 +278,21 @@ class Log:
     def make_room(self, length: int, count: int = 1) -> bool:
         """Whether so many records, with bodies of this length together, will find room, so that none of them raises
         LogFull. Goes on in a new segment if that is needed."""
-        writer = self._open_writer()
+        writer = self._writer()
         writer.check()
-        return not writer.needs_roll(length, count=count) or self._roll(length, count)
+        return not writer.needs_roll(length, count=count) or self._try_roll(length, count)
 
     def make_small_room(self) -> bool:
         """The same for what a group has to write to take part at all: terms, votes, cuts. It is kept in each segment;
         False means that it is nearly used up."""
-        writer = self._open_writer()
+        writer = self._writer()
         writer.check()
-        return not writer.small_room_is_short or self._roll(0, 1)
+        return not writer.small_room_is_short or self._try_roll(0, 1)
 
     def refill_reserve(self) -> bool:
         """Put by a part of what was used of the reserve, if there is room again. To be called now and then; True if
         it did."""
-        self._open_writer().check()
+        self._writer().check()
         try:
             return self._reserve is not None and self._reserve.refill()
         except OSError as error:
@@ -305,9 +302,9 @@ class Log:
         """Give a part of the reserve back to the disk, for what is no record; False if nothing is left."""
         return self._reserve is not None and self._reserve.release()
 
-    def _roll(self, length: int, count: int) -> bool:
+    def _try_roll(self, length: int, count: int) -> bool:
         try:
-            self._add_segment(self._open_writer().roll(length, count=count))
+            self._roll(self._opened or self._closed(), length, count)
         except LogFull:
             return False
         return True
@@ -316,163 +313,229 @@ class Log:
 
     def journal(self, group: int) -> Journal:
         """The group's journal; the same object every time."""
-        journal = self._journals.get(group)
+        opened = self._opened or self._closed()
+        journal = opened.journals.get(group)
         if journal is None:
-            self._open_writer()
-            journal = self._journals[group] = Journal(self, group, self._contents.table(group))
+            journal = opened.journals[group] = Journal(self, group, opened.contents.table(group))
         return journal
 
     def groups(self) -> list[int]:
         """The groups that have records here, ascending."""
-        self._open_writer()
-        return sorted(group for group, table in self._contents.tables.items() if not table.is_empty)
+        opened = self._opened or self._closed()
+        return sorted(group for group, table in opened.contents.tables.items() if not table.is_empty)
+
+    def term_below_view(self, group: int, index: int) -> int | None:
+        """The term of an entry that has left the view, if it and all behind it are still here; else None."""
+        contents = (self._opened or self._closed()).contents
+        table = contents.table(group)
+        if table.tail_from <= index <= table.last_index:
+            return table.term_in_tail(index)
+        rows = contents.between(group, table, index)
+        return None if rows is None else int(rows.terms[0])
+
+    # ---- garbage: plan and adopt in the Raft thread, run in any
+
+    def plan_collection(self) -> Collection | None:
+        """Segments worth replacing, to be run, then adopted; None if there are none, or while a planned one is still
+        in somebody's hands. One that is dropped instead leaves at most a file that the next opening removes."""
+        opened = self._opened or self._closed()
+        opened.writer.check()
+        self._removing(opened)
+        sources = opened.collector.choose()
+        if not sources:
+            return None
+        collection = Collection(
+            self.files,
+            opened.store,
+            sources,
+            number=opened.writer.take_number(),
+            file_id=self._random_bytes(16),
+            reserve=self._reserve,
+            expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
+            refused=lambda error: opened.writer.refused(error, "copy what is live of old segments"),
+        )
+        opened.collector.planned(collection)
+        return collection
+
+    def adopt(self, collection: Collection) -> bool:
+        """Put what a collection has copied in the place of its sources, durably; whether it was.
+
+        It is not, and removed, if it met damage (`damages` has it) or its sources were replaced meanwhile. LogFull
+        if there is no room for the manifest: then it is removed too.
+        """
+        opened = self._opened or self._closed()
+        opened.writer.check()
+        if not collection.is_run:
+            raise ValueError("a collection is adopted after it was run")
+        store, survey = opened.store, opened.collector.survey
+        sources, result = collection.sources, collection.result
+        if result is not None:
+            survey.look_at(result)
+            if not survey.live_bytes(result):  # everything has died while it was copied
+                result = None
+        sealed = store.history.sealed
+        is_current = all(source in sealed for source in sources)
+        if is_current and collection.damage is None:
+            states = opened.contents.states(opened.writer.active.header.first_lsn)
+            listed = None if result is None else result.listed
+            try:
+                opened.writer.replace([source.listed for source in sources], listed, states)
+            except LogFull:
+                self._discard(opened, collection)  # it takes the room that is missing
+                opened.collector.done()
+                raise
+            first = sealed.index(sources[0])
+            rest = [found for found in sealed if found not in sources]
+            with store.mutex:
+                store.history.set([*rest[:first], *([] if result is None else [result]), *rest[first:]])
+                if result is not None:
+                    store.add_segment(result.segment)
+                    collection.move(opened.contents.tables)
+                store.replace(list(sources))
+            for source in sources:
+                survey.forget(source)
+                store.let_go(source.segment)
+            if result is None:
+                self._discard(opened, collection)
+            self._removing(opened)
+        else:
+            for source in sources:
+                survey.spoiled(source)
+            self._discard(opened, collection)
+        opened.collector.done()
+        return is_current and collection.damage is None
+
+    def usage(self) -> LogUsage:
+        """What the log takes on the disk, and how much of that is live as far as the last plans have seen."""
+        opened = self._opened or self._closed()
+        sealed = opened.store.history.sealed
+        live = sum(opened.collector.survey.live_bytes(found) for found in sealed)
+        whole = sum(found.end - HEADER_BLOCK for found in sealed)
+        active = opened.writer.position
+        overhead = HEADER_BLOCK * len(sealed)
+        return LogUsage(
+            active + whole + overhead, active + live + overhead, whole - live, opened.store.segment_count
+        )
+
+    # ---- damage
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """Bodies and pages that were found to be bad and that no copy has replaced, by LSN. Any thread."""
+        store = (self._opened or self._closed()).store
+        with store.mutex:
+            return tuple(damage for _, damage in sorted(store.damages.items()))
+
+    def scrub(self, budget_bytes: int) -> int:
+        """Read and check about so many bytes of what is live in the sealed segments, going on where the last call
+        ended; how many were checked, 0 at the end of a round. What is bad is in `damages` then. Any thread, one at
+        a time."""
+        return (self._opened or self._closed()).scrubber.scrub(budget_bytes)
 
     # ---- reading: any thread
 
     def read(self, group: int, index: int) -> bytes:
-        """The body of an entry, checked. EntryMissing, LogDamaged."""
-        found, body, segment = self._find(group, index)
-        if segment is None:
-            return body
-        return self._read_whole(segment, found, group, index)
+        """The body of an entry, checked: of the view, or below it as long as it is live. EntryMissing, LogDamaged."""
+        return (self._opened or self._closed()).store.read(group, index)
 
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
         """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
-        found, body, segment = self._find(group, index)
-        if segment is not None:
-            if found.term:
-                return found.term, self._read_whole(segment, found, group, index)
-            try:
-                term = read_term(segment, found.place & _OFFSET_MASK, found.lsn)
-            except BaseException:
-                self._let_go(segment)
-                raise
-            return term, self._read_whole(segment, found, group, index)
-        return found.term or self._term_on_disk(found), body
-
-    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
-        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        found, body, segment = self._find(group, index)
-        if offset < 0 or length < 0 or offset + length > found.length:
-            if segment is not None:
-                self._let_go(segment)
-            raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
-        if segment is None:
-            return body[offset : offset + length]
-        with self._mutex:
-            is_verified = found.place in self._verified
-        if not is_verified:
-            return self._read_whole(segment, found, group, index)[offset : offset + length]
-        try:
-            return read_slice(segment, found.place & _OFFSET_MASK, found.lsn, offset, length)
-        finally:
-            self._let_go(segment)
-
-    def read_page(self, group: int, page: int) -> bytes:
-        """A page's bytes, checked. EntryMissing, LogDamaged."""
-        found, body, segment = self._find(group, page, is_page=True)
-        if segment is None:
-            return body
-        return self._read_whole(segment, found, group, 0)
+        return (self._opened or self._closed()).store.read_entry(group, index)
 
     def in_memory(self, group: int, index: int) -> bool:
         """Whether reading this entry now needs no disk: it is among the recent ones."""
-        with self._mutex:
-            table = self._contents.tables.get(group)
-            found = None if table is None else table.locate(index)
-            return found is not None and self._recent.get(found.lsn) is not None
+        return (self._opened or self._closed()).store.in_memory(group, index)
+
+    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
+        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
+        return (self._opened or self._closed()).store.read_range(group, index, offset, length)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's bytes, checked. EntryMissing, LogDamaged."""
+        return (self._opened or self._closed()).store.read_page(group, page)
 
     def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of just this entry is indexed here; nothing is read."""
-        with self._mutex:
-            table = self._contents.tables.get(group)
-            return table is not None and table.has_body(index, term)
+        """Whether a body of just this entry is here and not known to be bad; no body is read."""
+        return (self._opened or self._closed()).store.has_body(group, index, term)
 
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
-        """Those of the ascending indexes (array of type Q) that have no body here.
+        """Those of the ascending indexes (array of type Q) that have no good body here; no body is read.
 
         Entries above `committed` may be of another history than the asker's: there only copies count.
         """
-        with self._mutex:
-            table = self._contents.tables.get(group)
-            if table is None:
-                return indexes[:]
-            trusted = table.last_index if committed is None else committed
-            return array(
-                "Q",
-                [
-                    index
-                    for index in indexes
-                    if index not in table.copies and (index > trusted or table.locate(index) is None)
-                ],
-            )
+        return (self._opened or self._closed()).store.missing(group, indexes, committed)
 
     # ---- inside
 
-    def _open_writer(self) -> Writer:
-        writer = self._writer
-        if writer is None:
-            raise LogClosed(f"the log in {self.directory} is not open")
-        return writer
+    def _closed(self) -> NoReturn:
+        raise LogClosed(f"the log in {self.directory} is not open")
+
+    def _writer(self) -> Writer:
+        return (self._opened or self._closed()).writer
 
     def _mark(self) -> bool:
         """State what is synced; a full disk may have no room for that, then the end stays as it is."""
         try:
             lsn = self.append(RecordKind.MARK, 0, 0, 0)
         except LogFull:
-            self._marked_lsn = self._open_writer().last_lsn
+            self._marked_lsn = self._writer().last_lsn
             return False
         self.sync()
         self._marked_lsn = self._quiet_lsn = lsn
         return True
 
-    def _add_segment(self, segment: Segment) -> None:
-        with self._mutex:
-            self._segments[segment.number] = segment
+    def _roll(self, opened: _Opened, length: int, count: int) -> None:
+        """Go on in a new segment, and write the index file of the old one."""
+        writer, store = opened.writer, opened.store
+        old = writer.active
+        listed = writer.roll(length, opened.contents.states(old.header.first_lsn), count=count)
+        tables = opened.contents.tables
+        rows = {group: table.active_rows() for group, table in tables.items()}
+        parts, columns = arrange(
+            [(group, bodies) for group, (bodies, _) in rows.items()],
+            [(group, pages) for group, (_, pages) in rows.items()],
+            old.number,
+        )
+        sealed = Sealed(old, listed, parts)
+        store.history.cache.put(sealed, columns)
+        with store.mutex:
+            store.history.set([*store.history.sealed, sealed])
+            store.add_segment(writer.active)
+            for table in tables.values():
+                table.seal()
+        writer.write_index(old.path, encode_index(listed, parts, columns))
 
-    def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:
-        """Where a body is, and itself from memory (then no segment), or the segment, held."""
-        with self._mutex:
-            writer = self._open_writer()
-            writer.check()
-            table = self._contents.tables.get(group)
-            found = None
-            if table is not None:
-                found = table.pages.get(key) if is_page else table.locate(key)
-            if found is None:
-                what = "page" if is_page else "entry with index"
-                raise EntryMissing(f"no {what} {key} of group {group} here")
-            body = self._recent.get(found.lsn)
-            if body is not None:
-                return found, body, None
-            segment = self._segments[found.place >> PLACE_SHIFT]
-            segment.holders += 1
-            return found, b"", segment
+    def _removing(self, opened: _Opened) -> None:
+        with opened.writer.final("remove replaced segments"):
+            opened.store.remove_replaced()
 
-    def _term_on_disk(self, found: Body) -> int:
-        """The term of a body that is in memory, and of a history that the journal no longer has."""
-        with self._mutex:
-            segment = self._segments[found.place >> PLACE_SHIFT]
-            segment.holders += 1
-        try:
-            return read_term(segment, found.place & _OFFSET_MASK, found.lsn)
-        finally:
-            self._let_go(segment)
+    def _discard(self, opened: _Opened, collection: Collection) -> None:
+        with opened.writer.final("remove an unused copy"):
+            collection.discard()
 
-    def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
-        """Read a body and check it; lets the segment go."""
-        try:
-            offset = found.place & _OFFSET_MASK
-            body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
-        finally:
-            self._let_go(segment)
-        with self._mutex:
-            self._verified.add(found.place)
-        return body
 
-    def _let_go(self, segment: Segment) -> None:
-        with self._mutex:
-            segment.holders -= 1
-            last = segment.holders == 0
-        if last:
-            segment.file.close()
+class _Opened:
+    """What a log is made of while it is open."""
+
+    def __init__(self, log: Log, found: Recovered) -> None:
+        self.contents = found.contents
+        self.writer = Writer(
+            log.files,
+            log.directory,
+            found,
+            segment_bytes=log._segment_bytes,
+            random_bytes=log._random_bytes,
+            reserve=log._reserve,
+        )
+        self.store = Store(
+            log.files,
+            found.contents,
+            [*(sealed.segment for sealed in found.history.sealed), found.active],
+            recent_bytes=log._recent_bytes,
+            check=self.writer.check,
+            retention=log._retention,
+            opened_lsn=found.last_lsn,
+        )
+        self.collector = Collector(self.store, log._segment_bytes)
+        self.scrubber = Scrubber(self.store)
+        self.journals: dict[int, Journal] = {}

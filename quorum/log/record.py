@@ -32,7 +32,6 @@ MAX_BODY_BYTES = 256 << 20
 
 _FRONT = struct.Struct("<4sI")
 _REST = struct.Struct("<IIQQQQIB3x")
-_WHOLE = struct.Struct("<4sIIIQQQQIB3x")
 
 crc32c = google_crc32c.value
 extend_crc32c = google_crc32c.extend
@@ -60,6 +59,10 @@ class RecordKind(IntEnum):
     COPY = 8
     """The body of entry (term, index) as another member sent it: it holds instead of an earlier one. It changes no
     journal."""
+
+
+WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
+"""What is kept for its body; all other records only say what happened."""
 
 
 class Header(NamedTuple):
@@ -97,10 +100,11 @@ class Stamp:
         """The header at this place, or None if there is no valid one of this segment."""
         if len(data) - at < HEADER_BYTES or data[at : at + 4] != self.magic:
             return None
-        fields = _WHOLE.unpack_from(data, at)
-        if fields[1] != extend_crc32c(self.seed, data[at + 8 : at + HEADER_BYTES]):
+        if int.from_bytes(data[at + 4 : at + 8], "little") != extend_crc32c(
+            self.seed, data[at + 8 : at + HEADER_BYTES]
+        ):
             return None
-        return Header._make(fields[2:])
+        return Header._make(_REST.unpack_from(data, at + 8))
 
 
 def body_is_good(header: Header, body: bytes) -> bool:

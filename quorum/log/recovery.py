@@ -1,14 +1,19 @@
-"""Opening a log again: read every record, tell an unsynced end from damage, and make the end clean.
+"""Opening a log again: begin with what the manifest states, fold what came later, and make the end clean.
+
+The manifest says what every group's journal was at its stated LSN, the index files of the sealed segments say where
+bodies lie, so only the active segment is read. An index file that is missing or bad is made again from its segment.
 
 Every record states an LSN known to be synced when it was made. When the active segment has a bad place,
-everything behind it is searched for more headers of this segment, and the highest statement of all decides:
+everything behind it is searched for more headers of this segment, and the highest statement of all (the manifest's
+too) decides:
 
 - if the bad place comes after that LSN, it was in writes that no sync ever covered. The disk may have kept
   any of their sectors in any order. Nothing that left this node depended on them, so the log is *cut* there:
   everything behind, good records included, is overwritten with zeros, so that no later record can ever be
   confused with it;
-- if the bad place is at or before that LSN, or in a sealed segment, synced bytes have changed. That is
-  *damage*: `LogDamaged` says where, and nothing is touched.
+- if the bad place is at or before that LSN, synced bytes have changed. That is *damage*. Of a body, copy or page under
+  a whole header everything but the bytes is known: the log opens and names it, and only reading it fails. Anything
+  else may have been a vote or a cut: `LogDamaged` says where, and nothing is touched.
 
 What stands between the highest stated LSN and the end was written by the last process and perhaps synced,
 perhaps only held by the operating system, perhaps even refused by the disk with the failed sync reported once
@@ -19,103 +24,59 @@ it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from quorum.log.contents import Contents
-from quorum.log.errors import Damage, LogDamaged, LogUnknown
-from quorum.log.files import TEMPORARY, File, Files, write_fully
-from quorum.log.record import HEADER_BYTES, MAX_BODY_BYTES, Header, RecordKind, Stamp, body_is_good
+from quorum.log.errors import Damage, LogDamaged
+from quorum.log.files import TEMPORARY, Files, write_fully
+from quorum.log.history import History
+from quorum.log.index import Sealed, encode_index, read_parts, write_index_if_room
+from quorum.log.manifest import (
+    MANIFEST,
+    Manifest,
+    commit_manifest,
+    prepare_manifest,
+    read_manifest,
+)
+from quorum.log.record import HEADER_BYTES, MAX_BODY_BYTES, WITH_BODY, Header, RecordKind, Stamp
+from quorum.log.scanner import (
+    CHUNK_BYTES,
+    Scanner,
+    damage_of,
+    header_at,
+    headers_from,
+    rebuild,
+    require_known_kind,
+    scan,
+)
 from quorum.log.segments import (
     HEADER_BLOCK,
-    MANIFEST,
     SNAPSHOTS,
     Listed,
     Segment,
-    commit_manifest,
     create_segment,
     decode_header,
+    index_numbers,
     open_segment,
-    prepare_manifest,
-    read_manifest,
     segment_numbers,
     segment_path,
 )
-
-CHUNK_BYTES = 4 << 20
-"""How much is read at once."""
-PLACE_SHIFT = 32
-"""A place is segment number << 32 | offset of the record's header."""
-
-_KINDS = frozenset(RecordKind)
-
-
-class Scanner:
-    """Reads one segment file in big pieces."""
-
-    def __init__(self, path: Path, file: File, end: int) -> None:
-        self._path = path
-        self._file = file
-        self.end = end
-        self._chunk = b""
-        self._start = 0
-
-    def window(self, offset: int, length: int) -> tuple[bytes, int]:
-        """A chunk and the place of offset in it; length bytes follow there, or fewer before the end."""
-        position = offset - self._start
-        if position < 0 or position + length > len(self._chunk):
-            wanted = min(max(length, CHUNK_BYTES), self.end - offset)
-            try:
-                self._chunk = self._file.pread(wanted, offset)
-            except OSError as error:
-                raise LogDamaged(Damage(str(self._path), offset, None, f"cannot be read: {error}")) from error
-            self._start = offset
-            position = 0
-        return self._chunk, position
-
-
-def scan(scanner: Scanner, stamp: Stamp, offset: int) -> Generator[tuple[int, Header, bytes], None, int]:
-    """Offset, header and body of one good record after the other; returns the offset of the first that is
-    not."""
-    while scanner.end - offset >= HEADER_BYTES:
-        chunk, at = scanner.window(offset, HEADER_BYTES)
-        header = stamp.decode(chunk, at)
-        if header is None:
-            return offset
-        size = HEADER_BYTES + header.length
-        chunk, at = scanner.window(offset, size)
-        body = chunk[at + HEADER_BYTES : at + size]
-        if not body_is_good(header, body):
-            return offset
-        yield offset, header, body
-        offset += size
-    return offset
-
-
-def headers_from(scanner: Scanner, stamp: Stamp, offset: int) -> Iterator[tuple[int, Header]]:
-    """Every valid header at or behind offset, wherever it stands."""
-    while offset < scanner.end:
-        chunk, at = scanner.window(offset, min(CHUNK_BYTES, scanner.end - offset))
-        base = offset - at
-        found = chunk.find(stamp.magic, at)
-        while found >= 0 and found + HEADER_BYTES <= len(chunk):
-            header = stamp.decode(chunk, found)
-            if header is not None:
-                yield base + found, header
-            found = chunk.find(stamp.magic, found + 1)
-        if base + len(chunk) >= scanner.end or not chunk:
-            return
-        offset = base + len(chunk) - HEADER_BYTES + 1
+from quorum.log.table import PLACE_SHIFT, Body, GroupState
 
 
 @dataclass(slots=True)
 class Recovered:
-    """A log that was made ready: the last segment is the active one, position is where it goes on."""
+    """A log that was made ready: position is where its active segment goes on."""
 
-    segments: list[Segment]
+    active: Segment
     listed: list[Listed]
+    history: History
     contents: Contents
+    damages: list[Damage]
     last_lsn: int
     position: int
     cut_records: int
@@ -123,32 +84,66 @@ class Recovered:
 
 
 def recover(
-    files: Files, directory: Path, segment_bytes: int, random_bytes: Callable[[int], bytes]
+    files: Files,
+    directory: Path,
+    *,
+    segment_bytes: int,
+    cache_bytes: int,
+    random_bytes: Callable[[int], bytes],
 ) -> Recovered:
     """Open, or begin, the log in this directory. LogDamaged leaves every file as it was."""
-    contents = Contents()
+    history = History(files, cache_bytes)
+    contents = Contents(history)
     files.sync_directory(directory)  # a process that died may have left a manifest that only the cache knows
-    listed = read_manifest(files, directory)
-    if listed is None:
-        return _begin(files, directory, segment_bytes, random_bytes, contents)
+    manifest = read_manifest(files, directory)
+    if manifest is None:
+        return _begin(files, directory, segment_bytes, random_bytes, contents, history)
+    listed = list(manifest.segments)
     _refuse_strangers(files, directory, listed)
-    segments: list[Segment] = []
+    opened: list[Segment] = []
+    damages: list[Damage] = []
     try:
-        expected = 1
+        rebuilt: list[tuple[Sealed, list[bytes]]] = []
+        sealed: list[Sealed] = []
         for item in listed[:-1]:
-            segment = open_segment(files, directory, item, writable=False)
-            segments.append(segment)
-            expected = _read_sealed(segment, item, expected, contents)
-        segment = open_segment(files, directory, listed[-1], writable=True)
-        segments.append(segment)
-        end = _read_active(segment, expected, contents)
-        _clean_end(segment, end)
+            segment = _open_sealed(files, directory, item)
+            opened.append(segment)
+            parts = read_parts(files, segment.path, item)
+            if parts is None:
+                parts, columns, found = rebuild(segment, item)
+                sealed.append(Sealed(segment, item, parts))
+                rebuilt.append((sealed[-1], encode_index(item, parts, columns)))
+                history.cache.put(sealed[-1], columns)
+                damages += found
+            else:
+                sealed.append(Sealed(segment, item, parts))
+        history.set(sealed)
+        active = open_segment(files, directory, listed[-1], writable=True)
+        opened.append(active)
+        reading = _Active(active, manifest, contents)
+        end = reading.read()
+        damages += reading.damages
+        _clean_end(active, end)
+        for item_sealed, pieces in rebuilt:
+            write_index_if_room(files, item_sealed.segment.path, pieces)
         _remove_strangers(files, directory, listed)
     except BaseException:
-        for segment in segments:
+        for segment in opened:
             segment.file.close()
         raise
-    return Recovered(segments, listed, contents, end.last_lsn, end.position, end.cut_records)
+    return Recovered(active, listed, history, contents, damages, end.last_lsn, end.position, end.cut_records)
+
+
+def _open_sealed(files: Files, directory: Path, item: Listed) -> Segment:
+    """A sealed segment's file; LogDamaged tells the groups it held, if its index file is there."""
+    try:
+        return open_segment(files, directory, item, writable=False)
+    except LogDamaged as error:
+        parts = read_parts(files, segment_path(directory, item.number), item)
+        if parts is None:
+            raise
+        groups = tuple(sorted({part.group for part in parts}))
+        raise LogDamaged(*(replace(damage, groups=groups) for damage in error.damages)) from error
 
 
 def _begin(
@@ -157,6 +152,7 @@ def _begin(
     segment_bytes: int,
     random_bytes: Callable[[int], bytes],
     contents: Contents,
+    history: History,
 ) -> Recovered:
     """A log where there was none. What a crash left of an earlier first start holds no record."""
     _refuse_strangers(files, directory, [])
@@ -168,9 +164,9 @@ def _begin(
         files, directory, 1, first_lsn=1, allocated=segment_bytes, random_bytes=random_bytes
     )
     listed = [Listed(1, segment.header.file_id, 1)]
-    prepare_manifest(files, directory, listed)
+    prepare_manifest(files, directory, Manifest(listed))
     commit_manifest(files, directory)
-    return Recovered([segment], listed, contents, 0, HEADER_BLOCK, 0)
+    return Recovered(segment, listed, history, contents, [], 0, HEADER_BLOCK, 0)
 
 
 def _strangers(files: Files, directory: Path, listed: list[Listed]) -> list[Path]:
@@ -180,11 +176,15 @@ def _strangers(files: Files, directory: Path, listed: list[Listed]) -> list[Path
 
 
 def _refuse_strangers(files: Files, directory: Path, listed: list[Listed]) -> None:
-    """LogDamaged if a segment file that no manifest lists holds a record."""
+    """LogDamaged if a segment file that no manifest lists holds a record, and begins behind all that are listed: then
+    the manifest is not the newest. One that begins earlier was made or replaced by a collection."""
+    active_from = listed[-1].first_lsn if listed else 0
     for path in _strangers(files, directory, listed):
         file = files.open(path)
         try:
             header = decode_header(file.pread(HEADER_BLOCK, 0), path)
+            if header.first_lsn <= active_from:
+                continue
             scanner = Scanner(path, file, file.size())
             for offset, record in headers_from(scanner, Stamp(header.file_id), HEADER_BLOCK):
                 raise LogDamaged(
@@ -197,58 +197,16 @@ def _refuse_strangers(files: Files, directory: Path, listed: list[Listed]) -> No
 
 
 def _remove_strangers(files: Files, directory: Path, listed: list[Listed]) -> None:
-    """Remove what a crash left behind between making a file and listing it."""
+    """Remove what a crash left behind between making or replacing a file and listing it."""
     for path in _strangers(files, directory, listed):
         files.unlink(path)
+    known = {item.number for item in listed[:-1]}
+    for number, name in index_numbers(files, directory):
+        if number not in known:
+            files.unlink(directory / name)
     for name in files.list_directory(directory):
         if name.endswith(TEMPORARY):
             files.unlink(directory / name)
-
-
-def _take(segment: Segment, found: tuple[int, Header, bytes], expected: int, contents: Contents) -> None:
-    """Fold one good record; LogDamaged if it does not follow from those before it."""
-    offset, header, body = found
-    path = str(segment.path)
-    if header.lsn != expected:
-        raise LogDamaged(Damage(path, offset, header.lsn, f"expected LSN {expected} here"))
-    if header.kind not in _KINDS:
-        raise LogUnknown(f"{path} at byte {offset}: record kind {header.kind} is not known to this program")
-    try:
-        table = contents.check(header.kind, header.group, header.term, header.raft_index, body)
-    except ValueError as error:
-        known = (header.group, header.term, header.raft_index)
-        raise LogDamaged(Damage(path, offset, header.lsn, str(error), known)) from error
-    place = segment.number << PLACE_SHIFT | offset
-    contents.fold(
-        table, body, kind=header.kind, lsn=header.lsn, term=header.term, index=header.raft_index, place=place
-    )
-
-
-def _read_sealed(segment: Segment, item: Listed, expected: int, contents: Contents) -> int:
-    """Fold a sealed segment's records; the LSN that follows. Anything bad is damage."""
-    assert item.end is not None
-    assert item.last_lsn is not None
-    scanner = Scanner(segment.path, segment.file, item.end)
-    records = scan(scanner, segment.stamp, HEADER_BLOCK)
-    while True:
-        try:
-            found = next(records)
-        except StopIteration as stop:
-            offset = stop.value
-            break
-        _take(segment, found, expected, contents)
-        expected += 1
-    if offset != item.end or expected != item.last_lsn + 1:
-        raise LogDamaged(_describe(scanner, segment, offset, expected, "bad record in a sealed segment"))
-    return expected
-
-
-def _describe(scanner: Scanner, segment: Segment, offset: int, lsn: int, reason: str) -> Damage:
-    """Damage at this offset, with the record's term and index if its header is whole."""
-    chunk, at = scanner.window(offset, min(HEADER_BYTES, scanner.end - offset))
-    header = segment.stamp.decode(chunk, at)
-    known = None if header is None else (header.group, header.term, header.raft_index)
-    return Damage(str(segment.path), offset, lsn, reason, known)
 
 
 @dataclass(slots=True)
@@ -262,34 +220,145 @@ class _End:
     cut_records: int
 
 
-def _read_active(segment: Segment, expected: int, contents: Contents) -> _End:
-    """Fold the active segment's records up to its end, as the rule above says."""
-    scanner = Scanner(segment.path, segment.file, segment.header.allocated)
-    stated = expected - 1
-    unstated: deque[tuple[int, int]] = deque()
-    records = scan(scanner, segment.stamp, HEADER_BLOCK)
-    while True:
-        try:
-            found = next(records)
-        except StopIteration as stop:
-            offset = stop.value
-            break
-        _take(segment, found, expected, contents)
-        header = found[1]
-        stated = max(stated, header.synced)
-        unstated.append((header.lsn, found[0]))
-        while unstated and unstated[0][0] <= stated:
+class _Active:
+    """Reads the active segment: what the manifest states already gives only places, what came later is folded."""
+
+    def __init__(self, segment: Segment, manifest: Manifest, contents: Contents) -> None:
+        self._segment = segment
+        self._manifest = manifest
+        self._contents = contents
+        self._scanner = Scanner(segment.path, segment.file, segment.header.allocated)
+        self._expected = manifest.segments[-1].first_lsn
+        self._stated = max(manifest.stated, self._expected - 1)
+        self._unstated: deque[tuple[int, int]] = deque()
+        self._places: dict[int, dict[int, Body]] = {}
+        """Entries up to the stated LSN, by group and index; those that were cut too."""
+        self._is_begun = False
+        self.damages: list[Damage] = []
+
+    def read(self) -> _End:
+        """Fold everything up to the end, as the rule above says."""
+        segment, scanner = self._segment, self._scanner
+        offset, cut_records = HEADER_BLOCK, 0
+        is_searched = False
+        while True:
+            records = scan(scanner, segment.stamp, offset)
+            while True:
+                try:
+                    at, header, body = next(records)
+                except StopIteration as stop:
+                    offset = stop.value
+                    break
+                self._take(at, header, body)
+            if not is_searched:
+                for _, header in headers_from(scanner, segment.stamp, offset):
+                    self._stated = max(self._stated, header.synced)
+                    cut_records += 1
+                is_searched = True
+            if self._stated < self._expected:
+                break
+            offset = self._step_over_damage(offset)
+            cut_records = sum(1 for _ in headers_from(scanner, segment.stamp, offset))
+        self._begin()
+        unstated = self._unstated
+        rewrite_from = next((place for lsn, place in unstated if lsn > self._stated), offset)
+        return _End(self._expected - 1, offset, rewrite_from, _last_dirty(scanner, offset), cut_records)
+
+    def _step_over_damage(self, offset: int) -> int:
+        """Where the next record stands, if all but its bytes is known of the bad one here."""
+        segment = self._segment
+        bad = header_at(self._scanner, segment.stamp, offset)
+        reason = f"bad record, and LSN {self._stated} was synced"
+        damage = damage_of(segment.path, offset, self._expected, reason, bad)
+        if bad is None or bad.lsn != self._expected or bad.kind not in WITH_BODY:
+            raise LogDamaged(damage)
+        if offset + HEADER_BYTES + bad.length > self._scanner.end:
+            raise LogDamaged(damage)
+        self._take(offset, bad, None)
+        self.damages.append(damage)
+        return offset + HEADER_BYTES + bad.length
+
+    def _take(self, offset: int, header: Header, body: bytes | None) -> None:
+        """Fold one record; LogDamaged if it does not follow from those before it."""
+        path = self._segment.path
+        if header.lsn != self._expected:
+            raise LogDamaged(
+                damage_of(path, offset, header.lsn, f"expected LSN {self._expected} here", header)
+            )
+        require_known_kind(path, offset, header)
+        place = self._segment.number << PLACE_SHIFT | offset
+        if header.lsn <= self._manifest.stated:
+            self._take_stated(header, place)
+        else:
+            if not self._is_begun:
+                self._begin()
+            kind, group, term, index = header.kind, header.group, header.term, header.raft_index
+            try:
+                table = self._contents.check(
+                    kind, group, term, index, b"" if body is None else body, header.length
+                )
+            except ValueError as error:
+                raise LogDamaged(damage_of(path, offset, header.lsn, str(error), header)) from error
+            self._contents.fold(
+                table,
+                body or b"",
+                kind=kind,
+                group=group,
+                lsn=header.lsn,
+                term=term,
+                index=index,
+                place=place,
+                length=header.length,
+            )
+        self._stated = max(self._stated, header.synced)
+        unstated = self._unstated
+        unstated.append((header.lsn, offset))
+        while unstated and unstated[0][0] <= self._stated:
             unstated.popleft()
-        expected += 1
-    cut_records = 0
-    for _, header in headers_from(scanner, segment.stamp, offset):
-        stated = max(stated, header.synced)
-        cut_records += 1
-    if stated >= expected:
-        reason = f"bad record, and LSN {stated} was synced"
-        raise LogDamaged(_describe(scanner, segment, offset, expected, reason))
-    rewrite_from = next((place for lsn, place in unstated if lsn > stated), offset)
-    return _End(expected - 1, offset, rewrite_from, _last_dirty(scanner, offset), cut_records)
+        self._expected = header.lsn + 1
+
+    def _take_stated(self, header: Header, place: int) -> None:
+        """A record whose meaning the manifest states: only where its body lies is of interest."""
+        if header.kind not in WITH_BODY:
+            return
+        found = Body(header.lsn, place, header.length, header.term, header.kind)
+        if header.kind == RecordKind.PAGE:
+            self._contents.table(header.group).pages[header.lsn] = found
+        elif header.kind == RecordKind.COPY:
+            self._contents.table(header.group).loose[header.raft_index] = found
+        else:
+            self._places.setdefault(header.group, {})[header.raft_index] = found
+
+    def _begin(self) -> None:
+        """Make every group what the manifest states, once all records up to the stated LSN were seen."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if self._expected <= self._manifest.stated:
+            raise AssertionError("the rule above does not end before the stated LSN")
+        for group, state in self._manifest.groups.items():
+            self._restore(group, state)
+
+    def _restore(self, group: int, state: GroupState) -> None:
+        table = self._contents.table(group)
+        table.restore(state)
+        copies = dict(table.loose)
+        for index, body in self._places.get(group, {}).items():
+            cut = any(cut.first <= index <= cut.last and body.lsn < cut.lsn for cut in state.cuts)
+            if cut or (index in copies and index < state.first_index):
+                continue
+            if index < state.first_index:
+                table.loose[index] = body
+            else:
+                held = copies.get(index)
+                if held is None or held.lsn < body.lsn or held.term != body.term:
+                    copies[index] = body
+        rows = self._contents.history.gather(group, state.first_index, state.last_index, state.cuts, copies)
+        if rows is None or not np.array_equal(rows.terms, table.terms_in_tail(rows.keys)):
+            path = str(self._segment.path.with_name(MANIFEST))
+            reason = f"entries {state.first_index}..{state.last_index} of group {group} are not all here"
+            raise LogDamaged(Damage(path, 0, None, reason, groups=(group,)))
+        table.fill(rows, self._segment.number)
 
 
 def _last_dirty(scanner: Scanner, offset: int) -> int:

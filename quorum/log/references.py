@@ -2,7 +2,8 @@
 
 With each durable snapshot comes the sorted list of entries whose bodies its state refers to and of the pages that
 hold its blocks. A body or page is garbage when none of the snapshots that count needs it. Until a group's lists were
-told in this life, nothing of it that can be read is garbage.
+told in this life, nothing of it that can be read is garbage. What is garbage once stays so: a state refers only to
+entries that the state before it referred to, and to later ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from quorum.log.index import Part
+from quorum.log.table import Cut, Ints, Mask, Rows, not_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +24,35 @@ class Retained:
     """What one snapshot refers to. Both arrays are ascending and are not changed any more."""
 
     index: int
-    """Where the snapshot stands: entries behind it are needed to go on from it."""
+    """Where the snapshot stands: this entry and those behind it are needed to go on from it."""
     entries: array[int]
     """Indexes, at or below `index`, whose bodies its state refers to (array of type Q)."""
     pages: array[int]
     """Its pages (array of type Q)."""
 
 
+class _Told(NamedTuple):
+    """Replaced as a whole, so that any thread can look at it."""
+
+    needed_from: int
+    entries: tuple[Ints, ...]
+    pages: tuple[Ints, ...]
+    pages_to: int
+    """A page with a higher LSN may belong to the next snapshot, whatever the present ones name."""
+
+
 class Retention:
-    """What one group's snapshots retain."""
+    """What one group's snapshots retain. Looked at by any thread, told by the log's own."""
 
     def __init__(self, opened_lsn: int) -> None:
-        self.kept: tuple[Retained, ...] = ()
-        """Ascending by index; empty until told."""
-        self.pages_to = 0
-        """A page with a higher LSN may belong to the next snapshot, whatever the present ones name."""
+        self._newest = -1
         self._told_lsn = opened_lsn
+        self._told: _Told | None = None
 
     @property
     def is_told(self) -> bool:
         """Whether anything was told in this life."""
-        return bool(self.kept)
+        return self._told is not None
 
     def tell(self, kept: Sequence[Retained], last_lsn: int) -> None:
         """Replace what was told before. A snapshot is begun only after the one before it was told: so the pages
@@ -47,7 +62,90 @@ class Retention:
         for retained in kept:
             if retained.entries.typecode != "Q" or retained.pages.typecode != "Q":
                 raise ValueError("the lists of entries and pages are arrays of type Q")
-        newest = self.kept[-1].index if self.kept else -1
-        self.kept = tuple(sorted(kept, key=lambda retained: retained.index))
-        if self.kept[-1].index > newest:
-            self.pages_to, self._told_lsn = self._told_lsn, last_lsn
+        pages_to = 0 if self._told is None else self._told.pages_to
+        newest = max(retained.index for retained in kept)
+        if newest > self._newest:
+            pages_to, self._told_lsn, self._newest = self._told_lsn, last_lsn, newest
+        self._told = _Told(
+            min(retained.index for retained in kept),
+            tuple(np.frombuffer(retained.entries, np.int64) for retained in kept if retained.entries),
+            tuple(np.frombuffer(retained.pages, np.int64) for retained in kept if retained.pages),
+            pages_to,
+        )
+
+    def is_live(self, indexes: Ints, view_from: int) -> Mask:
+        """Which of these entries' bodies are needed, by a journal whose view begins there."""
+        told = self._told
+        assert told is not None
+        live: Mask = indexes >= min(told.needed_from, view_from)
+        for entries in told.entries:
+            live |= _is_in(entries, indexes)
+        return live
+
+    def is_live_page(self, pages: Ints) -> Mask:
+        """Which of these pages are needed."""
+        told = self._told
+        assert told is not None
+        live: Mask = pages > told.pages_to
+        for named in told.pages:
+            live |= _is_in(named, pages)
+        return live
+
+    def may_hold(self, part: Part, view_from: int) -> bool:
+        """False if certainly nothing of these is needed; cheap."""
+        told = self._told
+        assert told is not None
+        lists = told.pages if part.is_page else told.entries
+        rest = part.high > told.pages_to if part.is_page else part.high >= min(told.needed_from, view_from)
+        return rest or any(
+            np.searchsorted(numbers, np.int64(part.low))
+            < np.searchsorted(numbers, np.int64(part.high), "right")
+            for numbers in lists
+        )
+
+    def needs_all(self, part: Part, view_from: int) -> bool:
+        """True if certainly all of these are needed; cheap."""
+        told = self._told
+        assert told is not None
+        return part.low > told.pages_to if part.is_page else part.low >= min(told.needed_from, view_from)
+
+
+class Liveness(NamedTuple):
+    """What of one group is needed at a moment."""
+
+    retention: Retention | None
+    view_from: int
+    cuts: tuple[Cut, ...]
+
+    def bodies(self, rows: Rows) -> Mask:
+        """Which of these bodies are needed."""
+        live = not_cut(self.cuts, rows)
+        if self.retention is not None and self.retention.is_told:
+            live &= self.retention.is_live(rows.keys, self.view_from)
+        return live
+
+    def pages(self, rows: Rows) -> Mask:
+        """Which of these pages are needed."""
+        if self.retention is None or not self.retention.is_told:
+            return np.ones(len(rows.keys), np.bool_)
+        return self.retention.is_live_page(rows.keys)
+
+    def guess(self, part: Part, first_lsn: int) -> int | None:
+        """How many bytes of this part are needed, if that can be told without its rows."""
+        told = self.retention is not None and self.retention.is_told
+        if told and self.retention is not None and not self.retention.may_hold(part, self.view_from):
+            return 0
+        if not part.is_page and any(
+            cut.lsn > first_lsn and cut.first <= part.high and cut.last >= part.low for cut in self.cuts
+        ):
+            return None
+        if not told or (self.retention is not None and self.retention.needs_all(part, self.view_from)):
+            return part.size
+        return None
+
+
+def _is_in(numbers: Ints, asked: Ints) -> Mask:
+    """Which of the asked are in the ascending numbers."""
+    at = np.searchsorted(numbers, asked)
+    found: Mask = numbers[np.minimum(at, len(numbers) - 1)] == asked
+    return found

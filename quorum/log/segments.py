@@ -1,21 +1,21 @@
-"""Segment files and the manifest that lists them.
+"""Segment files.
 
 A log is a row of segment files. Each begins with a 4,096-byte block that names it (number, first LSN,
 allocated length, random file id) and has its full length allocated before it is used, so a write inside needs
-no new room. `MANIFEST` is the durable list of segments, replaced as a whole at every roll. The last listed
+no new room. The manifest is the durable list of segments, replaced as a whole at every change. The last listed
 segment is active; every other is *sealed*: the manifest states where it ends and its last LSN, and whatever
 stands behind that end is nothing. So a segment that is missing, shortened or was never meant to be there is
-noticed, and a later collector can swap segments by writing one manifest.
+noticed.
 
 Order of a roll: the new segment's file is made (allocate, header, fsync, rename, fsync of the directory), the
 old one is written out and synced, the manifest is replaced, and only then is a record written to the new one.
-Hence an unlisted segment file holds no record and is removed when the log is opened; if it does hold one, the
-manifest is not the newest, and that is damage.
+Hence an unlisted segment file that begins behind the active one holds no record; if it does hold one, the
+manifest is not the newest, and that is damage. An unlisted one that begins earlier is what a collection made or
+replaced (`collector`). Both are removed when the log is opened.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Callable
@@ -27,27 +27,24 @@ from quorum.log.files import (
     File,
     Files,
     commit_file,
-    prepare_file,
-    read_file,
     temporary_path,
     write_fully,
 )
 from quorum.log.record import Stamp, crc32c
 
-FORMAT = 1
+FORMAT = 2
 HEADER_BLOCK = 4096
 """Records start behind this: no record shares a page with the header."""
 MAX_SEGMENT_BYTES = 1 << 31
 """Offsets are kept in 32 bits."""
 
-MANIFEST = "MANIFEST"
 SNAPSHOTS = "snapshots"
 """The folder of the groups' snapshot files."""
 
 _MAGIC = b"QUORUMLG"
 _BLOCK = struct.Struct("<8sIIQQQ16s")
 _NAME = re.compile(r"segment-([0-9]{10})\.log")
-_TITLE = "quorum-log-manifest"
+_INDEX_NAME = re.compile(r"segment-([0-9]{10})\.index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +83,18 @@ def decode_header(data: bytes, path: Path) -> SegmentHeader:
 class Segment:
     """An open segment file. Readers hold it while they read, so closing never pulls it away from them."""
 
-    def __init__(self, path: Path, header: SegmentHeader, file: File) -> None:
+    file: File
+
+    def __init__(self, path: Path, header: SegmentHeader, file: File | None = None) -> None:
         self.path = path
         self.header = header
-        self.file = file
+        if file is not None:
+            self.file = file
         self.stamp = Stamp(header.file_id)
         self.holders = 1
         """Guarded by the log's lock; the log itself is one holder."""
+        self.is_replaced = False
+        """A collection took its place: the file goes when it is closed."""
 
     @property
     def number(self) -> int:
@@ -119,6 +121,12 @@ def segment_numbers(files: Files, directory: Path) -> list[int]:
     """The numbers of the segment files that are there, ascending."""
     found = (_NAME.fullmatch(name) for name in files.list_directory(directory))
     return sorted(int(match[1]) for match in found if match)
+
+
+def index_numbers(files: Files, directory: Path) -> list[tuple[int, str]]:
+    """The numbers of the index files that are there, with their names."""
+    found = (_INDEX_NAME.fullmatch(name) for name in files.list_directory(directory))
+    return [(int(match[1]), match[0]) for match in found if match]
 
 
 def create_segment(
@@ -185,59 +193,3 @@ def open_segment(files: Files, directory: Path, listed: Listed, *, writable: boo
         file.close()
         raise
     return Segment(path, header, file)
-
-
-def encode_manifest(segments: list[Listed]) -> bytes:
-    """The manifest as text: a title with the CRC of the rest, then one JSON line a segment."""
-    lines = [
-        json.dumps(
-            {
-                "number": item.number,
-                "file_id": item.file_id.hex(),
-                "first_lsn": item.first_lsn,
-                "last_lsn": item.last_lsn,
-                "end": item.end,
-            }
-        )
-        for item in segments
-    ]
-    rest = ("\n".join(lines) + "\n").encode()
-    return f"{_TITLE} {FORMAT} {crc32c(rest):08x}\n".encode() + rest
-
-
-def decode_manifest(data: bytes, path: Path) -> list[Listed]:
-    """The listed segments in order; LogDamaged or LogUnknown if this is no whole manifest."""
-    title, _, rest = data.partition(b"\n")
-    words = title.decode("latin-1").split(" ")
-    if len(words) != 3 or words[0] != _TITLE:
-        raise LogDamaged(Damage(str(path), 0, None, "not a manifest"))
-    if words[2] != f"{crc32c(rest):08x}":
-        raise LogDamaged(Damage(str(path), 0, None, "the manifest fails its CRC"))
-    if words[1] != str(FORMAT):
-        raise LogUnknown(f"{path}: format {words[1]}, this program knows {FORMAT}")
-    return [
-        Listed(
-            item["number"], bytes.fromhex(item["file_id"]), item["first_lsn"], item["last_lsn"], item["end"]
-        )
-        for item in map(json.loads, rest.decode().splitlines())
-    ]
-
-
-def read_manifest(files: Files, directory: Path) -> list[Listed] | None:
-    """The listed segments in order, or None if there is no manifest."""
-    path = directory / MANIFEST
-    try:
-        data = read_file(files, path)
-    except FileNotFoundError:
-        return None
-    return decode_manifest(data, path)
-
-
-def prepare_manifest(files: Files, directory: Path, segments: list[Listed]) -> None:
-    """Write the next manifest beside the present one. An OSError changes nothing."""
-    prepare_file(files, directory / MANIFEST, [encode_manifest(segments)])
-
-
-def commit_manifest(files: Files, directory: Path) -> None:
-    """Make the prepared manifest the one that counts, durably."""
-    commit_file(files, directory / MANIFEST)

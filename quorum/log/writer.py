@@ -13,25 +13,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.log.errors import DiskFull, LogError, LogFailed, LogFull
 from quorum.log.files import NO_ROOM, Files, write_fully
-from quorum.log.record import HEADER_BYTES, RecordKind
+from quorum.log.index import write_index_if_room
+from quorum.log.manifest import Manifest, commit_manifest, prepare_manifest
+from quorum.log.record import HEADER_BYTES, WITH_BODY
 from quorum.log.recovery import Recovered
 from quorum.log.reserve import Reserve
-from quorum.log.segments import (
-    HEADER_BLOCK,
-    Listed,
-    Segment,
-    commit_manifest,
-    create_segment,
-    prepare_manifest,
-    segment_path,
-)
+from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment, segment_path
+from quorum.log.table import GroupState
 
 SMALL_TAIL_BYTES = 64 << 10
 """The end of a segment that only small records may use: some hundred elections."""
@@ -52,12 +47,9 @@ class LogStats:
     """Segments that came from the reserve."""
 
 
-_LARGE_KINDS = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
-
-
 def is_small(kind: int, body: bytes) -> bool:
     """Whether a record may use the end of a segment."""
-    return kind not in _LARGE_KINDS or len(body) <= 1
+    return kind not in WITH_BODY or len(body) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,8 @@ class Writer:
         self._tail = 0 if reserve is None else min(SMALL_TAIL_BYTES, segment_bytes // SMALL_TAIL_PART)
         self._random_bytes = random_bytes
         self._listed = found.listed
-        self.active = found.segments[-1]
+        self._next_number = max(item.number for item in found.listed) + 1
+        self.active = found.active
         self.last_lsn = self.written_lsn = self.synced_lsn = found.last_lsn
         self.stats = LogStats()
         self.failure: LogFailed | None = None
@@ -112,9 +105,9 @@ class Writer:
             raise self.failure
 
     @property
-    def used_bytes(self) -> int:
-        """The bytes of all segments up to their end."""
-        return sum(item.end or 0 for item in self._listed) + self._position
+    def position(self) -> int:
+        """Where the next record goes in the active segment."""
+        return self._position
 
     def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
         """Whether so many records, with bodies of this length together, have no room in the active segment."""
@@ -126,21 +119,28 @@ class Writer:
         """Whether what is left for small records is less than half of what is kept for them."""
         return self._position > self.active.header.allocated - self._tail // 2
 
-    def roll(self, length: int, *, count: int = 1) -> Segment:
-        """Seal the active segment and go on in a new one with room for so many records, with bodies of this length
-        together.
+    def take_number(self) -> int:
+        """A number that no segment of this life had."""
+        number = self._next_number
+        self._next_number = number + 1
+        return number
 
-        LogFull if neither the disk nor the reserve has room for it: then nothing has changed.
+    def roll(self, length: int, states: Mapping[int, GroupState], *, count: int = 1) -> Listed:
+        """Seal the active segment and go on in a new one with room for so many records, with bodies of this length
+        together; what was sealed.
+
+        states are what all groups' records amount to now. LogFull if neither the disk nor the reserve has room:
+        then nothing has changed.
         """
-        number = self.active.number + 1
+        number = self.take_number()
         allocated = max(self._segment_bytes, HEADER_BLOCK + count * HEADER_BYTES + length + self._tail)
-        with self._final(f"roll to segment {number}"):
+        with self.final(f"roll to segment {number}"):
             segment = self._make_segment(number, allocated)
             self.sync()
             listed = self._listed_after_roll(segment)
             try:
                 with self._refusing("write the manifest"):
-                    prepare_manifest(self._files, self._directory, listed)
+                    prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
             except LogFull:
                 segment.file.close()
                 self._files.unlink(segment.path)  # it would keep the room that is missing
@@ -151,7 +151,37 @@ class Writer:
         self.active = segment
         self._position = self._written = HEADER_BLOCK
         self.stats.rolls += 1
-        return segment
+        return listed[-2]
+
+    def replace(
+        self, sources: Sequence[Listed], result: Listed | None, states: Mapping[int, GroupState]
+    ) -> None:
+        """List one sealed segment, or none, in the place of some, durably.
+
+        LogFull if the disk has no room for the manifest: then nothing has changed.
+        """
+        self.sync()
+        first = self._listed.index(sources[0])
+        listed = [item for item in self._listed if item not in sources]
+        if result is not None:
+            listed.insert(first, result)
+        with self.final("replace segments"):
+            with self._refusing("write the manifest"):
+                prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
+            commit_manifest(self._files, self._directory)
+        self._listed = listed
+
+    def write_index(self, segment: Path, pieces: list[bytes]) -> None:
+        """Put the index file of a sealed segment in place. Without room for it there is none: it can be made again."""
+        with self.final(f"write the index of {segment}"):
+            write_index_if_room(self._files, segment, pieces)
+
+    def refused(self, error: OSError, doing: str) -> LogError:
+        """What an error of the disk means in work of which nothing counts yet: final, unless only room is missing."""
+        if error.errno in NO_ROOM:
+            return LogFull(f"no room on the disk to {doing}: {error}")
+        self.failure = failure_of(error, doing)
+        return self.failure
 
     def _make_segment(self, number: int, allocated: int) -> Segment:
         """From the disk, or if that has no room, from the reserve."""
@@ -207,7 +237,7 @@ class Writer:
         if self.synced_lsn == self.last_lsn:
             return self.synced_lsn
         buffers, self._pending = self._pending, []
-        with self._final(f"write {self.active.path}"):
+        with self.final(f"write {self.active.path}"):
             written = write_fully(self.active.file, buffers, self._written)
             assert written == self._position
             self.active.file.sync_data()
@@ -229,7 +259,7 @@ class Writer:
             raise LogFull(f"no room on the disk to {doing}: {error}") from error
 
     @contextmanager
-    def _final(self, doing: str) -> Iterator[None]:
+    def final(self, doing: str) -> Iterator[None]:
         """For a step that cannot be undone: whatever goes wrong, the log takes nothing more."""
         try:
             yield

@@ -19,15 +19,16 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.errors import OperatorError
 from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect
 from quorum.log.files import TEMPORARY, read_file
+from quorum.log.index import decode_index, index_path
+from quorum.log.manifest import MANIFEST, read_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.reserve import reserve_names
 from quorum.log.segments import (
     HEADER_BLOCK,
-    MANIFEST,
     SNAPSHOTS,
     Listed,
+    decode_header,
     open_segment,
-    read_manifest,
     segment_numbers,
     segment_path,
 )
@@ -187,13 +188,14 @@ class _Checker:
 
     def _check_manifest(self) -> list[Listed] | None:
         try:
-            listed = read_manifest(self._files, self._log)
+            manifest = read_manifest(self._files, self._log)
         except (LogDamaged, LogUnknown) as error:
             self._damaged(error, NO_MANIFEST)
             return None
-        if listed is None:
+        if manifest is None:
             self._find(self._log / MANIFEST, None, "it is gone", NO_MANIFEST)
-        return listed
+            return None
+        return list(manifest.segments)
 
     def _check_segment(self, item: Listed) -> None:
         """Every record. In the active segment, what no sync has covered may be bad."""
@@ -226,6 +228,17 @@ class _Checker:
             self._find(path, None, f"cannot be read: {error.strerror}", LOST_PROMISE)
             return
         self._check_end(path, item, last_lsn, end, stated, bad)
+        if item.end is not None:
+            self._check_index(index_path(path), item)
+
+    def _check_index(self, path: Path, item: Listed) -> None:
+        """A power cut may tear an index file, which is not synced: that is no damage."""
+        try:
+            found = decode_index(read_file(self._files, path))
+        except OSError:
+            found = None
+        if found is None or found[0] != item.number:
+            self._report.notes.append(f"{path}: missing or not whole; the next start makes it from its segment")
 
     def _bad_record(self, path: Path, record: RecordInfo, problem: str) -> None:
         is_body = record.kind in ("ENTRY", "COPY", "PAGE") and "body" in problem
@@ -243,7 +256,7 @@ class _Checker:
         bad: tuple[int, str, RecordInfo] | None,
     ) -> None:
         if item.end is not None:
-            if (end, last_lsn) != (item.end, item.last_lsn):
+            if end != item.end or last_lsn > (item.last_lsn or 0):  # of a collected segment the last may be gone
                 what = f"it ends at byte {end} with LSN {last_lsn}, "
                 what += f"the manifest says byte {item.end}, LSN {item.last_lsn}"
                 self._find(path, end, what, LOST_PROMISE)
@@ -270,6 +283,11 @@ class _Checker:
                 continue
             path = segment_path(self._log, number)
             try:
+                header = decode_header(read_file(self._files, path)[:HEADER_BLOCK], path)
+                if header.first_lsn <= listed[-1].first_lsn:
+                    note = "made or replaced by a collection and not in use; the next start removes it"
+                    self._report.notes.append(f"{path}: {note}")
+                    continue
                 first = next(inspect(path, self._files), None)
             except (LogDamaged, LogUnknown) as error:
                 self._damaged(error, "a segment that no manifest lists cannot be read")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorum.log import Log, LogDamaged, LogError, LogUnknown, inspect
+from quorum.log.index import index_path
+from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES, Stamp
-from quorum.log.segments import HEADER_BLOCK, MANIFEST, segment_path
-from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY, Script, observe, visible
+from quorum.log.segments import HEADER_BLOCK, segment_path
+from support.disk import Inode, SimDisk
+from support.disk_log_model import DIRECTORY, Script, observe, segment_of, visible
 
 ONE, TWO, THREE = (segment_path(DIRECTORY, number) for number in (1, 2, 3))
 
@@ -42,8 +47,8 @@ def bodies(log: Log) -> list[bytes]:
 
 
 def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read() -> None:
-    """Every sixty-first byte of every file; harmless are only the unused rest of a block or of the
-    allocation."""
+    """Every sixty-first byte of every file. Bodies are noticed when they are read, all else that counts by opening;
+    harmless are index files, what sealed segments have beside bodies, and unused rests."""
     script = Script(SimDisk(3), 3, segment_bytes=9_000)
     script.open()
     script.steps(80)
@@ -52,8 +57,16 @@ def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read()
     script.log.mark_if_quiet(script.now_ms + 10)
     disk = script.disk
     expected = visible(observe(script.log, script.groups))
-    end = max(record.offset + HEADER_BYTES + record.length for record in inspect(script_active(disk), disk))
-    noticed = harmless = 0
+    records = list(inspect(script_active(disk), disk))
+    end = max(record.offset + HEADER_BYTES + record.length for record in records)
+    in_bodies = {
+        place
+        for record in records
+        if record.kind == "ENTRY"
+        for place in range(record.offset + HEADER_BYTES, record.offset + HEADER_BYTES + record.length)
+    }
+    refused = bad_bodies = 0
+    harmless: dict[str, int] = {}
     for path in [name for name in sorted(disk.names) if name.name != "LOCK"]:
         for byte in range(0, len(disk.names[path].data), 61):
             before = {name: (bytes(inode.data), inode) for name, inode in disk.names.items()}
@@ -63,25 +76,67 @@ def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read()
             log = script.new_log()
             problem = opening_problem(log)
             if problem is not None:
-                noticed += 1
+                refused += 1
                 assert isinstance(problem, LogDamaged)
                 assert str(path) in str(problem)
                 assert bytes(disk.names[path].data) == flipped, "damage leaves the files as they are"
+                assert path == script_active(disk) or path.name == "MANIFEST" or byte < HEADER_BLOCK
+            elif differs(log, expected, script.groups):
+                bad_bodies += 1
+                assert path.suffix == ".log"
             else:
-                harmless += 1
-                assert visible(observe(log, script.groups)) == expected
-                assert path == script_active(disk)
-                assert byte >= end - HEADER_BYTES, (
-                    "only behind the last record, or in the mark that ends the log"
+                harmless[path.suffix] = harmless.get(path.suffix, 0) + 1
+                assert path != script_active(disk) or byte >= end - HEADER_BYTES or byte in in_bodies, (
+                    "only behind the last record, in the mark that ends the log, or in an entry that was cut"
                 )
-            disk.names.clear()
-            for name, (data, inode) in before.items():
-                inode.data[:] = data
-                inode.durable[:] = data
-                inode.forget()
-                disk.names[name] = inode
-    assert noticed > 600
-    assert harmless > 2
+            restore(disk, before)
+    assert refused > 40
+    assert bad_bodies > 200
+    assert harmless[".index"] > 20
+    assert harmless[".log"] > 2
+
+
+def restore(disk: SimDisk, before: dict[Path, tuple[bytes, Inode]]) -> None:
+    """The disk as it was."""
+    disk.names.clear()
+    for name, (data, inode) in before.items():
+        inode.data[:] = data
+        inode.durable[:] = data
+        inode.forget()
+        disk.names[name] = inode
+
+
+def differs(log: Log, expected: dict[int, tuple[Any, ...]], groups: int) -> bool:
+    """Whether bodies cannot be read. All that can be is as it was, and what cannot is listed and found by scrubbing,
+    until a copy of the body heals it."""
+    missing = []
+    for group in range(groups):
+        first, last, hard, bodies, terms = expected[group]
+        journal = log.journal(group)
+        assert (journal.first_index, journal.last_index, journal.hard_state) == (first, last, hard)
+        assert {index: journal.term_at(index) for index in terms} == terms
+        for index, body in bodies.items():
+            try:
+                assert log.read(group, index) == body
+            except LogDamaged:
+                missing.append((group, index, terms.get(index), body))
+    read = {(damage.known[0], damage.known[2]) for damage in log.damages if damage.known}
+    assert read == {(group, index) for group, index, _, _ in missing}
+    assert [damage.kind for damage in log.damages] == ["ENTRY"] * len(missing)
+    while log.scrub(3_000):
+        pass
+    assert len(log.damages) == len(missing), "reading has found everything that scrubbing finds"
+    for group, index, term, body in missing:
+        known = next(damage.known for damage in log.damages if damage.known and damage.known[2] == index)
+        assert term in {None, known[1]}
+        assert list(log.missing(group, array("Q", [index]))) == [index]
+        assert not log.has_body(group, index, known[1])
+        log.put_copy(group, index, known[1], [body])
+        assert log.read(group, index) == body
+        assert log.has_body(group, index, known[1])
+        assert not log.missing(group, array("Q", [index]))
+    assert log.damages == ()
+    return bool(missing)
 
 
 def opening_problem(log: Log) -> LogError | None:
@@ -93,7 +148,7 @@ def opening_problem(log: Log) -> LogError | None:
 
 
 def script_active(disk: SimDisk) -> Path:
-    return max(name for name in disk.names if name.name.startswith("segment-"))
+    return max(name for name in disk.names if name.suffix == ".log")
 
 
 def test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader() -> None:
@@ -108,27 +163,82 @@ def test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader() -> None:
         assert log.read(7, 2) == b"\2" * 3000
 
 
-def test_damage_in_a_sealed_segment_names_file_offset_lsn_and_what_is_known() -> None:
+def body_place(index: int) -> int:
+    """Where the body of this entry of `filled` begins, in a log of one segment."""
+    return HEADER_BLOCK + (index - 1) * (HEADER_BYTES + 3000) + HEADER_BYTES
+
+
+def test_damage_of_a_body_in_a_sealed_segment_is_found_by_reading_or_scrubbing_and_names_everything() -> None:
+    for place, is_read in [(5, True), (5, False), (-20, True), (-20, False)]:
+        disk = SimDisk()
+        filled(disk)
+        disk.flip(ONE, (body_place(2) + place) * 8)
+        log = reopened(disk)
+        assert log.damages == ()
+        if is_read:
+            with pytest.raises(LogDamaged):
+                log.read(7, 2)
+        else:
+            while log.scrub(4000):
+                pass
+        (damage,) = log.damages
+        assert (damage.path, damage.offset) == (str(ONE), body_place(2) - HEADER_BYTES)
+        assert (damage.lsn, damage.known, damage.kind, damage.affected()) == (2, (7, 1, 2), "ENTRY", (7,))
+
+
+def test_scrubbing_goes_round_within_its_budget() -> None:
+    disk = SimDisk()
+    log = filled(disk, segment_bytes=10_000)
+    sealed = len([name for name in disk.names if name.suffix == ".log"]) - 1
+    for _ in range(2):
+        pieces = []
+        while checked := log.scrub(3100):
+            pieces.append(checked)
+        assert len(pieces) >= sealed
+        assert max(pieces) < 2 * 3100
+        assert sum(pieces) >= sealed * 3056
+
+
+def test_a_missing_or_bad_index_file_is_made_again_and_that_finds_damage() -> None:
     disk = SimDisk()
     filled(disk)
-    disk.flip(ONE, (HEADER_BLOCK + HEADER_BYTES + 3000 + HEADER_BYTES + 5) * 8)
-    with pytest.raises(LogDamaged) as caught:
-        reopened(disk)
-    (damage,) = caught.value.damages
-    assert damage.path == str(ONE)
-    assert damage.offset == HEADER_BLOCK + HEADER_BYTES + 3000
-    assert damage.lsn == 2
-    assert damage.known == (7, 1, 2)
+    index = index_path(ONE)
+    good = bytes(disk.names[index].data)
+    del disk.names[index]
+    log = reopened(disk)
+    assert bodies(log) == [bytes([number]) * 3000 for number in range(1, 13)]
+    assert bytes(disk.names[index].data) == good
+    del disk.names[index].data[100:]
+    disk.flip(ONE, (body_place(2) + 5) * 8)
+    log = reopened(disk)
+    assert [damage.known for damage in log.damages] == [(7, 1, 2)]
+    log.put_copy(7, 2, 1, [b"\2" * 3000])
+    log.sync()
+    assert bodies(reopened(disk)) == [bytes([number]) * 3000 for number in range(1, 13)]
+    del disk.names[index]
+    log = reopened(disk)
+    assert log.damages == (), "a copy holds in its place"
+    assert log.read(7, 2) == b"\2" * 3000
 
 
-def test_damage_of_a_header_leaves_term_and_index_unknown() -> None:
+def test_a_damaged_header_in_a_sealed_segment_without_index_file_refuses() -> None:
     disk = SimDisk()
     filled(disk)
     disk.flip(ONE, (HEADER_BLOCK + 33) * 8)
+    del disk.names[index_path(ONE)]
     with pytest.raises(LogDamaged) as caught:
         reopened(disk)
-    assert caught.value.damages[0].known is None
-    assert caught.value.damages[0].lsn == 1
+    (damage,) = caught.value.damages
+    assert (damage.lsn, damage.known, damage.offset) == (1, None, HEADER_BLOCK)
+    assert caught.value.groups is None
+
+
+def test_a_bad_index_column_is_replaced_by_what_the_segment_says() -> None:
+    disk = SimDisk()
+    filled(disk)
+    index = index_path(ONE)
+    disk.flip(index, (len(disk.names[index].data) - 40) * 8)
+    assert bodies(reopened(disk)) == [bytes([number]) * 3000 for number in range(1, 13)]
 
 
 def test_in_the_active_segment_a_later_statement_tells_damage_from_a_torn_end() -> None:
@@ -136,29 +246,75 @@ def test_in_the_active_segment_a_later_statement_tells_damage_from_a_torn_end() 
     for index, is_damage in [(11, True), (12, False)]:
         disk = SimDisk()
         filled(disk, marked=False, segment_bytes=1_000_000)
-        disk.flip(ONE, (HEADER_BLOCK + (index - 1) * (HEADER_BYTES + 3000) + 100) * 8)
+        disk.flip(ONE, (body_place(index) + 44) * 8)
+        log = reopened(disk, segment_bytes=1_000_000)
         if is_damage:
+            assert log.journal(7).last_index == 12
+            assert [(damage.lsn, damage.known) for damage in log.damages] == [(11, (7, 1, 11))]
             with pytest.raises(LogDamaged, match="LSN 11"):
-                reopened(disk, segment_bytes=1_000_000)
+                log.read(7, 11)
+            assert log.read(7, 12) == b"\x0c" * 3000
         else:
-            assert reopened(disk, segment_bytes=1_000_000).journal(7).last_index == 11
+            assert log.journal(7).last_index == 11
+            assert log.damages == ()
+
+
+def test_several_damaged_bodies_are_all_known_and_stay_so() -> None:
+    disk = SimDisk()
+    filled(disk, segment_bytes=1_000_000)
+    for index in (3, 4, 9):
+        disk.flip(ONE, (body_place(index) + 44) * 8)
+    for _ in range(3):
+        log = reopened(disk, segment_bytes=1_000_000)
+        assert [damage.known for damage in log.damages] == [(7, 1, 3), (7, 1, 4), (7, 1, 9)]
+    log.put_copy(7, 4, 1, [b"\4" * 3000])
+    log.sync()
+    assert [damage.lsn for damage in log.damages] == [3, 9]
+    log = reopened(disk, segment_bytes=1_000_000)
+    assert [damage.lsn for damage in log.damages] == [3, 9]
+    assert log.read(7, 4) == b"\4" * 3000
+
+
+@pytest.mark.parametrize("place", [5, 20, 50])
+def test_damage_of_a_header_in_the_active_segment_refuses(place: int) -> None:
+    disk = SimDisk()
+    filled(disk, segment_bytes=1_000_000)
+    disk.flip(ONE, (HEADER_BLOCK + place) * 8)
+    with pytest.raises(LogDamaged) as caught:
+        reopened(disk, segment_bytes=1_000_000)
+    assert caught.value.damages[0].known is None
+    assert caught.value.damages[0].lsn == 1
+    assert caught.value.groups is None
+
+
+def test_damage_of_a_vote_refuses_and_names_its_group() -> None:
+    disk = SimDisk()
+    log = filled(disk, segment_bytes=1_000_000)
+    log.journal(9).set_hard_state(4, "somebody")
+    log.sync()
+    log.mark_if_quiet(20)
+    assert log.mark_if_quiet(40)
+    data = bytes(disk.names[ONE].data)
+    disk.flip(ONE, (data.index(b"somebody") + 2) * 8)
+    with pytest.raises(LogDamaged) as caught:
+        reopened(disk, segment_bytes=1_000_000)
+    assert caught.value.damages[0].kind == "HARD_STATE"
+    assert caught.value.groups == (9,)
 
 
 def test_after_ten_quiet_milliseconds_the_last_record_is_covered_too() -> None:
     disk = SimDisk()
     filled(disk, marked=True, segment_bytes=1_000_000)
-    disk.flip(ONE, (HEADER_BLOCK + 11 * (HEADER_BYTES + 3000) + 100) * 8)
-    with pytest.raises(LogDamaged, match="LSN 12"):
-        reopened(disk, segment_bytes=1_000_000)
+    disk.flip(ONE, (body_place(12) + 44) * 8)
+    assert [damage.lsn for damage in reopened(disk, segment_bytes=1_000_000).damages] == [12]
 
 
 def test_opening_states_what_it_found_so_it_cannot_be_cut_later() -> None:
     disk = SimDisk()
     filled(disk, marked=False, segment_bytes=1_000_000)
     reopened(disk, segment_bytes=1_000_000)
-    disk.flip(ONE, (HEADER_BLOCK + 11 * (HEADER_BYTES + 3000) + 100) * 8)
-    with pytest.raises(LogDamaged, match="LSN 12"):
-        reopened(disk, segment_bytes=1_000_000)
+    disk.flip(ONE, (body_place(12) + 44) * 8)
+    assert [damage.lsn for damage in reopened(disk, segment_bytes=1_000_000).damages] == [12]
 
 
 def test_a_synced_tail_that_became_zeros_is_damage_when_a_statement_is_left() -> None:
@@ -177,8 +333,9 @@ def test_a_segment_that_is_gone_is_damage(path: Path) -> None:
     filled(disk)
     assert path in disk.names
     del disk.names[path]
-    with pytest.raises(LogDamaged, match="it is gone"):
+    with pytest.raises(LogDamaged, match="it is gone") as caught:
         reopened(disk)
+    assert caught.value.groups == (None if path == THREE else (7,))
 
 
 @pytest.mark.parametrize("path", [ONE, TWO, THREE])
@@ -289,6 +446,25 @@ def test_inspect_shows_every_record_and_the_bad_ones() -> None:
     assert [record.lsn for record in shown if record.problem] == [5, 10]
 
 
+def test_inspect_shows_what_an_index_file_says() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    log.write_page(7, [b"page"])
+    log.put_copy(7, 2, 1, [b"\2" * 3000])
+    for index in range(13, 19):
+        log.journal(7).append([bytes(3000)], index, 1)
+    paths = sorted(name for name in disk.names if name.suffix == ".index")
+    for path in paths:
+        shown = list(inspect(path, disk))
+        there = [record for record in inspect(path.with_suffix(".log"), disk) if record.kind != "MARK"]
+        assert [replace(record, synced=0) for record in there] == shown
+    kinds = [record.kind for path in paths for record in inspect(path, disk)]
+    assert {"ENTRY", "PAGE", "COPY"} == set(kinds)
+    disk.flip(paths[0], 400)
+    with pytest.raises(LogDamaged, match="makes it again"):
+        list(inspect(paths[0], disk))
+
+
 def test_a_record_is_only_believed_in_the_segment_it_was_made_for() -> None:
     """Not by the magic alone: with the magic forged, the CRC still tells the file ids apart."""
     mine, other = Stamp(b"a" * 16), Stamp(b"b" * 16)
@@ -306,7 +482,7 @@ def test_a_record_is_only_believed_in_the_segment_it_was_made_for() -> None:
 def test_a_whole_record_that_does_not_follow_is_damage(lsn: int, index: int, message: str) -> None:
     disk = SimDisk()
     log = filled(disk, marked=False, segment_bytes=1_000_000)
-    stamp = log._segments[1].stamp
+    stamp = segment_of(log, 1).stamp
     record = stamp.encode(b"x", kind=1, lsn=lsn, synced=0, group=7, term=1, index=index) + b"x"
     end = HEADER_BLOCK + 12 * (HEADER_BYTES + 3000)
     disk.names[ONE].data[end : end + len(record)] = record
@@ -317,7 +493,7 @@ def test_a_whole_record_that_does_not_follow_is_damage(lsn: int, index: int, mes
 def test_a_record_kind_of_a_newer_program_is_said_to_be_unknown() -> None:
     disk = SimDisk()
     log = filled(disk, marked=False, segment_bytes=1_000_000)
-    record = log._segments[1].stamp.encode(b"", kind=77, lsn=13, synced=0, group=7, term=1, index=1)
+    record = segment_of(log, 1).stamp.encode(b"", kind=77, lsn=13, synced=0, group=7, term=1, index=1)
     end = HEADER_BLOCK + 12 * (HEADER_BYTES + 3000)
     disk.names[ONE].data[end : end + len(record)] = record
     with pytest.raises(LogUnknown, match="kind 77"):

@@ -22,7 +22,7 @@ from quorum.log import (
 )
 from quorum.log.files import write_fully
 from support.disk import SimDisk
-from support.disk_log_model import DIRECTORY, Script
+from support.disk_log_model import DIRECTORY, Script, segment_of
 
 
 def opened(disk: SimDisk, segment_bytes: int = 20_000, recent_bytes: int = 1 << 20) -> Log:
@@ -223,7 +223,7 @@ def test_closing_waits_for_readers_before_it_gives_the_file_back() -> None:
     log = opened(disk, recent_bytes=0)
     log.journal(1).append([b"body"], 1, 1)
     log.sync()
-    segment = log._segments[1]
+    segment = segment_of(log, 1)
     read = segment.file.pread
     closed_inside = []
 

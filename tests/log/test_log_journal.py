@@ -346,7 +346,7 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
     assert journal.first_index == 8
     assert journal.load_snapshot() == (4, 2, b"at 4")
     assert len(journal.damaged_snapshots) == 1
-    assert (journal.first_index, journal.last_index, journal.term_at(5)) == (4, 10, 3)
+    assert (journal.first_index, journal.last_index, journal.term_at(5)) == (5, 10, 3)
     journal.save_snapshot(9, 5, b"at 9")
     assert [name[:38] for name in snapshot_files(disk)] == [
         "group-00000001-index-0000000000000004-",
@@ -354,7 +354,7 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
     ]
     log = opened(disk)
     journal = log.journal(1)
-    assert (journal.first_index, journal.load_snapshot()) == (4, (9, 5, b"at 9"))
+    assert (journal.first_index, journal.load_snapshot()) == (5, (9, 5, b"at 9"))
     journal.compact_to(6, 3)
     log.sync()
     assert opened(disk).journal(1).first_index == 6

@@ -124,8 +124,12 @@ def test_any_flipped_byte_that_means_something_is_found(directory: Path) -> None
         for offset in [*range(0, min(64, end), 7), *range(64, end, 1_499)]:
             flip(path, offset)
             report = check(directory)
-            assert not report.is_good, f"{path.name} at {offset}"
-            assert any(path.name in each.file for each in report.findings), f"{path.name} at {offset}"
+            if path.suffix == ".index":  # no damage: it can be made again
+                assert report.is_good
+                assert any(path.name in note for note in report.notes), f"{path.name} at {offset}"
+            else:
+                assert not report.is_good, f"{path.name} at {offset}"
+                assert any(path.name in each.file for each in report.findings), f"{path.name} at {offset}"
             path.write_bytes(data)
             tried += 1
     assert tried > 120

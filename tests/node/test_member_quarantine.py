@@ -223,8 +223,12 @@ def test_a_member_with_a_damaged_page_stops_and_begins_the_group_anew() -> None:
     assert pages
     flipped = []
     for page in pages:
-        record = log._contents.tables[group].pages[page]
-        segment, offset = log._segments[record.place >> 32], record.place & 0xFFFFFFFF
+        assert log._opened is not None
+        record, segment = log._opened.store.look_up(group, page, is_page=True)
+        assert record is not None
+        assert segment is not None
+        log._opened.store.let_go(segment)
+        offset = record.place & 0xFFFFFFFF
         flipped.append((segment.path, 8 * (offset + 56 + record.length // 2)))
         cluster.disks["n3"].flip(*flipped[-1])
     Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")

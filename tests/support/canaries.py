@@ -65,8 +65,7 @@ def _header_fields(data: bytes, at: int) -> tuple[int, ...]:
 
     if len(data) - at < record.HEADER_BYTES:
         return (0,) * len(Header._fields)
-    fields = record._WHOLE.unpack_from(data, at)
-    return tuple(fields[2:])
+    return tuple(record._REST.unpack_from(data, at + 8))
 
 
 def any_body_is_good(header: Header, body: bytes) -> bool:

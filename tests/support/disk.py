@@ -242,10 +242,11 @@ class SimDisk:
                 inode.cut(chance)
 
     def flip(self, path: Path, bit: int) -> None:
-        """Turn one bit over, on the disk and in the cache."""
+        """Turn one bit over, on the disk (if it has got there) and in the cache."""
         inode = self.names[path]
         inode.data[bit >> 3] ^= 1 << (bit & 7)
-        inode.durable[bit >> 3] ^= 1 << (bit & 7)
+        if bit >> 3 < len(inode.durable):
+            inode.durable[bit >> 3] ^= 1 << (bit & 7)
 
     @staticmethod
     def _set(names: dict[Path, Inode], path: Path, inode: Inode | None) -> None:

@@ -92,7 +92,7 @@ def states_of(world: World, node: Node | None) -> list[str]:
         leading = [r for r in replicas if r.raft.is_leader]
         if any(r.raft.last_index > r.raft.commit_index for r in leading):
             found.append("leader with uncommitted entries")
-        writer = node.log._writer
+        writer = None if node.log._opened is None else node.log._opened.writer
         if leading and writer is not None and writer.synced_lsn < writer.last_lsn:
             found.append("leader with unsynced appends")
         if node.disk.is_saving_snapshot:

@@ -1,0 +1,280 @@
+"""The index file of a sealed segment: which bodies and pages it holds, and where.
+
+    segment-N.index beside segment-N.log
+    header    magic 8, format 4, parts 4, rows 8, segment number 8, its file id 16, its end 8,
+              CRC32C of the parts 4, of the columns 4, of all that 4
+    parts     for each group with bodies, then each with pages: page (0 or 1) 4, group 4, first row 8, rows 8,
+              lowest key 8, highest key 8, bytes of these records in the segment 8
+    columns   keys 8, LSNs 8, terms 8, offsets 4, lengths 4, kinds 1, each for all rows
+
+The key of a body is its entry's index, of a page its LSN; within a part rows ascend by key, then LSN. Everything here
+can be made again from the segment, so the file is not synced when a segment is sealed: one that is missing, torn or
+of another segment is made again, and that reads and checks the whole segment. The parts stay in memory, columns are
+read when somebody looks into them and kept within a bound.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+from quorum.log.files import NO_ROOM, Files, read_file, temporary_path, write_fully
+from quorum.log.record import HEADER_BYTES, crc32c
+from quorum.log.segments import Listed, Segment
+from quorum.log.table import PLACE_SHIFT, Rows
+
+FORMAT = 1
+CACHE_BYTES = 32 << 20
+"""Columns kept in memory: those of several segments even if all records are small (33 bytes a row)."""
+
+_MAGIC = b"QUORUMIX"
+_HEADER = struct.Struct("<8sIIQQ16sQII")
+_PART = struct.Struct("<IIQQQQQ")
+_COLUMNS = (np.int64, np.int64, np.int64, np.uint32, np.uint32, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One group's bodies, or its pages, in one segment."""
+
+    is_page: bool
+    group: int
+    start: int
+    count: int
+    low: int
+    high: int
+    size: int
+    """Bytes of their records, headers included."""
+
+
+class Columns:
+    """All rows of one segment."""
+
+    def __init__(self, columns: list[npt.NDArray[np.generic]], number: int) -> None:
+        self.keys, self.lsns, self.terms, self.offsets, self.lengths, self.kinds = columns
+        self.number = number
+        self.size = sum(column.nbytes for column in columns)
+
+    def rows(self, part: Part, low: int | None = None, high: int | None = None) -> Rows:
+        """A part's rows, those with keys low..high only if given."""
+        start, end = part.start, part.start + part.count
+        if low is not None and high is not None:
+            keys = self.keys[start:end]
+            start, end = (
+                start + int(np.searchsorted(keys, np.int64(low), "left")),
+                start + int(np.searchsorted(keys, np.int64(high), "right")),
+            )
+        places = self.offsets[start:end].astype(np.int64) | self.number << PLACE_SHIFT
+        return Rows(
+            self.keys[start:end],  # type: ignore[arg-type]
+            self.lsns[start:end],  # type: ignore[arg-type]
+            self.terms[start:end],  # type: ignore[arg-type]
+            places,
+            self.lengths[start:end].astype(np.int64),
+            self.kinds[start:end],  # type: ignore[arg-type]
+        )
+
+
+class Sealed:
+    """A sealed segment and what its index file says."""
+
+    def __init__(self, segment: Segment, listed: Listed, parts: Iterable[Part]) -> None:
+        self.segment = segment
+        self.listed = listed
+        self.parts = {(part.is_page, part.group): part for part in parts}
+
+    @property
+    def number(self) -> int:
+        return self.segment.number
+
+    @property
+    def end(self) -> int:
+        """Its length in bytes."""
+        assert self.listed.end is not None
+        return self.listed.end
+
+
+def index_path(segment: Path) -> Path:
+    """Where the index file of this segment file lives."""
+    return segment.with_suffix(".index")
+
+
+def arrange(
+    bodies: Iterable[tuple[int, Rows]], pages: Iterable[tuple[int, Rows]], number: int
+) -> tuple[list[Part], Columns]:
+    """Parts and columns from the rows of each group; rows ascend by key, groups in any order."""
+    parts: list[Part] = []
+    collected: list[Rows] = []
+    start = 0
+    for is_page, groups in ((False, bodies), (True, pages)):
+        for group, rows in sorted(groups, key=lambda pair: pair[0]):
+            count = len(rows.keys)
+            if not count:
+                continue
+            size = int(rows.lengths.sum()) + HEADER_BYTES * count
+            low, high = int(rows.keys[0]), int(rows.keys[-1])
+            parts.append(Part(is_page, group, start, count, low, high, size))
+            collected.append(rows)
+            start += count
+    joined = (
+        [np.concatenate(column) for column in zip(*collected, strict=True)]
+        if collected
+        else [np.zeros(0)] * 6
+    )
+    keys, lsns, terms, places, lengths, kinds = joined
+    columns = (keys, lsns, terms, places.astype(np.int64) & (1 << PLACE_SHIFT) - 1, lengths, kinds)
+    return parts, Columns(
+        [column.astype(kind) for column, kind in zip(columns, _COLUMNS, strict=True)], number
+    )
+
+
+def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> list[bytes]:
+    """The file's bytes, in pieces."""
+    lines = [
+        _PART.pack(part.is_page, part.group, part.start, part.count, part.low, part.high, part.size)
+        for part in parts
+    ]
+    directory = b"".join(lines)
+    all_columns = (columns.keys, columns.lsns, columns.terms, columns.offsets, columns.lengths, columns.kinds)
+    data = b"".join(column.tobytes() for column in all_columns)
+    assert listed.end is not None
+    fields = _HEADER.pack(
+        _MAGIC,
+        FORMAT,
+        len(lines),
+        len(columns.keys),
+        listed.number,
+        listed.file_id,
+        listed.end,
+        crc32c(directory),
+        crc32c(data),
+    )
+    return [fields + crc32c(fields).to_bytes(4, "little"), directory, data]
+
+
+def write_index(files: Files, segment: Path, pieces: list[bytes]) -> None:
+    """Put an index file in place, not synced. An OSError while writing leaves nothing behind."""
+    path = index_path(segment)
+    temporary = temporary_path(path)
+    file = files.create(temporary)
+    try:
+        try:
+            write_fully(file, pieces, 0)
+        finally:
+            file.close()
+    except OSError:
+        files.unlink(temporary)
+        raise
+    files.rename(temporary, path)
+
+
+def write_index_if_room(files: Files, segment: Path, pieces: list[bytes]) -> None:
+    """The same; without room for it there is none: it can be made again."""
+    try:
+        write_index(files, segment, pieces)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+def _decode_header(data: bytes) -> tuple[int, int, int, bytes, int, int, int] | None:
+    """(parts, rows, segment number, file id, end, CRC of the parts, CRC of the columns)."""
+    at = _HEADER.size
+    if len(data) < at + 4 or crc32c(data[:at]) != int.from_bytes(data[at : at + 4], "little"):
+        return None
+    magic, version, *fields = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != FORMAT:
+        return None
+    parts, rows, number, file_id, end, parts_crc, columns_crc = fields
+    return parts, rows, number, file_id, end, parts_crc, columns_crc
+
+
+def read_parts(files: Files, segment: Path, listed: Listed) -> list[Part] | None:
+    """What the index file says its segment holds; None if there is no whole one of this segment."""
+    try:
+        file = files.open(index_path(segment))
+    except FileNotFoundError:
+        return None
+    try:
+        start = _HEADER.size + 4
+        header = _decode_header(file.pread(start, 0))
+        if header is None or header[2:5] != (listed.number, listed.file_id, listed.end):
+            return None
+        directory = file.pread(header[0] * _PART.size, start)
+        row_bytes = sum(np.dtype(kind).itemsize for kind in _COLUMNS)
+        if crc32c(directory) != header[5] or file.size() < start + len(directory) + header[1] * row_bytes:
+            return None
+        return [Part(bool(page), *rest) for page, *rest in _PART.iter_unpack(directory)]
+    finally:
+        file.close()
+
+
+def decode_index(data: bytes) -> tuple[int, list[Part], Columns] | None:
+    """Segment number, parts and columns of a whole index file; None if it is not one."""
+    header = _decode_header(data)
+    if header is None:
+        return None
+    parts, rows, number, _, _, parts_crc, columns_crc = header
+    start = _HEADER.size + 4
+    directory = data[start : start + parts * _PART.size]
+    start += len(directory)
+    if crc32c(directory) != parts_crc or crc32c(data[start:]) != columns_crc:
+        return None
+    columns: list[npt.NDArray[np.generic]] = []
+    for kind in _COLUMNS:
+        columns.append(np.frombuffer(data, kind, rows, start))
+        start += columns[-1].nbytes
+    found = [Part(bool(page), *rest) for page, *rest in _PART.iter_unpack(directory)]
+    return number, found, Columns(columns, number)
+
+
+class IndexCache:
+    """Columns of sealed segments, read when asked for, bounded by bytes. Any thread."""
+
+    def __init__(self, files: Files, limit_bytes: int) -> None:
+        self._files = files
+        self._limit = limit_bytes
+        self._lock = Lock()
+        self._loaded: OrderedDict[bytes, Columns] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, sealed: Sealed) -> Columns | None:
+        """The columns; None if the file cannot be used. The segment must be held by the caller."""
+        key = sealed.listed.file_id
+        with self._lock:
+            found = self._loaded.get(key)
+            if found is not None:
+                self._loaded.move_to_end(key)
+                return found
+        try:
+            decoded = decode_index(read_file(self._files, index_path(sealed.segment.path)))
+        except OSError:
+            decoded = None  # whatever keeps it from being read, the segment itself says the same
+        if decoded is None or {(part.is_page, part.group): part for part in decoded[1]} != sealed.parts:
+            return None
+        self.put(sealed, decoded[2])
+        return decoded[2]
+
+    def put(self, sealed: Sealed, columns: Columns) -> None:
+        """Keep these columns, and let others go for them."""
+        with self._lock:
+            if sealed.listed.file_id in self._loaded:
+                return
+            self._loaded[sealed.listed.file_id] = columns
+            self._bytes += columns.size
+            while self._bytes > self._limit and len(self._loaded) > 1:
+                self._bytes -= self._loaded.popitem(last=False)[1].size
+
+    def drop(self, sealed: Sealed) -> None:
+        """The segment is gone."""
+        with self._lock:
+            columns = self._loaded.pop(sealed.listed.file_id, None)
+            if columns is not None:
+                self._bytes -= columns.size

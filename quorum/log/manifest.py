@@ -1,0 +1,120 @@
+"""The manifest: which segments there are, and what a group's records up to some LSN amount to.
+
+Text, replaced as a whole: a title with format and CRC, then JSON lines.
+
+- A line a segment, in the order of their LSNs. The last is active, all others are sealed.
+- A line a group: journal bounds, terms, hard state and cuts as they were at `stated` LSN, the end of the last sealed
+  segment or later, and synced. So no record of a sealed segment but its bodies and pages is needed any more: opening
+  begins with these lines, the collector may drop what led to them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quorum.log.errors import Damage, LogDamaged, LogUnknown
+from quorum.log.files import Files, commit_file, prepare_file, read_file
+from quorum.log.record import crc32c
+from quorum.log.segments import FORMAT, Listed
+from quorum.log.table import Cut, GroupState
+
+MANIFEST = "MANIFEST"
+
+_TITLE = "quorum-log-manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the manifest says."""
+
+    segments: Sequence[Listed]
+    stated: int = 0
+    groups: Mapping[int, GroupState] = field(default_factory=dict)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as text."""
+    lines: list[dict[str, Any]] = [{"stated": manifest.stated}]
+    for item in manifest.segments:
+        lines.append(
+            {
+                "segment": item.number,
+                "file_id": item.file_id.hex(),
+                "first_lsn": item.first_lsn,
+                "last_lsn": item.last_lsn,
+                "end": item.end,
+            }
+        )
+    for group, state in sorted(manifest.groups.items()):
+        lines.append(
+            {
+                "group": group,
+                "first": state.first_index,
+                "last": state.last_index,
+                "term": state.hard_term,
+                "vote": state.vote,
+                "hard_state_lsn": state.hard_state_lsn,
+                "runs": state.runs,
+                "cuts": state.cuts,
+            }
+        )
+    rest = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return f"{_TITLE} {FORMAT} {crc32c(rest):08x}\n".encode() + rest
+
+
+def decode_manifest(data: bytes, path: Path) -> Manifest:
+    """The manifest; LogDamaged or LogUnknown if this is no whole one."""
+    title, _, rest = data.partition(b"\n")
+    words = title.decode("latin-1").split(" ")
+    if len(words) != 3 or words[0] != _TITLE:
+        raise LogDamaged(Damage(str(path), 0, None, "not a manifest"))
+    if words[2] != f"{crc32c(rest):08x}":
+        raise LogDamaged(Damage(str(path), 0, None, "the manifest fails its CRC"))
+    if words[1] != str(FORMAT):
+        raise LogUnknown(f"{path}: format {words[1]}, this program knows {FORMAT}")
+    head, *lines = map(json.loads, rest.decode().splitlines())
+    segments = [
+        Listed(
+            line["segment"], bytes.fromhex(line["file_id"]), line["first_lsn"], line["last_lsn"], line["end"]
+        )
+        for line in lines
+        if "segment" in line
+    ]
+    groups = {
+        line["group"]: GroupState(
+            line["first"],
+            line["last"],
+            line["term"],
+            line["vote"],
+            line["hard_state_lsn"],
+            tuple((start, term) for start, term in line["runs"]),
+            tuple(Cut(*cut) for cut in line["cuts"]),
+        )
+        for line in lines
+        if "group" in line
+    }
+    return Manifest(segments, head["stated"], groups)
+
+
+def read_manifest(files: Files, directory: Path) -> Manifest | None:
+    """What the manifest says, or None if there is none."""
+    path = directory / MANIFEST
+    try:
+        data = read_file(files, path)
+    except FileNotFoundError:
+        return None
+    return decode_manifest(data, path)
+
+
+def prepare_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
+    """Write the next manifest beside the present one. An OSError changes nothing."""
+    prepare_file(files, directory / MANIFEST, [encode_manifest(manifest)])
+
+
+def commit_manifest(files: Files, directory: Path) -> None:
+    """Make the prepared manifest the one that counts, durably."""
+    commit_file(files, directory / MANIFEST)

@@ -1,0 +1,357 @@
+"""The log as its readers see it: bodies and pages by name, from any thread.
+
+Everything that readers share with the log's own thread is here, under one lock that is held for moments, never during
+disk work. A reader holds the segment it reads from; one that a collection has replaced is closed and removed when the
+last reader has let it go. The newest body of an entry is looked for in the group's table first (the journal's view
+and the active segment), then in the sealed segments from the newest back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from threading import Lock
+
+import numpy as np
+
+from quorum.log.contents import Contents
+from quorum.log.errors import Damage, EntryMissing, LogDamaged
+from quorum.log.files import Files
+from quorum.log.history import History, find_body, find_page, is_here
+from quorum.log.index import Sealed, index_path
+from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
+from quorum.log.record import RecordKind
+from quorum.log.references import Liveness, Retention
+from quorum.log.segments import Segment
+from quorum.log.table import PLACE_SHIFT, UNASKED, Body, Ints, Rows
+
+_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
+
+
+class Store:
+    """What one open log holds."""
+
+    def __init__(
+        self,
+        files: Files,
+        contents: Contents,
+        segments: list[Segment],
+        *,
+        recent_bytes: int,
+        check: Callable[[], None],
+        retention: Callable[[int], Retention],
+        opened_lsn: int,
+    ) -> None:
+        self.mutex = Lock()
+        self.contents = contents
+        self.history: History = contents.history
+        self.recent = RecentBodies(recent_bytes)
+        self.damages: dict[int, Damage] = {}
+        """By LSN: bodies and pages that are known to be bad and that nothing has replaced."""
+        self.retentions: dict[int, Retention] = {}
+        self._files = files
+        self._check = check
+        self._retention = retention
+        self._opened_lsn = opened_lsn
+        self._segments = {segment.number: segment for segment in segments}
+        self._doomed: list[Segment] = []
+        self._verified = VerifiedPlaces()
+
+    # ---- reading: any thread
+
+    def read(self, group: int, index: int) -> bytes:
+        """The body of an entry, checked. EntryMissing, LogDamaged."""
+        with self.mutex:
+            self._check()
+            table = self.contents.tables.get(group)
+            if table is not None and table.tail_from <= index <= table.last_index:
+                recent = self.recent.get(table.lsns[index - table.base])
+                if recent is not None:
+                    return recent  # most reads by far: as short a way as can be
+        found, body, segment = self._find(group, index)
+        if segment is None:
+            return body
+        return self._read_whole(segment, found, group, index)
+
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
+        """The term of an entry and its body, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        term = found.term
+        if term == UNASKED:
+            with self.mutex:
+                term = self.contents.tables[group].term_in_tail(index)
+        return term, body if segment is None else self._read_whole(segment, found, group, index)
+
+    def in_memory(self, group: int, index: int) -> bool:
+        """Whether reading this entry now needs no disk."""
+        with self.mutex:
+            table = self.contents.tables.get(group)
+            found = None if table is None else table.locate(index)
+            return found is not None and self.recent.get(found.lsn) is not None
+
+    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
+        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, index)
+        if offset < 0 or length < 0 or offset + length > found.length:
+            if segment is not None:
+                self.let_go(segment)
+            raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
+        if segment is None:
+            return body[offset : offset + length]
+        with self.mutex:
+            is_verified = found.place in self._verified
+        if not is_verified:
+            return self._read_whole(segment, found, group, index)[offset : offset + length]
+        try:
+            return read_slice(segment, found.place & _OFFSET_MASK, found.lsn, offset, length)
+        finally:
+            self.let_go(segment)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's bytes, checked. EntryMissing, LogDamaged."""
+        found, body, segment = self._find(group, page, is_page=True)
+        if segment is None:
+            return body
+        return self._read_whole(segment, found, group, 0)
+
+    def has_body(self, group: int, index: int, term: int) -> bool:
+        """Whether a body of just this entry is indexed here and not known to be bad; no body is read."""
+        with self.mutex:
+            self._check()
+            table = self.contents.tables.get(group)
+            if table is None:
+                return False
+            found = table.locate(index)
+            if found is not None and found.term == UNASKED:
+                found = found._replace(term=table.term_in_tail(index))
+            if found is not None and found.term == term and found.lsn not in self.damages:
+                return True
+            copy = table.loose.get(index)
+            if copy is not None and copy.term == term and copy.lsn not in self.damages:
+                return True
+            cuts = tuple(table.cuts)
+            held = self._hold(self.history.overlapping(group, index, index))
+            damaged = set(self.damages)
+        try:
+            for sealed in held:
+                rows = self.history.columns(sealed).rows(sealed.parts[False, group], index, index)
+                rows = rows.take(Liveness(None, 0, cuts).bodies(rows) & (rows.terms == term))
+                if any(lsn not in damaged for lsn in rows.lsns.tolist()):
+                    return True
+            return False
+        finally:
+            self._let_all_go(held)
+
+    def missing(self, group: int, indexes: array[int], committed: int | None) -> array[int]:
+        """Those of the ascending indexes that have no body here."""
+        if not indexes:
+            return indexes[:]
+        wanted = np.array(indexes, np.int64)
+        here = np.zeros(len(wanted), np.bool_)
+
+        def note(keys: Ints) -> None:
+            here[np.isin(wanted, keys)] = True
+
+        with self.mutex:
+            self._check()
+            table = self.contents.tables.get(group)
+            if table is None:
+                return indexes[:]
+            trusted = table.last_index if committed is None else committed
+            cuts = tuple(table.cuts)
+            here |= (wanted >= table.tail_from) & (wanted <= min(table.last_index, trusted))
+            loose = Rows.of(sorted(table.loose.items()))
+            bad = {lsn: damage.known[2] for lsn, damage in self._damages_of(group) if damage.known}
+            held = self._hold(self.history.overlapping(group, int(wanted[0]), int(wanted[-1])))
+        try:
+            note(is_here(loose, cuts, trusted))
+            for sealed in held:
+                part = sealed.parts[False, group]
+                rows = self.history.columns(sealed).rows(part, int(wanted[0]), int(wanted[-1]))
+                note(is_here(rows, cuts, trusted))
+        finally:
+            self._let_all_go(held)
+        if bad:
+            here[np.isin(wanted, np.array(sorted(bad.values()), np.int64))] = False
+        return array("Q", wanted[~here].tobytes())
+
+    # ---- damage: any thread
+
+    def note_damage(self, damage: Damage) -> None:
+        """Remember a bad body or page, unless something else holds in its place."""
+        if damage.lsn is None or damage.known is None:
+            return
+        group, _, index = damage.known
+        is_page = damage.kind == RecordKind.PAGE.name
+        found, held = self.look_up(group, damage.lsn if is_page else index, is_page=is_page)
+        if held is not None:
+            self.let_go(held)
+        if found is not None and found.lsn == damage.lsn:
+            with self.mutex:
+                self.damages[damage.lsn] = damage
+
+    def note_healed(self, group: int, index: int, lsn: int) -> None:
+        """Another body holds for an entry. The mutex must be held."""
+        if not self.damages:
+            return
+        for damaged, damage in self._damages_of(group):
+            if damage.known is not None and damage.known[2] == index and damaged < lsn:
+                del self.damages[damaged]
+
+    # ---- segments
+
+    def look_up(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body | None, Segment | None]:
+        """Where the body that holds is, with its segment, held; None if there is none."""
+        with self.mutex:
+            self._check()
+            table = self.contents.tables.get(group)
+            if table is None:
+                return None, None
+            found = table.pages.get(key) if is_page else table.locate(key)
+            if found is not None:
+                segment = self._segments[found.place >> PLACE_SHIFT]
+                segment.holders += 1
+                return found, segment
+            cuts = tuple(table.cuts)
+            if is_page:
+                owner = self.history.page_owner(group, key)
+                held = self._hold([] if owner is None else [owner])
+            else:
+                held = self._hold(self.history.overlapping(group, key, key))
+        try:
+            while held:
+                sealed = held[-1]
+                columns = self.history.columns(sealed)
+                if is_page:
+                    found = find_page(columns, sealed, group, key)
+                else:
+                    found = find_body(columns, sealed, group, key, cuts)
+                held.pop()
+                if found is not None:
+                    return found, sealed.segment
+                self.let_go(sealed.segment)
+        finally:
+            self._let_all_go(held)
+        return None, None
+
+    def liveness(self, group: int) -> Liveness:
+        """What of a group is needed now. The mutex must be held."""
+        table = self.contents.table(group)
+        return Liveness(self.retentions.get(group), table.first_index, tuple(table.cuts))
+
+    def retention(self, group: int) -> Retention:
+        """What a group was told to retain, made when first asked for. The mutex must be held."""
+        found = self.retentions.get(group)
+        if found is None:
+            found = self.retentions[group] = self._retention(self._opened_lsn)
+        return found
+
+    def add_segment(self, segment: Segment) -> None:
+        """Places may point to it from here on. The mutex must be held."""
+        self._segments[segment.number] = segment
+
+    def hold(self, sealed: Sealed) -> None:
+        """Keep a segment open. The mutex must be held."""
+        sealed.segment.holders += 1
+
+    def let_go(self, segment: Segment) -> None:
+        """The end of a hold; the last one closes the file."""
+        with self.mutex:
+            segment.holders -= 1
+            last = segment.holders == 0
+        if last:
+            segment.file.close()
+            if segment.is_replaced:
+                self._doomed.append(segment)
+
+    def replace(self, sources: list[Sealed]) -> None:
+        """These are not part of the log any more. The mutex must be held; `let_go` must follow for each."""
+        for sealed in sources:
+            sealed.segment.is_replaced = True
+            del self._segments[sealed.number]
+            self.history.cache.drop(sealed)
+
+    def remove_replaced(self) -> None:
+        """Remove the files of replaced segments that nobody reads any more: the log's thread."""
+        while self._doomed:
+            path = self._doomed.pop().path
+            self._files.unlink(path)
+            if index_path(path).name in self._files.list_directory(path.parent):
+                self._files.unlink(index_path(path))
+
+    def close(self) -> list[Segment]:
+        """Nobody finds anything any more; the segments, to be let go. The mutex must be held."""
+        segments = list(self._segments.values())
+        self._segments = {}
+        return segments
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments the log has."""
+        return len(self._segments)
+
+    # ---- inside
+
+    def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:
+        """Where a body is, and itself from memory (then no segment), or the segment, held."""
+        with self.mutex:
+            self._check()
+            table = self.contents.tables.get(group)
+            found = None
+            if table is not None:
+                found = table.pages.get(key) if is_page else table.locate(key)
+            if found is not None:
+                body = self.recent.get(found.lsn)
+                if body is not None:
+                    return found, body, None
+                segment = self._segments[found.place >> PLACE_SHIFT]
+                segment.holders += 1
+                return found, b"", segment
+        found, held = self.look_up(group, key, is_page=is_page)
+        if found is None:
+            what = "page" if is_page else "entry with index"
+            raise EntryMissing(f"no {what} {key} of group {group} here")
+        return found, b"", held
+
+    def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
+        """Read a body and check it; lets the segment go."""
+        try:
+            offset = found.place & _OFFSET_MASK
+            body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
+        except LogDamaged as error:
+            self._found_bad(error.damages[0], found, group, index)
+            raise
+        finally:
+            self.let_go(segment)
+        with self.mutex:
+            self._verified.add(found.place)
+            if self.damages:
+                self.damages.pop(found.lsn, None)  # it was unreadable for a while
+        return body
+
+    def _found_bad(self, damage: Damage, found: Body, group: int, index: int) -> None:
+        with self.mutex:
+            term = found.term
+            if term == UNASKED:
+                term = self.contents.tables[group].term_in_tail(index)
+        kind = RecordKind(found.kind).name
+        known = (group, term, index)
+        self.note_damage(Damage(damage.path, damage.offset, found.lsn, damage.reason, known, kind))
+
+    def _damages_of(self, group: int) -> list[tuple[int, Damage]]:
+        """Bad bodies of a group by LSN, pages apart."""
+        page = RecordKind.PAGE.name
+        return [
+            (lsn, damage)
+            for lsn, damage in self.damages.items()
+            if damage.known is not None and damage.known[0] == group and damage.kind != page
+        ]
+
+    def _hold(self, found: list[Sealed]) -> list[Sealed]:
+        for sealed in found:
+            sealed.segment.holders += 1
+        return list(found)
+
+    def _let_all_go(self, held: list[Sealed]) -> None:
+        for sealed in held:
+            self.let_go(sealed.segment)
