@@ -266,9 +266,10 @@ async def lying_disks_are_noticed(cluster: FaultyCluster, queue: str) -> str:
     cluster.start()
     try:
         await asyncio.to_thread(cluster.wait_ready, None, RESTART_LIMIT_S)
-    except ClusterError as error:
+    except ClusterError:
         said = [name for name in cluster.names if "was synced" in cluster.output(name)]
-        assert len(said) > len(cluster.names) // 2, str(error)  # a majority that has lost its log waits for each other
+        if len(said) <= len(cluster.names) // 2:  # a majority that has lost its log waits for each other
+            raise
         for name in cluster.names:
             cluster.stop([name])
         return "the members refuse to go on with what is left"

@@ -388,6 +388,7 @@ class ServedCall:
 
     async def write(self, response: Any) -> None:
         connection = self.connection
+        self.node.world.rules.writes(self, response)
         await connection.to_client.room()
         self.node.world.rules.answered(self, response)
         data = self._handler.response_serializer(response)
