@@ -688,6 +688,7 @@ class Member:
             return
         self._next_standing_ms = self._now_ms + STANDING_MS
         self.healer.review()
+        self._note_damages()
         for number, replica in self.replicas.items():
             quarantined = replica.raft.quarantine
             if quarantined.is_on:
@@ -713,6 +714,15 @@ class Member:
         replica = self.replicas[group]
         first = self.log.journal(group).first_index
         return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
+
+    def _note_damages(self) -> None:
+        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
+        for damage in self.log.damages:
+            if damage.kind not in ("ENTRY", "COPY") or damage.known is None:
+                continue
+            group, term, index = damage.known
+            if group in self.replicas and self._needs(group, index):
+                self.healer.note(group, index, term, str(damage))
 
     def _found_unreadable(self, group: int, index: int) -> None:
         self.healer.note(group, index, 0, "another member has asked for it")
