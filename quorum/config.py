@@ -32,6 +32,8 @@ MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_MEMBERS = 15
 """Beyond a handful every write waits for more machines than any failure plan asks for."""
+MAX_JOINING_NAME = 51
+"""Of the 64 bytes of a member's id, its data directory's mark takes 13."""
 MIN_SECRET_BYTES = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -85,6 +87,11 @@ class NodeConfig(BaseSettings):
         max_length=MAX_MEMBERS,
         description="all members by name, this one included, the same on all: `[members.NAME]` with `peer` and "
         "`client`, each `host:port`; in the environment as one JSON object",
+    )
+    join: bool = Field(
+        False,
+        description="this node joins a cluster that runs: `members` has this node alone, and the node waits until "
+        "`quorum cluster add` (or `replace`) makes it a member",
     )
     data_dir: Path = Field(description="directory of the log; of this member alone, on a local disk")
     secret_file: Path = Field(
@@ -148,6 +155,10 @@ class NodeConfig(BaseSettings):
             raise ValueError(
                 f"name is {self.name!r}, which is not among members: {', '.join(sorted(self.members))}"
             )
+        if self.join and len(self.members) > 1:
+            raise ValueError(f"join is set; members has to be {self.name!r} alone, with its own addresses")
+        if self.join and len(self.name) > MAX_JOINING_NAME:
+            raise ValueError(f"join is set; name has at most {MAX_JOINING_NAME} characters then")
         addresses = [address for each in self.members.values() for address in (each.peer, each.client)]
         twice = sorted({address for address in addresses if addresses.count(address) > 1})
         if twice:

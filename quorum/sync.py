@@ -17,7 +17,7 @@ from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError
-from quorum.client.records import BrowsedMessage, ClusterStatus, QueueDescription, QueueInfo
+from quorum.client.records import BrowsedMessage, ClusterStatus, MemberInfo, QueueDescription, QueueInfo
 from quorum.client.values import FieldValue, Properties
 
 __all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
@@ -150,7 +150,7 @@ class Consumer:
 class Client:
     """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
 
-    def __init__(self, url: str, **options: int) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self._loop = _Loop()
         try:
             self._client = aio.Client(url, **options)
@@ -289,6 +289,21 @@ class Client:
 
     def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
         return self._loop.run(self._client.cluster_status(timeout_ms=timeout_ms))
+
+    def add_member(self, member: MemberInfo, *, replace: bool = False, timeout_ms: int | None = None) -> bool:
+        return self._loop.run(self._client.add_member(member, replace=replace, timeout_ms=timeout_ms))
+
+    def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.remove_member(name, timeout_ms=timeout_ms))
+
+    def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.drain_member(name, drained=drained, timeout_ms=timeout_ms))
+
+    def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.transfer_leadership(group, to, timeout_ms=timeout_ms))
+
+    def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
+        return self._loop.run(self._client.rebalance_leaders(timeout_ms=timeout_ms))
 
 
 async def _end_other_tasks() -> None:

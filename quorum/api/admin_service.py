@@ -1,4 +1,4 @@
-"""quorum.v1.Admin: queues and the cluster."""
+"""quorum.v1.Admin: queues and the cluster; members are in member_service.py."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.hub import Hub
+from quorum.api.member_service import MemberService
 from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.log.record import crc32c
-from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc, queue_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class AdminService(admin_pb2_grpc.AdminServicer):
+class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._config = config
@@ -113,9 +115,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
         response = await self._hub.ask(lambda member: _cluster_status(member, request.with_state_hash))
-        for member in response.members:
-            addresses = self._config.members[member.name]
-            member.client_address, member.peer_address = addresses.client, addresses.peer
+        own = self._config.members[self._config.name]
+        response.answering_node = response.own.name = self._config.name
+        response.own.client_address, response.own.peer_address = own.client, own.peer
         response.resident_bytes = _resident_bytes()
         return response
 
@@ -148,7 +150,7 @@ def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
         name=queue.name,
         id=queue.id,
         group=queue.group,
-        leader=member.replicas[queue.group].raft.leader or "",
+        leader=member.membership.roster.name_of(member.replicas[queue.group].raft.leader),
         ready=info.ready,
         checked_out=info.checked_out,
         total=info.total,
@@ -179,7 +181,7 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     for consumer in member.queue_machine(queue.group).consumers(queue.id):
         response.consumers.add(
             consumer_tag=consumer.tag,
-            node=member.names.get(consumer.address.node, ""),
+            node=member.membership.roster.name(consumer.address.node),
             filtered=consumer.group is not None and bool(consumer.group.selector),
             credit=consumer.credit,
             held=consumer.held.total,
@@ -188,11 +190,22 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
 
 
 def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusResponse:
-    response = pb.ClusterStatusResponse(answering_node=member.config.name)
-    for name, number in sorted(member.numbers.items()):
-        boot = member.leases.heard.get(number, (0, 0))[0]
-        info = response.members.add(name=name, boot=boot, reachable=member.is_reachable(name))
-        disk = member.disk_watch.disks.state(number, member.now_ms)
+    membership = member.membership
+    roster = membership.roster
+    response = pb.ClusterStatusResponse(standing=membership.standing)
+    response.own.id, response.own.incarnation = member.config.name, membership.memory.incarnation
+    for each in sorted(roster.by_id.values(), key=lambda each: each.name):
+        info = response.members.add(
+            name=each.name,
+            client_address=each.client,
+            peer_address=each.peer,
+            boot=member.leases.heard.get(each.number, (0, 0))[0],
+            reachable=member.is_reachable(each.id),
+            id=each.id,
+            incarnation=each.incarnation,
+            drained=each.is_drained,
+        )
+        disk = member.disk_watch.disks.state(each.number, member.now_ms)
         if disk is not None:
             info.disk.CopyFrom(
                 pb.Disk(
@@ -205,13 +218,16 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
                 )
             )
     for number, replica in member.replicas.items():
+        configuration = replica.raft.configuration
         response.groups.add(
             group=number,
-            leader=replica.raft.leader or "",
+            leader=roster.name_of(replica.raft.leader),
             term=replica.raft.term,
             commit_index=replica.raft.commit_index,
             applied_index=replica.raft.applied_index,
-            members=sorted(member.config.members),
+            members=roster.names_of(configuration.voters),
+            learners=roster.names_of(configuration.learners),
+            settled=replica.raft.is_settled,
             state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
             healed=member.healer.healed.get(number, 0),
             unreadable=member.healer.lost(number),

@@ -27,7 +27,8 @@ from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.healing import BodyUnreadable
-from quorum.node.member import SYSTEM_GROUP, Member
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
 
 T = TypeVar("T")
 
@@ -215,6 +216,11 @@ class Hub:
         for stream in list(self._streams.values()):
             stream.ended("stopping")
 
+    def refusal(self) -> str | None:
+        """Why this node opens no sessions now, None if it does."""
+        standing = self.member.membership.standing
+        return None if standing == "member" else standing
+
     # ---- questions
 
     async def ask(self, question: Callable[[Member], T]) -> T:
@@ -249,7 +255,10 @@ class Hub:
             await asyncio.wait({future}, timeout=NO_LEADER_POLL_S)
             if not future.done():
                 leader, me = await self.ask(
-                    lambda member: (member.replicas[group].raft.leader, member.config.name)
+                    lambda member: (
+                        member.replicas[group].raft.leader if member.me else None,
+                        member.config.name,
+                    )
                 )
                 missed = missed + 1 if leader is None else 0
                 if missed >= NO_LEADER_POLLS and not future.done():

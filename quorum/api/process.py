@@ -19,15 +19,20 @@ from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_ROOM, Files, RealFiles
+from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
+from quorum.node.collecting import Threaded
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.identity import FILE as IDENTITY
-from quorum.node.identity import Founding, IdentityError, begin_boot
+from quorum.node.identity import Founding, IdentityError, Life, begin_life
 from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
+from quorum.node.membership import STANDINGS
 from quorum.replication.connection import PeerNetwork
 
 STOP_GRACE_S = 2.0
+HAND_OVER_S = 2.0
+"""How long a stopping node waits until others lead what it led: two transfers' time, and no more of an operator's."""
 READY_POLL_S = 0.05
 MALLOC_SETTINGS = ((-8, 2), (-1, 256 << 10), (-3, 128 << 10))
 """M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)"""
@@ -64,7 +69,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
         config.data_dir,
         groups=config.queue_groups + 1,
         has_begun=(config.data_dir / IDENTITY).exists(),
-        has_others=len(config.members) > 1,
+        has_others=config.join or len(config.members) > 1,
         files=disk.files,
         segment_bytes=disk.segment_bytes,
         recent_bytes=RECENT_BYTES,
@@ -73,19 +78,19 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
     )
     try:
         try:
-            boot = _begin_boot(config, log, disk.files)
+            life = _begin_life(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, boot, disk.snapshot_bytes))
+        return asyncio.run(_serve(config, log, life, disk.snapshot_bytes))
     finally:
         log.close()
 
 
-def _begin_boot(config: NodeConfig, log: Log, files: Files) -> int:
+def _begin_life(config: NodeConfig, log: Log, files: Files) -> Life:
     """A full disk keeps no member from starting: the log's reserve has room for its name."""
     while True:
         try:
-            return begin_boot(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files)
+            return begin_life(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files)
         except OSError as error:
             if error.errno not in NO_ROOM or not log.release_reserve():
                 raise
@@ -99,27 +104,50 @@ def _bound_allocator() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | None) -> int:
+async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int | None) -> int:
     logger = structlog.get_logger().bind(node=config.name)
+    founding, memory = _founding(config), life.memory
+
+    def known(peer: str) -> bytes:
+        return bytes.fromhex(member.membership.roster.incarnation(peer)) or bytes(16)
+
     network = PeerNetwork(
-        config.name,
-        boot,
-        {name: _host_port(each.peer) for name, each in config.members.items()},
+        life.id,
+        life.boot,
+        {
+            (life.id if name == config.name else name): _host_port(each.peer)
+            for name, each in config.members.items()
+        },
         config.read_secret(),
-        str(_founding(config)),  # members that differ in it do not speak to each other
+        f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
+        founding=""
+        if config.join
+        else str(founding),  # founding members that differ in it do not speak to each other
+        incarnation=bytes.fromhex(memory.incarnation),
+        known=known,
     )
     member_config = MemberConfig(
-        config.name,
-        tuple(sorted(config.members)),
-        boot,
+        life.id,
+        founding.members,
+        life.boot,
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
         snapshot_bytes,
         queue_memory_bytes=config.queue_memory_bytes,
+        addresses={}
+        if config.join
+        else {name: (each.peer, each.client) for name, each in config.members.items()},
     )
     member = Member(
-        member_config, log, network, boottime_s, lambda: int(time.time() * 1000), random.SystemRandom()
+        member_config,
+        log,
+        network,
+        boottime_s,
+        lambda: int(time.time() * 1000),
+        random.SystemRandom(),
+        memory,
+        Threaded(),
     )
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
     hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
@@ -134,7 +162,9 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    logger.info("started", clients=config.client_address, peers=config.members[config.name].peer, boot=boot)
+    logger.info(
+        "started", clients=config.client_address, peers=config.members[config.name].peer, boot=life.boot
+    )
     watching = asyncio.create_task(_watch(hub, server))
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,6 +172,7 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
         watching.result()  # a defect: without the watch this process would serve without being looked after
     logger.info("stopping")
     watching.cancel()
+    await _hand_over(hub)
     await hub.stop()
     await server.stop(STOP_GRACE_S)
     await loop.run_in_executor(None, driver.stop)
@@ -149,10 +180,30 @@ async def _serve(config: NodeConfig, log: Log, boot: int, snapshot_bytes: int | 
     return 0
 
 
+async def _hand_over(hub: Hub) -> None:
+    """Others lead what this node led, where they can, before it is gone."""
+    hub.submit(ev.Leave())
+    deadline = time.monotonic() + HAND_OVER_S
+    while time.monotonic() < deadline and not await hub.ask(_has_handed_over):
+        await asyncio.sleep(READY_POLL_S)
+
+
+def _has_handed_over(member: Member) -> bool:
+    return member.membership.leads_nothing or not member.membership.can_hand_over
+
+
 async def _watch(hub: Hub, server: Server) -> None:
-    """Health: serving while every group has a leader that this node knows. And streams whose lease has lapsed."""
-    serving = False
+    """Health: serving while every group has a leader that this node knows. And streams whose lease has lapsed, or
+    whose node is drained."""
+    serving, standing = False, ""
+    logger = structlog.get_logger()
     while True:
+        now = await hub.ask(lambda member: member.membership.standing)
+        if now != standing:
+            standing = now
+            if standing != "member":
+                logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
+                hub.leave(standing)
         ready = await hub.ask(Member.is_ready)
         if ready != serving:
             serving = ready
@@ -164,7 +215,8 @@ async def _watch(hub: Hub, server: Server) -> None:
 
 
 def _founding(config: NodeConfig) -> Founding:
-    return Founding(config.cluster, config.queue_groups, tuple(sorted(config.members)))
+    members = () if config.join else tuple(sorted(config.members))
+    return Founding(config.cluster, config.queue_groups, members)
 
 
 def _host_port(address: str) -> tuple[str, int]:

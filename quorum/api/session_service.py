@@ -221,6 +221,9 @@ class Stream:
             raise status.invalid("bad_session", f"producer_id has {length} bytes; it must have 16")
         if first.open.epoch < 1:
             raise status.invalid("bad_session", "epoch must be 1 or more, and grow by 1 at each reconnect")
+        refusal = self._hub.refusal()
+        if refusal is not None:
+            raise status.of_ended(refusal)
         self._new_from = first.open.first_new_sequence or (1 if first.open.epoch == 1 else None)
         self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch)
         limits = self._hub.limits

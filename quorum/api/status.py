@@ -50,6 +50,13 @@ _ENDED = {
     ),
     "disk_full": (code_pb2.UNAVAILABLE, "this node's disk is full; open the session at another one"),
     "stopping": (code_pb2.UNAVAILABLE, "this node is stopping; open the session at another one"),
+    "drained": (code_pb2.UNAVAILABLE, "this node is drained; open the session at another one"),
+    "waiting": (code_pb2.UNAVAILABLE, "this node is no member yet; open the session at another one"),
+    "removed": (code_pb2.UNAVAILABLE, "this node is no member any more; open the session at another one"),
+    "meeting": (
+        code_pb2.UNAVAILABLE,
+        "the cluster's members have not met yet; open the session at another one",
+    ),
 }
 
 

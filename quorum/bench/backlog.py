@@ -2,7 +2,7 @@
 
 Publishes everything with confirms and without consumers; looks at memory and disk of the members; kills one member with
 SIGKILL and starts it again; then settles everything. Memory is what a member's process has grown by since the queue was
-declared, the largest of all members; disk is what its directory takes then.
+declared, the largest of all members; disk is what its directory has grown by.
 """
 
 from __future__ import annotations
@@ -107,10 +107,12 @@ def run(plan: Plan, note: Note) -> BacklogResult:
             places = asyncio.run(prepare(plan, cluster.url))
             time.sleep(SETTLE_S)
             before = [resident_mb(pid) for pid in cluster.pids]
+            disk_before = [directory_bytes(cluster.directory / name) for name in cluster.names]
             start, tallies = asyncio.run(_publish(plan, places, cluster.url, note))
             time.sleep(SETTLE_S)
             added = tuple(resident_mb(pid) - size for pid, size in zip(cluster.pids, before, strict=True))
-            disk = max(directory_bytes(cluster.directory / name) for name in cluster.names)
+            disk_after = [directory_bytes(cluster.directory / name) for name in cluster.names]
+            disk = max(after - size for after, size in zip(disk_after, disk_before, strict=True))
             note(f"members have added {', '.join(f'{size:.1f} MB' for size in added)}")
             restart_s = _restart(cluster, note)
             drain_s = asyncio.run(_drain(plan, places, cluster.url, note))

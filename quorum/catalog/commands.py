@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fifo.effects import Ok
 from quorum.catalog.arguments import ArgumentValue
+from quorum.catalog.members import MemberCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class RemoveQueue:
     name: str
 
 
-CatalogCommand = DeclareQueue | RemoveQueue
+CatalogCommand = DeclareQueue | RemoveQueue | MemberCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
-"""The system group's machine: which queues there are, what they are configured as, and in which group each one lives.
+"""The system group's machine: which queues there are, what they are configured as, and in which group each one lives;
+and who is a member of the cluster (members.py).
 
-It holds the wish; the leader of a queue's group carries it out in that group's own log (`CreateQueue`, `DeleteQueue`).
+It holds the wish; each group's leader carries it out in that group's own log (`CreateQueue`, `DeleteQueue`, changes of
+members).
 A queue's id is given out once and never again, so a queue of the same name declared later is another queue. Pure, like
 the machines of `fifo`: time is group time, order is defined everywhere, same entries give the same bytes.
 """
@@ -16,9 +18,17 @@ from fifo import commands as c
 from fifo.effects import Applied, Ok, Refused, Reply
 from quorum.catalog.arguments import ArgumentError, ArgumentValue, differences, effective_config
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, QueueDeclared, QueueRemoved, RemoveQueue
+from quorum.catalog.members import (
+    AddMember,
+    DrainMember,
+    FoundCluster,
+    MeetMember,
+    Members,
+    RemoveMember,
+)
 from quorum.catalog.numbering import Numbering, Speaker
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 MAX_QUEUES = 100_000
 """Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
 
@@ -41,6 +51,7 @@ class CatalogMachine:
         if not queue_groups:
             raise ValueError("a catalog needs at least one queue group")
         self.next_queue_id = 1
+        self.members = Members()
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
@@ -48,7 +59,8 @@ class CatalogMachine:
     # ---- commands
 
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
-        """One Raft entry. Unnumbered operations (Wake, NodeDown, SetVersion) change nothing here."""
+        """One Raft entry. Unnumbered operations are the leader's own: of those, only FoundCluster and MeetMember change
+        anything here."""
         return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
 
     def _operation(self, meta: c.Meta, operation: c.Operation) -> Reply | None:
@@ -56,6 +68,8 @@ class CatalogMachine:
         handler = self._HANDLERS[type(command)]
         origin = operation.origin
         if origin is None:
+            if isinstance(command, FoundCluster | MeetMember):
+                return handler(self, command)
             if not isinstance(command, c.Wake | c.NodeDown | c.SetVersion):
                 raise TypeError(f"{type(command).__name__} came without a number")
             return None
@@ -101,6 +115,21 @@ class CatalogMachine:
         del self._by_group[queue.group][queue.id]
         return QueueRemoved(1, queue.id, queue.group)
 
+    def _found(self, command: FoundCluster) -> Reply | None:
+        return self.members.found(command)
+
+    def _meet(self, command: MeetMember) -> Reply | None:
+        return self.members.meet(command)
+
+    def _add_member(self, command: AddMember) -> Reply:
+        return self.members.add(command)
+
+    def _remove_member(self, command: RemoveMember) -> Reply:
+        return self.members.remove(command)
+
+    def _drain_member(self, command: DrainMember) -> Reply:
+        return self.members.drain(command)
+
     def _nothing(self, command: object) -> Reply:
         return Ok()
 
@@ -108,9 +137,14 @@ class CatalogMachine:
         self._by_name[queue.name] = queue
         self._by_group[queue.group][queue.id] = queue
 
-    _HANDLERS: ClassVar[dict[type, Callable[..., Reply]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
         DeclareQueue: _declare,
         RemoveQueue: _remove,
+        FoundCluster: _found,
+        MeetMember: _meet,
+        AddMember: _add_member,
+        RemoveMember: _remove_member,
+        DrainMember: _drain_member,
         c.RegisterProducer: _nothing,
         c.CloseSession: _nothing,
         c.NodeDown: _nothing,
@@ -144,6 +178,7 @@ class CatalogMachine:
         state = {
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
+            "members": self.members.state(),
             "next_queue_id": self.next_queue_id,
             "queues": [
                 [queue.id, queue.name, queue.group, queue.arguments]
@@ -164,6 +199,7 @@ class CatalogMachine:
             if state["format"] != SNAPSHOT_FORMAT:
                 raise ValueError(f"catalog snapshot format {state['format']}; known: {SNAPSHOT_FORMAT}")
             machine = cls(state["groups"])
+            machine.members = Members.restored(state["members"])
             machine.next_queue_id = state["next_queue_id"]
             for number, name, group, given in state["queues"]:
                 arguments = tuple((argument, value) for argument, value in given)

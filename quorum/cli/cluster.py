@@ -1,4 +1,4 @@
-"""`quorum cluster up|down|status`: a local cluster of processes for development."""
+"""`quorum cluster up|down|join|status`: a local cluster of processes for development; with members.py, any cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import DEFAULT_DIRECTORY, Complaint, JsonOption, UrlOption, connect, print_json
+from quorum.cli import members
+from quorum.cli.console import (
+    DEFAULT_DIRECTORY,
+    Complaint,
+    JsonOption,
+    UrlOption,
+    connect,
+    default_url,
+    print_json,
+)
 from quorum.errors import ClusterError
 
 if TYPE_CHECKING:
     from quorum.cli.local_cluster import LocalCluster
     from quorum.client.records import ClusterStatus, DiskInfo, GroupInfo
 
-app = typer.Typer(help="A local cluster of processes, for development.", no_args_is_help=True)
+app = typer.Typer(
+    help="A cluster's members; and a local cluster of processes, for development.", no_args_is_help=True
+)
+members.register(app)
 
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="where the cluster's files are")]
 
@@ -50,8 +62,11 @@ class Prefixer:
 
 @app.command()
 def up(
-    members: Annotated[
-        int | None, typer.Option(min=1, max=15, help="how many; 3, or as many as the directory holds already")
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--members", min=1, max=15, help="how many; 3, or as many as the directory holds already"
+        ),
     ] = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     port: Annotated[
@@ -71,11 +86,11 @@ def up(
         assert prefixer is not None
         prefixer(name, line)
 
-    if members is None:
+    if count is None:
         has_one = (directory / STATE_FILE).exists()
-        members = len(LocalCluster.open(directory).members) if has_one else DEFAULT_MEMBERS
-    ports = None if port is None else [port + number for number in range(members)]
-    cluster = LocalCluster(directory, members, client_ports=ports, sink=None if detach else sink)
+        count = len(LocalCluster.open(directory).members) if has_one else DEFAULT_MEMBERS
+    ports = None if port is None else [port + number for number in range(count)]
+    cluster = LocalCluster(directory, count, client_ports=ports, sink=None if detach else sink)
     if cluster.running():
         raise ClusterError(
             f"{directory} has members that run already ({', '.join(cluster.running())}); "
@@ -144,13 +159,30 @@ def down(
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    count = len(cluster.running())
+    running = len(cluster.running())
     killed = cluster.stop()
     if purge:
         cluster.remove()
-    print(f"stopped {_members(count)}" + ("; removed " + str(directory) if purge else ""))
+    print(f"stopped {_members(running)}" + ("; removed " + str(directory) if purge else ""))
     if killed:
         raise Complaint(f"{', '.join(killed)} did not stop and had to be killed", 1)
+
+
+@app.command()
+def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
+    """Starts one more member of a local cluster and adds it; it goes on when this command has ended."""
+    from quorum.cli.local_cluster import LocalCluster
+
+    cluster = LocalCluster.open(directory)
+    new = cluster.prepare()
+    cluster.start([new.name])
+    try:
+        cluster.wait_standing(new.name, "waiting")
+        members.add(new.client, url=cluster.url)
+    except BaseException:
+        cluster.stop([new.name])
+        raise
+    print(f"{new.name} serves: {cluster.url_of(new.name)}")
 
 
 @app.command()
@@ -166,8 +198,10 @@ def status(
         if url is not None:
             raise Complaint("--url and --dir name two places; give one")
         url = LocalCluster.open(directory).url
-    with connect(url) as client:
-        seen = client.cluster_status()
+    seen = members.ask_any(url or default_url())
+    if seen is None:
+        with connect(url) as client:  # waits, and says why if nobody comes
+            seen = client.cluster_status()
     if as_json:
         print_json(_plain(seen))
     else:
@@ -216,7 +250,8 @@ def _tables(seen: ClusterStatus) -> None:
     from rich.table import Table
 
     console = Console()
-    members = Table(
+    standing = "" if seen.standing in ("", "member") else f" ({seen.standing})"
+    table = Table(
         "member",
         "clients",
         "peers",
@@ -224,20 +259,23 @@ def _tables(seen: ClusterStatus) -> None:
         "boot",
         "disk",
         "sync p99",
-        title=f"as {seen.answering_node} sees it",
+        title=f"as {seen.answering_node}{standing} sees it",
     )
     for each in seen.members:
         reachable = "yes" if each.reachable else "[red]no[/red]"
+        reachable += ", drained" if each.drained else ""
         disk, sync = _disk(each.disk)
         addresses = (each.client_address, each.peer_address)
-        members.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
-    console.print(members)
+        table.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
+    console.print(table)
     own = f"data of {seen.answering_node}"
     groups = Table("group", "leader", "term", "committed", "applied", "members", own)
     for group in seen.groups:
         leader = group.leader or "[red]none[/red]"
         name = "system" if group.group == 0 else str(group.group)
-        row = (str(group.term), str(group.commit_index), str(group.applied_index), " ".join(group.members))
+        voters = " ".join(group.members)
+        learners = f" (learning: {' '.join(group.learners)})" if group.learners else ""
+        row = (str(group.term), str(group.commit_index), str(group.applied_index), voters + learners)
         groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

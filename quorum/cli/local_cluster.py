@@ -23,7 +23,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,26 +132,65 @@ class LocalCluster:
             os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
         ) as file:
             file.write(secrets.token_hex(32) + "\n")
+        self._settings = dict(settings)
         for member in self._members.values():
             member.folder.mkdir()
-            member.config.write_text(self._toml(member, secret, settings), encoding="utf-8")
+            member.config.write_text(self._toml(member, self._members.values()), encoding="utf-8")
+        self._write()
+
+    def _write(self) -> None:
         state = {
             "members": {
                 name: {"client": each.client, "peer": each.peer} for name, each in self._members.items()
-            }
+            },
+            "settings": self._settings,
         }
         (self.directory / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
 
-    def _toml(self, member: LocalMember, secret: Path, settings: Mapping[str, str | int]) -> str:
+    def prepare(self, name: str | None = None) -> LocalMember:
+        """Makes a folder and a configuration for one more node, to be started and then added; or a new configuration,
+        and an empty folder, for a member that is down and shall be replaced under its name."""
+        if name in self._members:
+            member = self.member(name)
+            if self.process(member.name) is not None:
+                raise ClusterError(f"member {name} is running; stop it first")
+            shutil.rmtree(member.folder)
+        else:
+            taken = {each.rpartition("-")[2] for each in self._members}
+            number = next(n for n in range(1, 10_000) if str(n) not in taken)
+            chosen = name or f"node-{number}"
+            client, peer = free_ports(2, self._ports())
+            member = LocalMember(chosen, f"{HOST}:{client}", f"{HOST}:{peer}", self.directory / chosen)
+            self._members[chosen] = member
+            self._write()
+        member.folder.mkdir()
+        member.config.write_text(self._toml(member, [member], join=True), encoding="utf-8")
+        return member
+
+    def forget(self, name: str) -> None:
+        """A member that was removed from the cluster, and is down, is none of this directory's any more."""
+        if self.process(name) is not None:
+            raise ClusterError(f"member {name} is running; stop it first")
+        shutil.rmtree(self.member(name).folder)
+        del self._members[name]
+        self._write()
+
+    def _ports(self) -> list[int]:
+        return [
+            int(at.rpartition(":")[2]) for each in self._members.values() for at in (each.client, each.peer)
+        ]
+
+    def _toml(self, member: LocalMember, named: Iterable[LocalMember], *, join: bool = False) -> str:
         keys: dict[str, str | int] = {
             "name": member.name,
             "cluster": "local",
             "data_dir": str(member.folder / "data"),
-            "secret_file": str(secret),
-            **settings,
+            "secret_file": str(self.directory / "secret"),
+            **self._settings,
         }
         lines = [f"{key} = {_toml_value(value)}" for key, value in keys.items()]
-        for each in self._members.values():
+        lines += ["join = true"] if join else []
+        for each in named:
             peer = self._peer_address(member, each)
             lines += [f"\n[members.{each.name}]", f'peer = "{peer}"', f'client = "{each.client}"']
         return "\n".join(lines) + "\n"
@@ -161,7 +200,9 @@ class LocalCluster:
         return other.peer
 
     def _read(self) -> None:
-        members = _read_state(self.directory / STATE_FILE)["members"]
+        state = _read_state(self.directory / STATE_FILE)
+        members = state["members"]
+        self._settings = dict(state.get("settings", {}))
         self._members = {
             name: LocalMember(name, each["client"], each["peer"], self.directory / name)
             for name, each in members.items()
@@ -383,6 +424,14 @@ class LocalCluster:
                 raise ClusterError(
                     f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"
                 )
+            time.sleep(POLL_S)
+
+    def wait_standing(self, name: str, standing: str, limit_s: float = START_LIMIT_S) -> None:
+        """Returns when this node says that it is that to its cluster. Raises ClusterError as wait_ready does."""
+        deadline = time.monotonic() + limit_s
+        while (seen := self.status(name)) is None or seen.standing != standing:
+            if name in self.ended() or time.monotonic() > deadline:
+                raise ClusterError(f"member {name} is not {standing}:\n{self.last_output(name)}")
             time.sleep(POLL_S)
 
     def _is_ready(self, name: str) -> bool:

@@ -33,6 +33,7 @@ from quorum.client.records import (
     BrowsedMessage,
     ClusterStatus,
     ConsumerInfo,
+    MemberInfo,
     QueueDescription,
     QueueInfo,
     StorageInfo,
@@ -54,6 +55,11 @@ DOING = {
     "DescribeQueue": "asking for queue",
     "ListQueues": "listing queues",
     "ClusterStatus": "asking for the cluster's status",
+    "AddMember": "adding a member",
+    "RemoveMember": "removing a member",
+    "DrainMember": "draining a member",
+    "TransferLeadership": "moving leadership",
+    "RebalanceLeaders": "spreading leaders",
 }
 """Methods of the Admin service in the words of an error."""
 
@@ -330,6 +336,41 @@ class Client:
         return ClusterStatus.of(
             await self._admin("ClusterStatus", admin_pb2.ClusterStatusRequest(), timeout_ms)
         )
+
+    async def add_member(
+        self, member: MemberInfo, *, replace: bool = False, timeout_ms: int | None = None
+    ) -> bool:
+        """member: as the new node says of itself (`cluster_status().own`, asked at that node). replace: it takes the
+        place of the member of its name. Whether it is new. The groups take it in one after the other:
+        `cluster_status` shows how far they are."""
+        request = admin_pb2.AddMemberRequest(replace=replace)
+        request.member.id, request.member.name = member.id, member.name
+        request.member.client_address, request.member.peer_address = (
+            member.client_address,
+            member.peer_address,
+        )
+        request.member.incarnation = member.incarnation
+        response = await self._admin("AddMember", request, timeout_ms)
+        return bool(response.added)
+
+    async def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
+        """The groups let it go one after the other."""
+        await self._admin("RemoveMember", admin_pb2.RemoveMemberRequest(name=name), timeout_ms)
+
+    async def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
+        """A drained member hands over what it leads, and its sessions go elsewhere; not drained: it works again."""
+        await self._admin("DrainMember", admin_pb2.DrainMemberRequest(name=name, drained=drained), timeout_ms)
+
+    async def transfer_leadership(self, group: int, to: str, *, timeout_ms: int | None = None) -> None:
+        """Returns when this member leads the group."""
+        await self._admin(
+            "TransferLeadership", admin_pb2.TransferLeadershipRequest(group=group, to=to), timeout_ms
+        )
+
+    async def rebalance_leaders(self, *, timeout_ms: int | None = None) -> dict[int, str]:
+        """Spreads leaders evenly; the groups that have moved, with their leaders."""
+        response = await self._admin("RebalanceLeaders", admin_pb2.RebalanceLeadersRequest(), timeout_ms)
+        return {each.group: each.leader for each in response.moved}
 
     # ---- inside
 

@@ -110,13 +110,30 @@ class MemberInfo:
     boot: int
     disk: DiskInfo | None = None
     """None if nothing was heard of it lately"""
+    id: str = ""
+    incarnation: str = ""
+    drained: bool = False
+
+    @classmethod
+    def of(cls, wire: Any) -> MemberInfo:
+        return cls(
+            wire.name,
+            wire.client_address,
+            wire.peer_address,
+            wire.reachable,
+            wire.boot,
+            _disk(wire.disk) if wire.HasField("disk") else None,
+            wire.id,
+            wire.incarnation,
+            wire.drained,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """leader is empty where none is known. The last four are of the answering node's own data: bodies that were damaged
-    or missing and are back, that it cannot read, that are still to come before a snapshot is put in place; and whether
-    it is quarantined."""
+    """leader is empty where none is known. members vote, learners do not; settled: that is committed. The last four are
+    of the answering node's own data: bodies that were damaged or missing and are back, that it cannot read, that are
+    still to come before a snapshot is put in place; and whether it is quarantined."""
 
     group: int
     leader: str
@@ -124,6 +141,8 @@ class GroupInfo:
     commit_index: int
     applied_index: int
     members: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+    settled: bool = True
     healed: int = 0
     unreadable: int = 0
     fetching: int = 0
@@ -132,26 +151,20 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
+    """standing: of the answering node, a word of admin.proto. own: that node as it would be added."""
+
     answering_node: str
     members: tuple[MemberInfo, ...]
     groups: tuple[GroupInfo, ...]
     resident_bytes: int
+    standing: str
+    own: MemberInfo
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
         return cls(
             answering_node=wire.answering_node,
-            members=tuple(
-                MemberInfo(
-                    m.name,
-                    m.client_address,
-                    m.peer_address,
-                    m.reachable,
-                    m.boot,
-                    _disk(m.disk) if m.HasField("disk") else None,
-                )
-                for m in wire.members
-            ),
+            members=tuple(map(MemberInfo.of, wire.members)),
             groups=tuple(
                 GroupInfo(
                     g.group,
@@ -160,6 +173,8 @@ class ClusterStatus:
                     g.commit_index,
                     g.applied_index,
                     tuple(g.members),
+                    tuple(g.learners),
+                    g.settled,
                     g.healed,
                     g.unreadable,
                     g.fetching,
@@ -168,6 +183,8 @@ class ClusterStatus:
                 for g in wire.groups
             ),
             resident_bytes=wire.resident_bytes,
+            standing=wire.standing,
+            own=MemberInfo.of(wire.own),
         )
 
 

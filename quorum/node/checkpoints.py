@@ -10,7 +10,7 @@ any that a follower is being sent. It is told after a snapshot is durable and be
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from fifo import checkpoint, snapshot
@@ -135,6 +135,14 @@ class Checkpoints:
         }
         if self._kept:
             self._log.retain(self._group, list(self._kept.values()))
+
+    def refer_to(self, index: int) -> bool:
+        """Whether a snapshot that counts refers to this entry."""
+        for retained in self._kept.values():
+            at = bisect_left(retained.entries, index)
+            if at < len(retained.entries) and retained.entries[at] == index:
+                return True
+        return False
 
     @property
     def kept(self) -> Sequence[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from quorum.log import LogFull
 
@@ -27,6 +27,7 @@ class Runnable(Protocol):
 Planned = TypeVar("Planned", bound=Runnable)
 
 
+@runtime_checkable
 class CollectingLog(Protocol[Planned]):
     """What is needed of the node's log."""
 

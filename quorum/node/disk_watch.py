@@ -47,6 +47,10 @@ class DiskWatch:
         self._told: dict[int, tuple[int, ...]] = {}
         self.is_silent = False
 
+    def become(self, number: int) -> None:
+        """This node is the member with this number."""
+        self._me = self.disks.me = number
+
     # ---- every step
 
     def may_take_part(self, now_ms: int) -> bool:

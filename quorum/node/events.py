@@ -71,7 +71,21 @@ class MendBody:
     token: object
 
 
-Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | MendBody
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Asks the group's leader, wherever it is, to hand over to the member with this id. See in who leads whether it
+    worked."""
+
+    group: int
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This process is about to stop: everything it leads is handed over, as far as somebody can take it."""
+
+
+Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | MendBody | Transfer | Leave
 
 # ---- outputs
 

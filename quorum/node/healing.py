@@ -43,12 +43,21 @@ class Reads(Protocol):
 class Healer:
     """What is to be mended here, and who waits for it."""
 
-    def __init__(self, log: Reads, fetcher: Fetcher, logger: Any, tell: Callable[[object], None]) -> None:
-        """tell(token): what this token waited for can be read."""
+    def __init__(
+        self,
+        log: Reads,
+        fetcher: Fetcher,
+        logger: Any,
+        tell: Callable[[object], None],
+        needed: Callable[[int, int], bool],
+    ) -> None:
+        """tell(token): what this token waited for can be read. needed(group, index): whether the journal or a state
+        that counts has this entry; others may have let go of one that is not needed, and nobody has to mend it."""
         self._log = log
         self._fetcher = fetcher
         self._logger = logger
         self._tell = tell
+        self._needed = needed
         self._lost: dict[int, dict[int, int]] = {}
         """group -> index -> term, 0 where it is not known; what is noted and not healed"""
         self._new: dict[int, list[int]] = {}
@@ -96,12 +105,15 @@ class Healer:
             self._jobs.append((group, wanted, job))
 
     def review(self) -> None:
-        """Now and then: what was cut or replaced meanwhile, or could not be read for a while only, is well again."""
+        """Now and then: what was cut or replaced meanwhile, or could not be read for a while only, is well again; what
+        nobody needs any more is forgotten."""
         for group, lost in self._lost.items():
             for index in list(lost):
                 try:
                     body = self._log.read(group, index)
                 except (EntryMissing, LogDamaged):
+                    if not self._needed(group, index) and (group, index) not in self._waiting:
+                        del lost[index]
                     continue
                 self._healed(group, index, len(body))
         jobs, self._jobs = self._jobs, []

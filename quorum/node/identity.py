@@ -1,24 +1,38 @@
-"""Who this data directory belongs to, and how often a process has started on it.
+"""Who this data directory belongs to, how often a process has started on it, and what it knows of the other members.
 
 The boot number tells two lives of one node apart: effects for an earlier life are dropped, and a peer that hears a
 newer one knows that the older process is gone. It never goes back, even if the directory was emptied: it is at least
 the milliseconds of the wall clock at the start. Numbers between are for a process that was declared down while it
 lived: it goes on under its next one.
+
+The *incarnation* is the directory's own: random, made with it. A member whose directory was emptied has forgotten what
+it voted for and acknowledged; it comes back with another incarnation, and must not be taken for the one it was. Two
+rules see to that:
+
+  - a member remembers the incarnation under which it first met another one, and refuses any other (handshake);
+  - a founding member takes part only once every other founding member has said that it remembers it (`is_established`).
+    So a cluster begins when all its founding members have met, and one of them that forgot finds somebody who did not.
+
+Who joins later has the incarnation in its id (catalog.members) and needs neither.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorum.catalog.members import CatalogMember, joined_id
 from quorum.log.files import Files, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c
 
 FILE = "node.json"
 BOOT_STEP = 1_000
 """How many numbers a process has for itself."""
+INCARNATION_BYTES = 16
 
 
 class IdentityError(Exception):
@@ -32,21 +46,44 @@ class Founding:
     cluster: str
     queue_groups: int
     members: tuple[str, ...]
-    """all names, sorted"""
+    """all names, sorted; none at a node that joins a running cluster"""
 
     def __str__(self) -> str:
-        return (
-            f"cluster {self.cluster!r}, queue_groups {self.queue_groups}, members {', '.join(self.members)}"
-        )
+        members = f"members {', '.join(self.members)}" if self.members else "joining"
+        return f"cluster {self.cluster!r}, queue_groups {self.queue_groups}, {members}"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a node knows of itself and others beside its log. Changed on the Raft thread; `save`d before it counts."""
+
+    incarnation: str = ""
+    """hex; empty where nobody asks for it (tests)"""
+    is_established: bool = True
+    met: dict[str, str] = field(default_factory=dict)
+    """id -> incarnation under which it was first met"""
+    members: tuple[CatalogMember, ...] = ()
+    """the catalog's members when it was last looked at: where to find them after a start"""
+    save: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start on a data directory. id: the member's, see catalog.members."""
+
+    id: str
+    boot: int
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose a data directory is, and the boot number of the latest process on it."""
+    """Whose a data directory is, the boot number of the latest process on it, and what that knew."""
 
     name: str
     boot: int
     founding: Founding
+    memory: Memory
 
 
 def read_identity(directory: Path, files: Files) -> Identity | None:
@@ -57,21 +94,33 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
     try:
         known = _decode(read_file(files, path))
         founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
-        return Identity(str(known["name"]), int(known["boot"]), founding)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        memory = Memory(
+            str(known["incarnation"]),
+            bool(known["is_established"]),
+            {str(each): str(met) for each, met in known["met"].items()},
+            tuple(CatalogMember(**each) for each in known["known"]),
+        )
+        return Identity(str(known["name"]), int(known["boot"]), founding, memory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IdentityError(f"{path} cannot be read: {error!r}") from error
 
 
-def begin_boot(
-    directory: Path, name: str, founding: Founding, wall_ms: int, files: Files | None = None
-) -> int:
-    """Checks the directory's owner and returns this start's boot number, durable before it is used."""
+def begin_life(
+    directory: Path,
+    name: str,
+    founding: Founding,
+    wall_ms: int,
+    files: Files | None = None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> Life:
+    """Checks the directory's owner and begins this start: its boot number is durable before it is used."""
     files = files or RealFiles()
     path = directory / FILE
     boot = 0
+    memory = Memory(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
     known = read_identity(directory, files)
     if known is not None:
-        boot, begun = known.boot, known.founding
+        boot, begun, memory = known.boot, known.founding, known.memory
         if known.name != name or begun.cluster != founding.cluster:
             raise IdentityError(
                 f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
@@ -80,9 +129,24 @@ def begin_boot(
         if begun != founding:
             raise IdentityError(f"{directory} began as {begun}; it cannot go on as {founding}")
     boot = max(boot + BOOT_STEP, wall_ms)
-    prepare_file(files, path, [_encode({"name": name, "boot": boot, **asdict(founding)})])
-    commit_file(files, path)
-    return boot
+
+    def save() -> None:
+        state = {
+            "name": name,
+            "boot": boot,
+            **asdict(founding),
+            "incarnation": memory.incarnation,
+            "is_established": memory.is_established,
+            "met": memory.met,
+            "known": [asdict(each) for each in memory.members],
+        }
+        prepare_file(files, path, [_encode(state)])
+        commit_file(files, path)
+
+    memory.save = save
+    save()
+    own_id = name if founding.members else joined_id(name, memory.incarnation)
+    return Life(own_id, boot, memory)
 
 
 def _encode(known: dict[str, Any]) -> bytes:

@@ -5,7 +5,8 @@ term. Times are of the sender's own clock, which the answer echoes; it must coun
 
 *Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
 that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
-majority must have answered that they follow it in its term; so a leader that was paused or cut off loses its own lease.
+majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut
+off loses its own lease.
 
 *Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
 before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer
@@ -15,7 +16,7 @@ process of the same node proves that the older one is gone, as processes exclude
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorum.node import disks
@@ -102,16 +103,23 @@ class Leases:
             if group not in known or answer.sent_ms >= known[group][0]:
                 known[group] = (answer.sent_ms, leader, term)
 
-    def held_until(self, group: int, leader: int, term: int) -> int:
-        """Until when this node may deliver messages of the group; 0 if it may not."""
+    def held_until(self, group: int, leader: int, term: int, voters: Sequence[int] | None = None) -> int:
+        """Until when this node may deliver messages of the group; 0 if it may not. voters: the group's, 0 standing for
+        each one whose number is not known here; all members if not given."""
         if leader == 0:
             return 0
-        sent = sorted(
-            (at for at, named, in_term in self._answers_for(group) if named == leader and in_term == term),
-            reverse=True,
-        )
+        voters = (self.me, *self.peers) if voters is None else voters
         if leader == self.me:
-            needed = (len(self.peers) + 1) // 2  # of the others, for a majority with this node
+            others = [voter for voter in voters if voter not in (0, self.me)]
+            sent = sorted(
+                (
+                    at
+                    for at, named, in_term in self._answers_for(group, others)
+                    if (named, in_term) == (leader, term)
+                ),
+                reverse=True,
+            )
+            needed = len(voters) // 2  # of the others, for a majority with this node
             if needed == 0:
                 return 1 << 62
             return sent[needed - 1] + self.lease_ms if len(sent) >= needed else 0
@@ -120,15 +128,15 @@ class Leases:
             return 0
         return own_word[0] + self.lease_ms
 
-    def may_grant(self, group: int, term: int, now_ms: int) -> bool:
+    def may_grant(self, group: int, term: int, now_ms: int, voters: Sequence[int] | None = None) -> bool:
         """Whether this node, as leader in this term, may grant leases now: a majority has said that it follows, in
         answers to heartbeats younger than the step-down time. So nothing is granted later than that after a
         successor's election, which is what the successor counts on (`is_down`); answers that waited in a buffer
         while this node stood still do not count for more than their age."""
-        return self.held_until(group, self.me, term) - self.lease_ms + self.step_down_ms > now_ms
+        return self.held_until(group, self.me, term, voters) - self.lease_ms + self.step_down_ms > now_ms
 
-    def _answers_for(self, group: int) -> list[tuple[int, int, int]]:
-        return [self.answers[peer][group] for peer in self.peers if group in self.answers.get(peer, {})]
+    def _answers_for(self, group: int, peers: Sequence[int]) -> list[tuple[int, int, int]]:
+        return [self.answers[peer][group] for peer in peers if group in self.answers.get(peer, {})]
 
     # ---- as leader
 

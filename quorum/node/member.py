@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random as random_module
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,14 +34,17 @@ from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.checkpoints import Checkpoints, LogPages
+from quorum.node.collecting import Background, Collecting, CollectingLog, Inline
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
+from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.lost_log import quarantine
+from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
-from quorum.node.replica import TIME_BYTES, FieldSource, Replica, empty_state
+from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica, empty_state
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
@@ -49,9 +52,8 @@ from quorum.replication.group import Group, GroupConfig
 from quorum.replication.membership import Configuration, wrap_state
 from quorum.replication.quarantine import Standing, StandingQuestion
 
-SYSTEM_GROUP = 0
-
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
+KIND_MET, KIND_TRANSFER = 5, 6
 KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 APPLY_BYTES = 4 << 20
@@ -87,12 +89,23 @@ class Network(Protocol):
 
     def flush(self) -> None: ...
 
-    def connected(self, peer: str) -> bool: ...
+    def links(self) -> Collection[str]:
+        """Who is connected now."""
+        ...
+
+    def incarnation_of(self, peer: str) -> bytes:
+        """Of a connected peer's data directory; zeros if it has none."""
+        ...
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """Who may connect from now on, and who is dialed where."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """members: the names of all, this one included; a member's number is its place in their sorted order, from 1."""
+    """name: this member's id. members: those that the cluster began with, or none at a node that joins it; their
+    numbers are their places in sorted order, from 1. Who is a member now the catalog says (node.membership)."""
 
     name: str
     members: tuple[str, ...]
@@ -104,6 +117,8 @@ class MemberConfig:
     """see SNAPSHOT_BYTES"""
     snapshot_ms: int = SNAPSHOT_MS
     apply_entries: int = APPLY_ENTRIES
+    addresses: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """founding member -> (peer, client), host:port each"""
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
 
@@ -128,18 +143,23 @@ class Member:
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
         random: random_module.Random,
+        memory: Memory | None = None,
+        background: Background | None = None,
     ) -> None:
+        """memory: what this node knows beside its log; without one it asks nobody for incarnations.
+
+        background: where the log's garbage is copied; at once if not given.
+        """
         self.config = config
         self.log = log
         self._network = network
         self._wall_ms = wall_ms
-        self.numbers = {name: number for number, name in enumerate(sorted(config.members), 1)}
-        self.names = {number: name for name, number in self.numbers.items()}
-        self.me = self.numbers[config.name]
-        self._peers = [name for name in sorted(config.members) if name != config.name]
+        self.membership = Membership(self, memory or Memory())
+        self.me = self.membership.roster.number(config.name)
+        """This node's number; 0 until it is a member."""
         self.leases = Leases(
             self.me,
-            tuple(self.numbers[name] for name in self._peers),
+            (),
             config.lease_ms,
             int(config.raft.leader_fallback_s * 1000),
         )
@@ -163,6 +183,8 @@ class Member:
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
+        self.names: dict[int, str] = {}
+        """number -> id of each member of now"""
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
         self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
@@ -172,11 +194,15 @@ class Member:
             lambda group: self.replicas[group].raft,
             lambda group, state: self.replicas[group].references(state),
         )
-        self.healer = Healer(log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)))
+        self.healer = Healer(
+            log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
+        )
         self.pager = Pager(config.queue_memory_bytes)
+        self.collecting = Collecting(log, background or Inline()) if isinstance(log, CollectingLog) else None
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
+        self.membership.follow()
 
     @property
     def sessions(self) -> dict[int, Session]:
@@ -197,8 +223,10 @@ class Member:
         return name == self.config.name or name in self._connected
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: every group has a leader that is known here and lets this node deliver, and its
-        disk has not left it behind."""
+        """Whether this node can serve: it is a member that nobody drains, every group has a leader that is known here
+        and lets this node deliver, and its disk has not left it behind."""
+        if self.membership.standing != "member" or self.membership.is_leaving:
+            return False
         return not self.is_left_behind() and all(
             replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
             for number, replica in self.replicas.items()
@@ -260,13 +288,15 @@ class Member:
         try:
             raft = make()
         except LogDamaged as error:
-            if not self._peers:
+            if not self.membership.peers:
                 raise
             self._lose_replica(number, str(error))
             raft = make()
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
@@ -303,13 +333,13 @@ class Member:
         try:
             return self._step(now_ms, frames, inputs)
         except PageUnreadable as error:
-            if self._peers:
+            if self.membership.peers:
                 self._lose_replica(error.group, str(error))
             raise
 
     def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         self._now_ms = now_ms
-        takes_part = self.disk_watch.may_take_part(now_ms)
+        takes_part = self.disk_watch.may_take_part(now_ms) and self.membership.memory.is_established
         self._lapse_leases()
         self._follow_connections()
         for frame in frames:
@@ -349,7 +379,7 @@ class Member:
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
-        if self.disk_watch.is_silent:
+        if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self._next_heartbeat_ms, self._next_upkeep_ms)
         if self.librarian.is_busy or any(
             replica.can_apply or replica.can_propose for replica in self.replicas.values()
@@ -361,10 +391,14 @@ class Member:
         return due if fetch is None else min(due, fetch)
 
     def _follow_connections(self) -> None:
-        now = {peer for peer in self._peers if self._network.connected(peer)}
+        now = set(self._network.links())
         changed, self._connected = sorted(now ^ self._connected), now
         for peer in changed:
-            if peer not in now:
+            if peer in now:
+                remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
+                if remembered:
+                    self._network.send(peer, KIND_MET, [remembered.encode()])
+            else:
                 self.librarian.forget(peer)
                 self.fetcher.disconnected(peer)
             for replica in self.replicas.values():
@@ -409,14 +443,24 @@ class Member:
                 asker.raft.hear_standing(frame.peer, standing)
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
-            node = self.numbers[frame.peer]
+            node = self.membership.roster.number(frame.peer)
+            if not node:
+                return  # not a member, as far as known here: nobody waits for it
             self.leases.hear(node, beat.boot, self._now_ms)
             self.disk_watch.disks.hear(node, beat.disk, beat.low, self._now_ms)
             self._wall_offsets[node] = beat.wall_ms - self._now_ms
             self._answers_due.append((frame.peer, beat))
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
             self._leases_changed = True
-            self.leases.answered(self.numbers[frame.peer], HeartbeatAnswer.decode(frame.data))
+            node = self.membership.roster.number(frame.peer)
+            if node:
+                self.leases.answered(node, HeartbeatAnswer.decode(frame.data))
+        elif frame.kind == KIND_MET:
+            self.membership.vouched(frame.peer, bytes(frame.data).decode("ascii", "replace"))
+        elif frame.kind == KIND_TRANSFER:
+            view = memoryview(frame.data)
+            (group,) = _GROUP.unpack_from(view)
+            self._transfer(group, str(view[_GROUP.size :], "utf-8", "replace"), is_asked=True)
         elif frame.kind == KIND_DIGEST:
             group, index, running_hash = decode_claim(frame.data)
             claimed = self.replicas.get(group)
@@ -454,8 +498,46 @@ class Member:
             self._awaited.append(item)
         elif isinstance(item, ev.MendBody):
             self.healer.wait(item.group, item.index, item.token)
+        elif isinstance(item, ev.Transfer):
+            self._transfer(item.group, item.to, is_asked=False)
+        elif isinstance(item, ev.Leave):
+            self.membership.is_leaving = True
+            self._next_upkeep_ms = 0
         else:
             self._asked.append(item)
+
+    def _transfer(self, group: int, to: str, *, is_asked: bool) -> None:
+        """Hand over, or pass the wish on to the leader; a leader that is no longer one does nothing."""
+        replica = self.replicas.get(group)
+        if replica is None:
+            return
+        leader = replica.raft.leader
+        if replica.raft.is_leader:
+            replica.touched = True
+            self.membership.hand_over(replica, to)
+        elif leader is not None and not is_asked:
+            self._network.send(leader, KIND_TRANSFER, [_GROUP.pack(group), to.encode()])
+
+    # ---- members
+
+    def become(self, number: int) -> None:
+        """This node is the member with this number."""
+        self.me = self.leases.me = number
+        self.disk_watch.become(number)
+        self._table.become(number)
+
+    def set_peers(self, peers: Sequence[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """These are the other members, and whom of them this node dials."""
+        self.names.clear()
+        self.names.update((each.number, each.id) for each in self.membership.roster.by_id.values())
+        self.leases.peers = tuple(self.membership.roster.number(peer) for peer in peers)
+        self._network.set_peers(peers, dials)
+
+    def _number(self, member: str | None) -> int:
+        return self.membership.roster.number(member)
+
+    def _voters(self, replica: Replica) -> list[int]:
+        return [self._number(voter) for voter in replica.raft.configuration.voters]
 
     def _tell(self, output: ev.Output) -> None:
         self._outputs.append(output)
@@ -463,6 +545,8 @@ class Member:
     def _link(self, group: int) -> str | None:
         """Where operations of a group go now: "" to this node itself, None if nowhere."""
         raft = self.replicas[group].raft
+        if not self.me:
+            return None
         if raft.is_leader:
             return ""
         return raft.leader if raft.leader in self._connected else None
@@ -530,7 +614,7 @@ class Member:
             if isinstance(replica.machine, GroupMachine):
                 claim = replica.digests.applied(index, replica.machine.running_hash)
                 if claim is not None and replica.raft.is_leader:
-                    for peer in self._peers:
+                    for peer in self.membership.peers:
                         self._network.send(peer, KIND_DIGEST, [claim])
         unreadable = replica.raft.take_unreadable()
         if unreadable is not None:
@@ -607,7 +691,7 @@ class Member:
         for number, replica in self.replicas.items():
             quarantined = replica.raft.quarantine
             if quarantined.is_on:
-                for peer in self._peers:
+                for peer in self.membership.peers:
                     self._network.send(
                         peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
                     )
@@ -620,10 +704,15 @@ class Member:
 
     def _who_has_bodies(self, group: int) -> list[str]:
         """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
-        peers = [peer for peer in self._peers if peer in self._connected]
+        peers = [peer for peer in self.membership.peers if peer in self._connected]
         turn = group % len(peers) if peers else 0
         leader = self.replicas[group].raft.leader
         return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
+
+    def _needs(self, group: int, index: int) -> bool:
+        replica = self.replicas[group]
+        first = self.log.journal(group).first_index
+        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
 
     def _found_unreadable(self, group: int, index: int) -> None:
         self.healer.note(group, index, 0, "another member has asked for it")
@@ -654,15 +743,17 @@ class Member:
             disks = self.disk_watch.disks
             low = tuple(disks.known_low(self._now_ms))
             beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms(), disks.own, low)
-            for peer in self._peers:
+            for peer in self.membership.peers:
                 self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.me, self.config.boot, self._now_ms)
         if not self._leases_changed:
             return
         self._leases_changed = False
         for number, replica in self.replicas.items():
-            leader = self.numbers.get(replica.raft.leader or "", 0)
-            granted = self.leases.held_until(number, leader, replica.raft.term)
+            if not self.me:
+                continue
+            leader = self._number(replica.raft.leader)
+            granted = self.leases.held_until(number, leader, replica.raft.term, self._voters(replica))
             if granted > max(self.lease_until.get(number, 0), self._now_ms):
                 self.lease_until[number] = granted
                 self._tell(ev.LeaseGranted(number, granted))
@@ -670,8 +761,9 @@ class Member:
     def _known_leader(self, replica: Replica) -> tuple[int, int]:
         """(leader, term) to be told to others: it grants them a lease if that leader is this node."""
         term = replica.raft.term
-        leader = self.numbers.get(replica.raft.leader or "", 0)
-        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms):
+        leader = self._number(replica.raft.leader)
+        voters = self._voters(replica)
+        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms, voters):
             leader = 0
         return leader, term
 
@@ -688,21 +780,23 @@ class Member:
         self._watch_disks()
         if self.disk_watch.is_silent:
             return
+        self.membership.follow()
+        if self.membership.memory.is_established:
+            self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
             self._look_after_damage(replica)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
         self.pager.turn(self._now_ms, self._queue_machines())
+        if self.collecting is not None:
+            self.collecting.turn(self._now_ms)
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
-        voters = {
-            number: [self.numbers[name] for name in replica.raft.configuration.voters if name in self.numbers]
-            for number, replica in self.replicas.items()
-        }
+        voters = {number: self._voters(replica) for number, replica in self.replicas.items()}
         news = self.disk_watch.low_groups(self._now_ms, voters)
         if news is not None:
             self._tell(news)
@@ -783,3 +877,7 @@ class Member:
                 self._asked.append(item)  # asked again with every step until it is mended
             else:
                 self._tell(ev.Told(item.token, answer))
+
+
+def _hex(incarnation: bytes) -> str:
+    return incarnation.hex() if any(incarnation) else ""

@@ -22,6 +22,7 @@ import numpy as np
 
 from fifo import commands as c
 from quorum.catalog import commands as cat
+from quorum.catalog import members as who
 
 FORMAT = 1
 COMMAND_BYTES = 1 << 20
@@ -314,6 +315,11 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (18, c.SetVersion, lambda x: _U64.pack(x.version), lambda d, q: c.SetVersion(*_U64.unpack(d))),
     (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
     (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
+    (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),
+    (35, who.MeetMember, who.encode_member_command, lambda d, q: who.decode_meet(bytes(d))),
+    (36, who.AddMember, who.encode_member_command, lambda d, q: who.decode_add(bytes(d))),
+    (37, who.RemoveMember, who.encode_member_command, lambda d, q: who.decode_remove(bytes(d))),
+    (38, who.DrainMember, who.encode_member_command, lambda d, q: who.decode_drain(bytes(d))),
 )
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}

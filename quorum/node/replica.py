@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
+from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.node.checkpoints import Checkpoints, contents
@@ -18,6 +19,7 @@ from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
 
+SYSTEM_GROUP = 0
 MACHINE_VERSION = 1
 FULL_RETRY_MS = 500
 """How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
@@ -116,7 +118,7 @@ class Replica:
             bool(self.pending)
             and self.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
-            and not self.raft.is_handing_over
+            and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
         )
 
     def is_active(self, now_ms: int) -> bool:
@@ -147,7 +149,7 @@ class Replica:
         self.pending.clear()
         self.wake_pending = False
 
-    def own(self, command: c.Command) -> None:
+    def own(self, command: c.Command | CatalogCommand) -> None:
         """A leader's own, unnumbered operation."""
         self.pending.append(encode(command, None))
 

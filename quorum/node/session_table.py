@@ -47,6 +47,14 @@ class SessionTable:
         self._in_flight: dict[str, int] = {}
         """link -> bytes that are on their way there"""
 
+    def become(self, number: int) -> None:
+        """This node's number is known, or has changed: sessions that were opened before it begin anew."""
+        if number == self._me:
+            return
+        self._me = number
+        for session in list(self.by_number.values()):
+            self._end(session, "resync")
+
     # ---- what the API wants
 
     def open(self, item: ev.OpenSession) -> None:

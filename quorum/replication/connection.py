@@ -1,8 +1,10 @@
 """The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
 
-The member with the greater name dials; the other listens. A connection is a handshake (handshake.py), then frames
-(wire.py). Kind PING is the network's own: a link that is quiet is kept alive and known to be alive, so that the first
-vote request after a long calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
+One of the two dials, the other listens: among the members given at the start the one with the greater name dials,
+later `set_peers` says. A node without peers takes whoever knows the secret: it waits to be made a member. A connection
+is a handshake (handshake.py), then frames (wire.py). Kind PING is the network's own: a link that is quiet is kept alive
+and known to be alive, so that the first vote request after a long calm finds it open; a link that brings nothing for
+IDLE_LIMIT_S is given up.
 
 Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
 and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers
@@ -21,7 +23,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,7 @@ from quorum.replication.handshake import (
     HELLO_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
+    UNKNOWN,
     HandshakeError,
     Identity,
     encode_name,
@@ -92,6 +95,7 @@ class _Connection:
     is_up: bool = False
     is_connecting: bool = False
     boot: int = 0
+    incarnation: bytes = UNKNOWN
     hello: bytes = b""
     other_hello: bytes = b""
     want: int = 0
@@ -131,14 +135,18 @@ class PeerNetwork:
         random_bytes: Callable[[int], bytes] = os.urandom,
         security: Security | None = None,
         listener: socket.socket | None = None,
+        founding: str = "",
+        incarnation: bytes = UNKNOWN,
+        known: Callable[[str], bytes] = lambda _: UNKNOWN,
     ) -> None:
-        """Listens at once, on members[me] or on the socket given. OSError if that cannot be."""
+        """Listens at once, on members[me] or on the socket given. OSError if that cannot be. founding, incarnation,
+        known: see handshake.Identity."""
         for name in members:
             encode_name(name)
         self.me = me
         self.stats = NetworkStats()
-        self._members = tuple(sorted(members))
-        self._identity = Identity(me, boot, secret, cluster)
+        self._peers = {name for name in members if name != me}
+        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known)
         self._clock = clock
         self._random_bytes = random_bytes
         self._security = security or PlainSecurity()
@@ -174,6 +182,25 @@ class PeerNetwork:
         """A peer is to be dialed elsewhere from now on."""
         if peer in self._dials:
             self._dials[peer] = _Dial(address)
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, Address]) -> None:
+        """Who the other members are from now on, and which of them are dialed. Connections to others are closed."""
+        self._peers = set(peers)
+        self._dials = {
+            name: old if (old := self._dials.get(name)) and old.address == address else _Dial(address)
+            for name, address in sorted(dials.items())
+        }
+        for name, connection in list(self._up.items()):
+            if name not in self._peers:
+                self._drop(connection, "no member any more")
+
+    def links(self) -> list[str]:
+        """Who is connected, in order of name."""
+        return sorted(self._up)
+
+    def incarnation_of(self, peer: str) -> bytes:
+        """Of a connected peer; UNKNOWN if it has none."""
+        return self._up[peer].incarnation
 
     def fileno(self) -> int:
         """A file descriptor that is readable when poll has something to do, for a loop of somebody else's."""
@@ -389,19 +416,24 @@ class PeerNetwork:
                 raise HandshakeError(f"{other.sender!r} answered for {connection.peer!r}")
             identity.check(proof, b"listener", connection.hello, hello)
             connection.queue.add(identity.prove(b"dialer", connection.hello, hello))
-            connection.boot = other.boot
+            identity.check_known(other)
+            connection.boot, connection.incarnation = other.boot, other.incarnation
             self._welcome(connection)
             self._write(connection)
         elif not connection.other_hello:
             other = identity.read(data)
-            if other.sender not in self._members or other.sender <= self.me:
+            if other.sender == self.me or other.sender in self._dials:
                 raise HandshakeError(f"{other.sender!r} does not dial this node")
+            if self._peers and other.sender not in self._peers:
+                raise HandshakeError(f"{other.sender!r} is no member; quorum cluster add makes it one")
             connection.peer, connection.boot, connection.other_hello = other.sender, other.boot, data
+            connection.incarnation = other.incarnation
             connection.hello = identity.hello(other.sender, self._random_bytes(NONCE_BYTES))
             connection.want = PROOF_BYTES
             connection.queue.add(connection.hello)
             connection.queue.add(identity.prove(b"listener", data, connection.hello))
             self._write(connection)
+            identity.check_known(other)
         else:
             identity.check(data, b"dialer", connection.other_hello, connection.hello)
             self._welcome(connection)

@@ -572,7 +572,8 @@ class Group:
         since = self._clock() - self.config.election_min_s
         times: Mapping[Peer, float] = self._engine._SyncObj__lastResponseTime
         named = list(voters)
-        up = sum(name == self.me or times.get(self._peer(name), since) > since for name in named)
+        others = [name for name in named if name in self._connected]
+        up = (self.me in named) + sum(times.get(self._peer(name), since) > since for name in others)
         return self.is_leader and up * 2 > len(named)
 
     def match_index(self, peer: str) -> int:

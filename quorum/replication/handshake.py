@@ -1,6 +1,7 @@
 """Who is at the other end: mutual proof of a shared secret before anything else of a connection is looked at.
 
-    dialer    -> HELLO   magic 8, cluster 32 (SHA-256 of its name), sender 64, receiver 64, boot 8, nonce 32
+    dialer    -> HELLO   magic 8, cluster 32 (SHA-256 of its name), founding 32 (SHA-256 of what it began with, zeros
+                         where it joined later), sender 64, receiver 64, boot 8, incarnation 16, known 16, nonce 32
     listener  -> HELLO   the same of its own, then PROOF 32: HMAC over "listener", both hellos
     dialer    -> PROOF   32: HMAC over "dialer", both hellos
 
@@ -8,6 +9,10 @@ Everything has a fixed size, so nothing is parsed and nothing allocated by a str
 HMAC-SHA256 under the secret, compared in constant time. Each covers both nonces (nothing recorded can be replayed),
 both names and the direction (nothing can be reflected), the cluster and both boot numbers (no node is taken for
 another, or for its next life).
+
+*incarnation* is the sender's data directory, *known* the receiver's as the sender remembers it, zeros if it does not.
+Where either does not fit, both ends say so and part: the directory of one of them was emptied or exchanged, and what it
+promised is forgotten.
 
 What this protects: who may open a connection. Frames behind it carry CRC32C and lengths, which find accidents, not an
 attacker who can change bytes under way; against that, and for secrecy, peers need a private network or TLS (see
@@ -19,17 +24,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorum.replication.errors import ReplicationError
 
-MAGIC = b"QUORUMP1"
+MAGIC = b"QUORUMP2"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 NAME_BYTES = 64
 MIN_SECRET_BYTES = 16
 
-_HELLO = struct.Struct("<8s32s64s64sQ32s")
+INCARNATION_BYTES = 16
+UNKNOWN = bytes(INCARNATION_BYTES)
+
+_HELLO = struct.Struct("<8s32s32s64s64sQ16s16s32s")
 HELLO_BYTES = _HELLO.size
 ANSWER_BYTES = HELLO_BYTES + PROOF_BYTES
 
@@ -45,40 +54,82 @@ class Hello:
     sender: str
     receiver: str
     boot: int
+    incarnation: bytes
     nonce: bytes
 
 
 class Identity:
     """This node's end of every handshake."""
 
-    def __init__(self, me: str, boot: int, secret: bytes, cluster: str) -> None:
+    def __init__(
+        self,
+        me: str,
+        boot: int,
+        secret: bytes,
+        cluster: str,
+        founding: str = "",
+        incarnation: bytes = UNKNOWN,
+        known: Callable[[str], bytes] = lambda _: UNKNOWN,
+    ) -> None:
+        """founding: what has to be the same at all founding members, empty at others. known(peer): its incarnation as
+        it is remembered here, UNKNOWN if it is not."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the peers' secret has at least {MIN_SECRET_BYTES} bytes, not {len(secret)}")
         self.me = me
         self.boot = boot
         self._secret = secret
         self._cluster = hashlib.sha256(cluster.encode()).digest()
+        self._founding = hashlib.sha256(founding.encode()).digest() if founding else bytes(32)
+        self._incarnation = incarnation
+        self._known = known
 
     def hello(self, receiver: str, nonce: bytes) -> bytes:
         """A hello to this peer."""
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
         return _HELLO.pack(
-            MAGIC, self._cluster, encode_name(self.me), encode_name(receiver), self.boot, nonce
+            MAGIC,
+            self._cluster,
+            self._founding,
+            encode_name(self.me),
+            encode_name(receiver),
+            self.boot,
+            self._incarnation,
+            self._known(receiver),
+            nonce,
         )
 
     def read(self, data: bytes) -> Hello:
-        """A hello to this node; HandshakeError if it is none. Who sent it is not yet proved."""
+        """A hello to this node; HandshakeError if it is none. Who sent it is not yet proved; see `check_known`."""
         if len(data) != HELLO_BYTES:
             raise HandshakeError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
-        magic, cluster, sender, receiver, boot, nonce = _HELLO.unpack(data)
+        magic, cluster, founding, sender, receiver, boot, incarnation, known, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise HandshakeError("no peer of this version")
         if not hmac.compare_digest(cluster, self._cluster):
-            raise HandshakeError("a node of another cluster, or with other members or queue_groups")
+            raise HandshakeError("a node of another cluster, or with other queue_groups")
+        if bytes(32) not in (founding, self._founding) and founding != self._founding:
+            raise HandshakeError("a node whose cluster began with other members")
         if not hmac.compare_digest(receiver, encode_name(self.me)):
             raise HandshakeError("a hello for another node")
-        return Hello(_decode_name(sender), self.me, boot, nonce)
+        found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce)
+        if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
+            raise HandshakeError(
+                f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or "
+                "lost, this node must not go on under its old name: let it join anew (join = true) and replace the "
+                "old member (quorum cluster replace)"
+            )
+        return found
+
+    def check_known(self, hello: Hello) -> None:
+        """HandshakeError if the sender has another data directory than it had. To be called when the sender was sent
+        a hello, so that it hears of it too."""
+        known = self._known(hello.sender)
+        if UNKNOWN not in (known, hello.incarnation) and known != hello.incarnation:
+            raise HandshakeError(
+                f"{hello.sender!r} has come back with another data directory; what it promised is forgotten. It must "
+                "not go on under its old name: let it join anew and replace the old member (quorum cluster replace)"
+            )
 
     def prove(self, role: bytes, dialed: bytes, listened: bytes) -> bytes:
         """The proof that the end in this role (b"dialer" or b"listener") knows the secret."""

@@ -154,20 +154,26 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "disk")
+    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "disk")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
     name: str
     client_address: str
     peer_address: str
     reachable: bool
     boot: int
+    id: str
+    incarnation: str
+    drained: bool
     disk: Disk
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
 
 class Disk(_message.Message):
     __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")
@@ -186,7 +192,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "healed", "unreadable", "fetching", "quarantined")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "healed", "unreadable", "fetching", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +200,8 @@ class GroupInfo(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     HEALED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
@@ -205,20 +213,86 @@ class GroupInfo(_message.Message):
     applied_index: int
     members: _containers.RepeatedScalarFieldContainer[str]
     state_hash: int
+    learners: _containers.RepeatedScalarFieldContainer[str]
+    settled: bool
     healed: int
     unreadable: int
     fetching: int
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
-    __slots__ = ("answering_node", "members", "groups", "resident_bytes")
+    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own")
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
     answering_node: str
     members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
     groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
     resident_bytes: int
-    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    standing: str
+    own: MemberInfo
+    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ...) -> None: ...
+
+class AddMemberRequest(_message.Message):
+    __slots__ = ("member", "replace")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    member: MemberInfo
+    replace: bool
+    def __init__(self, member: _Optional[_Union[MemberInfo, _Mapping]] = ..., replace: _Optional[bool] = ...) -> None: ...
+
+class AddMemberResponse(_message.Message):
+    __slots__ = ("added",)
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    added: bool
+    def __init__(self, added: _Optional[bool] = ...) -> None: ...
+
+class RemoveMemberRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RemoveMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainMemberRequest(_message.Message):
+    __slots__ = ("name", "drained")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    drained: bool
+    def __init__(self, name: _Optional[str] = ..., drained: _Optional[bool] = ...) -> None: ...
+
+class DrainMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TransferLeadershipRequest(_message.Message):
+    __slots__ = ("group", "to")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    to: str
+    def __init__(self, group: _Optional[int] = ..., to: _Optional[str] = ...) -> None: ...
+
+class TransferLeadershipResponse(_message.Message):
+    __slots__ = ("leader",)
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    def __init__(self, leader: _Optional[str] = ...) -> None: ...
+
+class RebalanceLeadersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RebalanceLeadersResponse(_message.Message):
+    __slots__ = ("moved",)
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    moved: _containers.RepeatedCompositeFieldContainer[GroupInfo]
+    def __init__(self, moved: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ...) -> None: ...

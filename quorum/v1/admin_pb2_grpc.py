@@ -64,6 +64,31 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusResponse.FromString,
                 _registered_method=True)
+        self.AddMember = channel.unary_unary(
+                '/quorum.v1.Admin/AddMember',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.AddMemberRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.AddMemberResponse.FromString,
+                _registered_method=True)
+        self.RemoveMember = channel.unary_unary(
+                '/quorum.v1.Admin/RemoveMember',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.RemoveMemberResponse.FromString,
+                _registered_method=True)
+        self.DrainMember = channel.unary_unary(
+                '/quorum.v1.Admin/DrainMember',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
+                _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/quorum.v1.Admin/TransferLeadership',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+                _registered_method=True)
+        self.RebalanceLeaders = channel.unary_unary(
+                '/quorum.v1.Admin/RebalanceLeaders',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -105,6 +130,38 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddMember(self, request, context):
+        """Changes of members are a wish: the calls return when the catalog has it, and the groups' leaders carry it out, one
+        voter at a time. ClusterStatus shows how far they are. Each may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainMember(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeadership(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceLeaders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +194,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ClusterStatus,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusResponse.SerializeToString,
+            ),
+            'AddMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddMember,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.AddMemberRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.AddMemberResponse.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.RemoveMemberResponse.SerializeToString,
+            ),
+            'DrainMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainMember,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.DrainMemberRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.DrainMemberResponse.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
+            ),
+            'RebalanceLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceLeaders,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -301,6 +383,141 @@ class Admin:
             '/quorum.v1.Admin/ClusterStatus',
             quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.ClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/AddMember',
+            quorum_dot_v1_dot_admin__pb2.AddMemberRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.AddMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/RemoveMember',
+            quorum_dot_v1_dot_admin__pb2.RemoveMemberRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.RemoveMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/DrainMember',
+            quorum_dot_v1_dot_admin__pb2.DrainMemberRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.DrainMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/TransferLeadership',
+            quorum_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/RebalanceLeaders',
+            quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -172,7 +172,7 @@ async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None) -> None:
     asked = driver.items.pop()
     assert isinstance(asked, ev.Ask)
     replica = SimpleNamespace(raft=SimpleNamespace(leader=leader))
-    member = SimpleNamespace(replicas={2: replica}, config=SimpleNamespace(name="n3"))
+    member = SimpleNamespace(replicas={2: replica}, config=SimpleNamespace(name="n3"), me=3)
     hub._dispatch([ev.Told(asked.token, asked.question(member))])  # type: ignore[arg-type]
     await settle_down()
 

@@ -7,11 +7,13 @@ import os
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from quorum.bench.load import make_batches
+from quorum.bench.load import Clockwork, make_batches, produce
 from quorum.bench.plan import FIELD_SELECTORS, Load, Plan, Result, Tally, percentile_ms
+from quorum.client import connect
 from quorum.client.batch import BatchReader
 from support.fake_server import FakeCluster, FakeNode
 
@@ -20,6 +22,7 @@ try:
 except ImportError:  # the command line is a room of its own; nothing here starts members
     sys.modules["quorum.cli.local_cluster"] = types.SimpleNamespace(LocalCluster=None)  # type: ignore[assignment]
 
+from quorum.bench.backlog import BacklogResult, directory_bytes, tenths
 from quorum.bench.run import QUEUE, Places, add_up, loads_for, measure, places_of
 
 SHORT = Plan(
@@ -110,3 +113,51 @@ def test_each_message_with_fields_matches_one_selector() -> None:
             given = reader.application_properties(ordinal)
             fields = {f"application-properties.{name}": value for name, value in given.items()}
             assert [matches(fields) for matches in matchers].count(True) == 1
+
+
+def test_a_producer_with_a_total_notes_when_each_tenth_was_confirmed() -> None:
+    tally = asyncio.run(produced(Load("producer", 0, "", QUEUE, 8, 10, 3, 0, total_batches=25)))
+    assert tally.messages == 250
+    assert len(tally.tenths_at) == 10
+    assert tally.tenths_at == sorted(tally.tenths_at)
+    assert tally.tenths_at[-1] == tally.last_at
+    assert not tally.latencies_us
+
+
+async def produced(load: Load) -> Tally:
+    """What a producer counts, whose time is never over."""
+    cluster = FakeCluster()
+    node = await FakeNode(cluster, "alone").start()
+    cluster.declare(QUEUE)
+
+    class Begun(Clockwork):
+        async def go(self) -> None:
+            self.end = float("inf")
+
+    clock = Begun()
+    try:
+        async with connect(f"quorum://{node.address}") as client:
+            await produce(client, load, clock)
+    finally:
+        await node.stop()
+    return clock.tally
+
+
+def test_the_first_and_the_last_tenth_are_rates_of_all_producers() -> None:
+    one = Tally(tenths_at=[12.0, *(float(n) for n in range(20, 28)), 30.0])
+    other = Tally(tenths_at=[11.0, *(float(n) for n in range(20, 28)), 31.0])
+    assert tenths(10.0, [one, other], 1_000) == (100 / 2 + 100 / 1, 100 / 3 + 100 / 4)
+
+
+def test_a_backlog_is_told_for_each_message(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "file").write_bytes(bytes(8_192))
+    assert directory_bytes(tmp_path) >= 8_192
+    plan = replace(Plan(mode="backlog"), backlog=1_000_000)
+    values = BacklogResult(plan, 10.0, 90_000.0, 99_000.0, 5.0, (10.0, 20.0), 150_000_000, 1.234).to_dict()
+    assert values["publish_per_s"] == 100_000
+    assert values["drain_per_s"] == 200_000
+    assert values["memory_bytes_per_message"] == 20.0
+    assert values["disk_bytes_per_message"] == 150.0
+    assert values["restart_s"] == 1.23
+    assert values["publish_last_tenth_per_s"] == 99_000

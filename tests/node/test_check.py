@@ -18,7 +18,7 @@ from quorum.log.inspection import FileKind, kind_of
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.node.check import CannotCheck, Finding, Report, check
-from quorum.node.identity import Founding, begin_boot
+from quorum.node.identity import Founding, begin_life
 from support.cluster import Cluster, Session, batch, enqueue
 
 SEGMENT = 60_000
@@ -63,7 +63,7 @@ def directory(files: dict[str, bytes], tmp_path: Path) -> Path:
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    begin_boot(tmp_path / "data", "n1", Founding("test", 1, ("n1",)), 1)
+    begin_life(tmp_path / "data", "n1", Founding("test", 1, ("n1",)), 1)
     return tmp_path / "data"
 
 

@@ -1,7 +1,9 @@
-"""The long rounds of the crash tests, with a report: `python tests/processes/campaign.py --rounds 20`.
+"""The long rounds of the tests with real processes, with a report: `python tests/processes/campaign.py`.
 
-Run from the repository root. Every scenario runs on a cluster of its own; a failed one keeps its directory,
-says where, and the campaign goes on. Exit status 0 only if all held.
+Run from the repository root. By default 30 rounds of SIGKILL of all members and 30 power cuts of all, 100 kills of the
+leader and 1,000 bits turned over, under full load; `--rounds N` is the number of leaders killed, and everything else
+scales with it. `--only WORD` runs the parts whose names have this word in them. Every part runs on a cluster of its
+own; a failed one keeps its directory, says where, and the campaign goes on. Exit status 0 only if all held.
 """
 
 from __future__ import annotations
@@ -13,52 +15,129 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from quorum.cli.local_cluster import LocalCluster
+from support import processes_damage as damage
+from support import processes_disks as disks
+from support import processes_links as links
 from support import processes_scenarios as scenarios
+from support import processes_unlike as unlike
+from support.processes_cluster import FaultyCluster
+from support.processes_load import FULL
 
 ROUNDS_A_CLUSTER = 5
 """Rounds under one history: more would only make the check's memory grow."""
+BITS_A_CLUSTER = 100
+STOPPED_SHARE = 4
+"""Of so many bits, one is turned over while its member is down: each costs a start."""
+QUEUE = "orders"
 
-Scenario = Callable[[LocalCluster], Awaitable[str]]
+Scenario = Callable[[Any], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """options: of FaultyCluster; None: members as everybody starts them."""
+
     name: str
-    members: int
     scenario: Scenario
+    members: int = 3
+    options: dict[str, Any] | None = field(default_factory=dict)
 
 
-def parts(rounds: int) -> list[Part]:
-    """What is run, in order; `rounds` kills of a leader in all, and a quarter as many of the others."""
-    planned: list[Part] = []
-    left = rounds
-    while left > 0:
-        now = min(ROUNDS_A_CLUSTER, left)
-        left -= now
-        planned.append(
-            Part(f"leader killed {now} times", 3, lambda c, now=now: scenarios.kill_leader(c, "orders", now))  # type: ignore[misc]
+def parts(rounds: int) -> Iterator[Part]:
+    """What is run, in order; `rounds` kills of a leader in all."""
+    third = max(1, rounds * 3 // 10)
+    tenth = max(1, rounds // 10)
+    yield from _in_turns("leader killed", rounds, None, lambda c, n: scenarios.kill_leader(c, QUEUE, n, FULL))
+    yield from _in_turns(
+        "all killed at once", third, None, lambda c, n: scenarios.kill_all(c, QUEUE, n, FULL)
+    )
+    yield from _in_turns("power of all cut", third, {}, lambda c, n: disks.cut_all(c, QUEUE, n, FULL))
+    yield from _in_turns("power of one cut", third, {}, lambda c, n: disks.cut_one(c, QUEUE, n, FULL))
+    for number in range(tenth):
+        for pauses in (False, True):
+            for cuts_leader in (False, True):
+                who = "the leader" if cuts_leader else "a follower"
+                yield Part(
+                    f"power of {who} cut while one is {'paused' if pauses else 'cut off'}",
+                    lambda c, p=pauses, leads=cuts_leader: disks.cut_while_one_lags(  # type: ignore[misc]
+                        c, QUEUE, pauses=p, cuts_leader=leads, load=FULL
+                    ),
+                    options={"seed": number, "with_proxies": True},
+                )
+    whats = ["sync", "write"] * ROUNDS_A_CLUSTER
+    yield from _in_turns("disk failed", third, {}, lambda c, n: disks.disk_fails(c, QUEUE, whats[:n], FULL))
+    yield from _in_turns(
+        "only disk failed", third, {}, lambda c, n: disks.only_disk_fails(c, QUEUE, whats[:n]), members=1
+    )
+    sizes = {"segment_bytes": disks.FULL_SEGMENT_BYTES, "settings": disks.FULL_SETTINGS}
+    yield Part("disk full", lambda c: disks.disk_full(c, QUEUE, disks.FULL_ROOM_BYTES), options=sizes)
+    yield Part("disks that lie", lambda c: disks.lying_disks_are_noticed(c, QUEUE))
+    yield Part("slow disks", lambda c: disks.slow_disk(c, QUEUE, disks.SLOW_S))
+    shapes = list(links.SHAPES)
+    few = [each for each in shapes if each not in ("halves", "ring")]
+    for number in range(tenth):
+        proxies = {"seed": number, "with_proxies": True}
+        yield Part("partitions of three", lambda c: links.partition(c, QUEUE, few), options=proxies)
+        yield Part("partitions of five", lambda c: links.partition(c, QUEUE, shapes), 5, proxies)
+        yield Part("flapping links", lambda c: links.flapping(c, QUEUE, 10 * links.FLAPS), options=proxies)
+        yield Part("clients' connections cut", lambda c: links.cut_clients(c, QUEUE, 3), options=proxies)
+        yield Part(
+            "leader paused",
+            lambda c: scenarios.PausedNode(c, QUEUE, pauses_leader=True).run(),
+            options=None,
         )
-    quarter = max(1, rounds // 4)
-    planned.append(Part("all killed at once", 3, lambda c: scenarios.kill_all(c, "orders", quarter)))
-    planned += [
-        Part("node paused past its lease", 3, lambda c: scenarios.PausedNode(c, "orders").run())
-    ] * quarter
-    planned.append(Part("five members, two killed", 5, lambda c: scenarios.kill_minority(c, "orders")))
-    return planned
+        yield Part("node paused", lambda c: scenarios.PausedNode(c, QUEUE).run(), options=None)
+    yield Part("five members, two killed", lambda c: scenarios.kill_minority(c, QUEUE, FULL), 5, None)
+    yield Part("members unlike each other", lambda c: unlike.unlike_members(c, QUEUE, 10 * rounds))
+    sizes = {"segment_bytes": damage.SEGMENT_BYTES, "snapshot_bytes": damage.SNAPSHOT_BYTES}
+    yield from _in_turns(
+        "bits turned over",
+        10 * rounds,
+        sizes,
+        lambda c, n: damage.BitFlips(c, QUEUE).run(-(-n // STOPPED_SHARE), n - -(-n // STOPPED_SHARE)),
+        most=BITS_A_CLUSTER,
+    )
+
+
+def _in_turns(
+    name: str,
+    rounds: int,
+    options: dict[str, Any] | None,
+    scenario: Callable[[Any, int], Awaitable[str]],
+    *,
+    members: int = 3,
+    most: int = ROUNDS_A_CLUSTER,
+) -> Iterator[Part]:
+    """Not more than `most` rounds with one cluster."""
+    for done in range(0, rounds, most):
+        now = min(most, rounds - done)
+        seeded = None if options is None else {"seed": done, **options}
+        yield Part(
+            f"{name} ({done + 1}-{done + now} of {rounds})",
+            lambda c, now=now: scenario(c, now),  # type: ignore[misc]
+            members,
+            seeded,
+        )
 
 
 def run(part: Part) -> tuple[bool, str]:
     """(whether all held, what there is to say)."""
     directory = Path(tempfile.mkdtemp(prefix="quorum-campaign-"))
+    cluster: LocalCluster
     try:
-        with LocalCluster(directory / "cluster", members=part.members) as cluster:
+        if part.options is None:
+            cluster = LocalCluster(directory / "cluster", part.members)
+        else:
+            cluster = FaultyCluster(directory / "cluster", part.members, **part.options)
+        with cluster:
 
             async def scenario() -> str:
                 return await part.scenario(cluster)
@@ -75,11 +154,14 @@ def run(part: Part) -> tuple[bool, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="kills of the leader in all")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--rounds", type=int, default=100, help="kills of the leader in all (default 100)")
+    parser.add_argument("--only", default="", help="only the parts with this in their names")
+    arguments = parser.parse_args()
     failures = 0
     report: list[str] = []
-    for part in parts(rounds):
+    for part in parts(arguments.rounds):
+        if arguments.only not in part.name:
+            continue
         begun = time.monotonic()
         held, said = run(part)
         failures += not held
@@ -88,7 +170,7 @@ def main() -> int:
         )
         print(report[-1], flush=True)
     print("\n".join(["", "report", *report, "", f"{len(report) - failures} of {len(report)} held"]))
-    return 1 if failures else 0
+    return 1 if failures or not report else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ Needs the whole service: `python -m quorum node` is started.
 from __future__ import annotations
 
 import asyncio
+import socket
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,6 +26,8 @@ from support.processes_raw import FRAME_BYTES, RawSession, reason_of, status_of
 
 PLAIN, FILTERED = "plain", "filtered"
 MAX_FIELD_BYTES = 1_000
+MAX_GROWTH_BYTES = 64 << 20
+"""What one refused request may leave a member larger by."""
 MESSAGE_TOO_LARGE = bytes((16 << 20) + 1)
 
 
@@ -294,3 +299,99 @@ def test_bytes_that_are_no_request_end_the_call_only(address: str) -> None:
         return code
 
     assert asyncio.run(scenario()) != grpc.StatusCode.OK
+
+
+def test_a_settle_under_an_attachment_that_is_over_is_refused_and_changes_nothing(address: str) -> None:
+    """The fencing token of a delivery is its attach index: whoever lost a message cannot settle it."""
+
+    async def attach(session: RawSession) -> int:
+        await session.open()
+        await session.send(
+            attach=queue_pb2.Attach(request_id=1, consumer_tag="fenced", queue="fencing", credit_to=1)
+        )
+        attached: int = (await session.answer("attached")).attach
+        assert (await session.answer("delivery")).first_tag == 1
+        return attached
+
+    async def scenario() -> Any:
+        async with quorum.connect(f"quorum://{address}", connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+            await client.declare("fencing")
+            await client.publish("fencing", b"one")
+            async with RawSession(address) as earlier:
+                before = await attach(earlier)
+            async with RawSession(address) as later:
+                assert await attach(later) != before
+                disposition = queue_pb2.Disposition(
+                    request_id=2,
+                    consumer_tag="fenced",
+                    attach=before,
+                    tags=[queue_pb2.Range(first=1, last=1)],
+                    outcome=queue_pb2.Disposition.SETTLE,
+                )
+                await later.send(disposition=disposition)
+                status = (await later.answer("failed")).status
+                assert (await client.describe("fencing")).queue.checked_out == 1, (
+                    "it was settled all the same"
+                )
+        return status
+
+    status = asyncio.run(scenario())
+    assert reason_of(status) == "WRONG_ATTACH", status
+
+
+PICKLE_THAT_RUNS = b"cos\nsystem\n(S'touch %s'\ntR."
+RUBBISH_LIMIT_S = 30.0
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        pytest.param(PICKLE_THAT_RUNS, id="a pickle that runs a command"),
+        pytest.param(
+            (200).to_bytes(4, "big") + PICKLE_THAT_RUNS.ljust(200, b"."), id="the same with a length"
+        ),
+        pytest.param(zlib.compress(bytes(50 << 20)), id="50 MB of zeros, compressed"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="HTTP"),
+        pytest.param(bytes(1 << 20), id="zeros"),
+        pytest.param(b"\xff" * (1 << 20), id="ones"),
+    ],
+)
+def test_a_stranger_on_the_peers_port_is_refused_unheard(
+    address: str, shared_cluster: LocalCluster, tmp_path: Path, rubbish: bytes
+) -> None:
+    """It ends without an answer, nothing of it is carried out, and the member is as large as before."""
+    member = shared_cluster.members[0]
+    trace = tmp_path / "trace"
+    before = shared_cluster.resident_bytes()[member.name]
+    host, port = member.peer.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), RUBBISH_LIMIT_S) as stranger:
+        try:
+            stranger.sendall(rubbish.replace(b"%s", str(trace).encode()))
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(1 << 16) == b"", "a stranger was answered"
+        except OSError:
+            pass  # refused before it had said all
+    assert not trace.exists(), "the member has run what a stranger sent"
+    assert shared_cluster.resident_bytes()[member.name] < before + MAX_GROWTH_BYTES
+
+
+def test_a_request_that_is_small_on_the_wire_and_huge_unpacked_is_refused(
+    address: str, shared_cluster: LocalCluster
+) -> None:
+    """100 MB of zeros, compressed by gzip to a thousandth."""
+    name = shared_cluster.members[0].name
+    before = shared_cluster.resident_bytes()[name]
+
+    async def scenario() -> None:
+        options = [("grpc.max_send_message_length", -1)]
+        async with grpc.aio.insecure_channel(
+            address, options=options, compression=grpc.Compression.Gzip
+        ) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/quorum.v1.Queue/Publish")(
+                    bytes(100 << 20), timeout=RUBBISH_LIMIT_S
+                )
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, refused.value
+
+    asyncio.run(scenario())
+    assert shared_cluster.resident_bytes()[name] < before + MAX_GROWTH_BYTES

@@ -49,7 +49,9 @@ async def test_a_consumer_that_is_being_attached_again_drains_when_it_is(world: 
 def test_an_answer_that_comes_too_late_is_not_reported_as_an_error_that_nobody_looked_at() -> None:
     async def scenario() -> list[str]:
         reported: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: reported.append(context["message"])
+        )
         requests = Requests()
         with pytest.raises(TimedOut):
             await within(0, requests.expect(requests.next_id(), "asking"), "asking")

@@ -36,6 +36,26 @@ def test_raft_holds_on_the_real_log() -> None:
         run(seed, STEPS // 2, 3, world_class=RealLogWorld)
 
 
+def test_raft_holds_while_logs_run_out_of_room_and_have_it_again() -> None:
+    committed = refusals = 0
+    seeds = range(1, SEEDS // 3 + 1)
+    for seed in seeds:
+        done = run(seed, STEPS, 3, fills_disks=True)
+        committed += len(done.world.checks.committed)
+        refusals += done.refusals
+    assert committed > 50 * len(seeds)
+    assert refusals > 2 * len(seeds)
+
+
+def test_the_fuzz_finds_a_full_log_that_acknowledges_what_it_has() -> None:
+    for seed in range(1, 31):
+        try:
+            run(seed, 5000, 3, ABLATIONS["full-log"], fills_disks=True)
+        except (Violation, ReplicationFailed):
+            return
+    pytest.fail("nothing went wrong")
+
+
 CAUGHT_BY_FUZZ = {
     "conflict": (3, range(1, 16)),
     "acknowledgement-clamp": (3, range(1, 26)),

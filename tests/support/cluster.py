@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fifo.effects import Confirmed, Deliver, Reply
 from quorum.catalog.commands import CatalogCommand, DeclareQueue
 from quorum.log import Log
 from quorum.node import events as ev
+from quorum.node.identity import Memory
 from quorum.node.member import SYSTEM_GROUP, Frame, Member, MemberConfig
 from quorum.node.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
@@ -35,8 +37,14 @@ class _Network:
     def flush(self) -> None:
         """What was sent is already on its way."""
 
-    def connected(self, peer: str) -> bool:
-        return self._cluster.is_linked(self._name, peer)
+    def links(self) -> list[str]:
+        return [peer for peer in self._cluster.names if self._cluster.is_linked(self._name, peer)]
+
+    def incarnation_of(self, peer: str) -> bytes:
+        return self._cluster.incarnation(peer)
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        self._cluster.peers[self._name] = frozenset(peers)
 
 
 class Cluster:
@@ -46,8 +54,12 @@ class Cluster:
         self, size: int = 3, seed: int = 1, log: Mapping[str, Any] | None = None, **config: Any
     ) -> None:
         """log: arguments of each member's Log; config: of its MemberConfig."""
-        self.names = tuple(f"n{number}" for number in range(1, size + 1))
+        self.names = self.founders = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
+        self.memories: dict[str, Memory] = {}
+        """what nodes know beside their logs: on their disks, in a file that is replaced as a whole"""
+        self.peers: dict[str, frozenset[str]] = {}
+        """whom each node takes for a member; whoever knows nobody takes everybody"""
         self.now_ms = START_MS
         self.wall_skew = dict.fromkeys(self.names, 0)
         self.disks = {name: SimDisk(number) for number, name in enumerate(self.names)}
@@ -67,6 +79,7 @@ class Cluster:
         self._cut: set[tuple[str, str]] = set()
         self.paused: set[str] = set()
         self._boot = 0
+        self._directories = 0
         self._config = config
         self._log = log or {}
         self.low: dict[str, Mapping[int, tuple[ev.LowDisk, ...]]] = {}
@@ -81,7 +94,12 @@ class Cluster:
         log = Log(Path("/data/log"), self.disks[name], **self._log)
         log.open()
         self.logs[name] = log
-        config = MemberConfig(name, self.names, self._boot, **self._config)
+        founders = self.founders if name in self.founders else ()
+        config = MemberConfig(name, founders, self._boot, **self._config)
+        kept = self.memories.setdefault(name, self.first_memory(name))
+        memory = replace(kept, met=dict(kept.met))
+        memory.save = lambda: self.memories.update({name: replace(memory, met=dict(memory.met))})
+        self.peers[name] = frozenset(founders) - {name}
         self.leases[name] = {}
         self.low[name] = {}
         self.members[name] = Member(
@@ -91,7 +109,46 @@ class Cluster:
             lambda: self.clock_ms(name) / 1000,
             lambda: WALL_MS + self.now_ms + self.wall_skew[name],
             random.Random(self.random.random()),
+            memory,
         )
+
+    def first_memory(self, name: str) -> Memory:
+        """Of a new data directory."""
+        self._directories += 1
+        made = f"{self._directories:032x}"
+        if name in self.founders:
+            return Memory(made, is_established=len(self.founders) == 1)
+        return Memory(made)
+
+    def join(self, name: str) -> None:
+        """Starts a node that knows nobody."""
+        self.prepare(name)
+        self.start(name)
+
+    def prepare(self, name: str) -> None:
+        """Room for one more node."""
+        self.disks[name] = SimDisk(100 + len(self.disks))
+        self.wall_skew[name] = self.clock_offset_ms[name] = 0
+        self._inputs[name] = []
+        for other in self.names:
+            self._links[name, other] = deque()
+            self._links[other, name] = deque()
+        self.names = (*self.names, name)
+
+    def wipe(self, name: str) -> None:
+        """A node that is down loses its data directory."""
+        self.disks[name] = SimDisk(200 + len(self.disks))
+        del self.memories[name]
+
+    def incarnation(self, name: str) -> bytes:
+        return bytes.fromhex(self.memories[name].incarnation)
+
+    def administer(self, command: CatalogCommand, at: str | None = None) -> Reply | None:
+        """A command to the catalog, through a session of its own at some member."""
+        name = at or next(
+            name for name in self.names if name in self.members and self.members[name].is_ready()
+        )
+        return Session(self, name).call(SYSTEM_GROUP, command)
 
     def crash(self, name: str, power: bool = True) -> None:
         """Gone at once; what was not synced is lost if the power went with it."""
@@ -121,7 +178,19 @@ class Cluster:
         self._cut.clear()
 
     def is_linked(self, one: str, other: str) -> bool:
-        return other in self.members and (one, other) not in self._cut
+        if one not in self.members or other not in self.members or (one, other) in self._cut:
+            return False
+        near, far = self.peers[one], self.peers[other]
+        if other not in near and one not in far:
+            return False
+        return (not near or other in near) and (not far or one in far) and self.knows(one, other)
+
+    def knows(self, one: str, other: str) -> bool:
+        """Whether both still have the data directory under which the other one knows them."""
+        return all(
+            self.members[near].membership.roster.incarnation(far) in ("", self.memories[far].incarnation)
+            for near, far in ((one, other), (other, one))
+        )
 
     def carry(self, sender: str, to: str, kind: int, data: bytes) -> None:
         if self.is_linked(sender, to):

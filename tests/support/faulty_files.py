@@ -31,8 +31,10 @@ from support.disk import SECTOR
 
 SIDE = "powercut"
 """Folder beside the data for files whose name is gone but not durably so."""
-WORST_MOMENT_S = 0.1
-"""A loaded member writes several times in it."""
+WORST_MOMENT_S = 5.0
+"""A loaded member writes in it, however busy the machine is."""
+WORTH_WAITING_S = 0.1
+WORTH_LOSING = (1, SECTOR + 1, 16 * SECTOR)
 FAILED = "fault: failed"
 TOUCHED = "fault: the disk was touched after it had failed"
 
@@ -106,7 +108,9 @@ class PowerCut:
         self._side = side
         self._side_number = 0
         side.mkdir(exist_ok=True)
-        for left in side.iterdir():  # by a process that was killed: its names are gone, as in the kernel's cache
+        for (
+            left
+        ) in side.iterdir():  # by a process that was killed: its names are gone, as in the kernel's cache
             left.unlink()
 
     def of(self, handle: int) -> Unsynced:
@@ -129,8 +133,9 @@ class PowerCut:
             if wanted:
                 after = os.pread(handle, wanted, start).ljust(wanted, b"\0")
                 unsynced.writes.append((start, before, after))
-            if os.fstat(handle).st_size != length:
-                unsynced.lengths += [os.fstat(handle).st_size] if unsynced.lengths else [length, os.fstat(handle).st_size]
+            changed = os.fstat(handle).st_size
+            if changed != length:
+                unsynced.lengths += [changed] if unsynced.lengths else [length, changed]
 
     @contextmanager
     def sync(self, handle: int) -> Iterator[None]:
@@ -167,19 +172,22 @@ class PowerCut:
                 os.pwrite(handle, before, offset)
             unsynced.writes.clear()
 
-    def has_dirty_sectors(self) -> bool:
-        return any(each.writes for each in list(self.files.values()))
+    def dirty_bytes(self) -> int:
+        return sum(len(after) for each in list(self.files.values()) for _, _, after in list(each.writes))
 
     def cut(self) -> str:
         """Takes everything away that is not durable, or a part of it. Nothing may be changed afterwards.
 
         It waits a moment for something that can be lost.
         """
-        deadline = time.monotonic() + WORST_MOMENT_S
-        while not self.has_dirty_sectors() and time.monotonic() < deadline:
+        chance = random.Random(self.seed)
+        wanted = chance.choice(WORTH_LOSING)
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < WORST_MOMENT_S:
+            if self.dirty_bytes() >= (wanted if waited < WORTH_WAITING_S else 1):
+                break
             time.sleep(0)
         self.lock.acquire()  # for good
-        chance = random.Random(self.seed)
         keeps = chance.random() < 2 / 3
         files = [each for each in self.files.values() if each.writes or each.lengths]
         counts = [each.cut(chance, keeps) for each in files]
@@ -191,8 +199,9 @@ class PowerCut:
                 each()
                 undone += 1
         sectors = sum(count for count, _ in counts)
+        kept = sum(each for _, each in counts)
         return (
-            f"{sectors} sectors of {len(files)} files were not durable, {sum(kept for _, kept in counts)} kept something; "
+            f"{sectors} sectors of {len(files)} files were not durable, {kept} kept something; "
             f"{undone} of {names} changes of names undone; seed {self.seed}"
         )
 

@@ -78,7 +78,10 @@ class FaultyCluster(LocalCluster):
         setup = {"seed": self.chance.randrange(1 << 32), **self._setup}
         (member.folder / SETUP_FILE).write_text(json.dumps(setup), encoding="ascii")
         place = self.names.index(member.name)
-        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}:{ROOT / 'tests'}", **UNLIKE[place % len(UNLIKE)]}
+        variables = {
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}:{ROOT / 'tests'}",
+            **UNLIKE[place % len(UNLIKE)],
+        }
         program = ("-m", "support.processes_member")
         return MemberProcess(member.name, member.config, member.output, self._sink, program, variables)
 
@@ -106,7 +109,8 @@ class FaultyCluster(LocalCluster):
             raise ClusterError(f"member {name} ended with {status} at a power cut:\n{self.last_output(name)}")
         said = [line for line in self.output(name).splitlines() if line.startswith("power cut: ")][-1]
         words = said.removeprefix("power cut: ").split()
-        return PowerCutSaid(int(words[0]), int(words[words.index("durable,") + 1]), int(words[words.index("something;") + 1]))
+        kept, names = words[words.index("durable,") + 1], words[words.index("something;") + 1]
+        return PowerCutSaid(int(words[0]), int(kept), int(names))
 
     def await_end(self, name: str, limit_s: float = END_LIMIT_S) -> int:
         """The exit status of a member that ends by itself; it may be started again afterwards."""
@@ -135,7 +139,9 @@ async def all_equal(cluster: LocalCluster) -> str:
     deadline = time.monotonic() + EQUAL_LIMIT_S
     while True:
         found = await asyncio.to_thread(states, cluster)
-        applied = {tuple((group, each[0]) for group, each in sorted(state.items())) for state in found.values()}
+        applied = {
+            tuple((group, each[0]) for group, each in sorted(state.items())) for state in found.values()
+        }
         if len(found) == len(cluster.names) and len(applied) == 1:
             break
         assert time.monotonic() < deadline, f"members are not equally far within {EQUAL_LIMIT_S} s: {found}"

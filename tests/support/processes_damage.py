@@ -22,6 +22,7 @@ from quorum.client.errors import QuorumError
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
+from quorum.node.driver import DEFECT
 from support.processes_cluster import FaultyCluster, all_equal
 from support.processes_load import CONNECT_LIMIT_MS, leader_of
 from support.processes_scenarios import RESTART_LIMIT_S
@@ -35,19 +36,17 @@ BATCHES = 200
 KINDS = (
     "sealed segment",
     "active segment",
-    "manifest",
-    "snapshot",
-    "node.json",
-    "segment header",
     "hard state",
+    "snapshot",
+    "manifest",
+    "segment header",
+    "node.json",
 )
 IN_MEMORY = 3_000
 """Messages, 6 MB: the newest bodies are not read from the disk."""
 FIRST_BODY = re.compile(rb"([0-9]{8}):\1:")
 READ_LIMIT_MS = 30_000
 POLL_S = 0.05
-DEFECT_STATUS = 70
-"""An error that is no statement about the disk."""
 
 
 def body(number: int) -> bytes:
@@ -102,11 +101,14 @@ class BitFlips:
             await self._while_stopped(number)
         await asyncio.to_thread(self._restart)
         await self._all_is_there()
-        counts = ", ".join(f"{kind} {outcome} {count}" for (kind, outcome), count in sorted(self.outcomes.items()))
+        counts = ", ".join(
+            f"{kind} {outcome} {count}" for (kind, outcome), count in sorted(self.outcomes.items())
+        )
         assert sum(self.outcomes.values()) == stopped + running
         equal = await all_equal(self.cluster)
         took = time.monotonic() - begun
-        return f"{stopped + running} bits turned over in {took:.0f} s, all noticed: {counts}; {self.total:,} messages right; {equal}"
+        flipped = f"{stopped + running} bits turned over in {took:.0f} s, all noticed: {counts}"
+        return f"{flipped}; {self.total:,} messages right; {equal}"
 
     # ---- the queue
 
@@ -195,7 +197,11 @@ class BitFlips:
     async def _while_stopped(self, number: int) -> None:
         """One bit of the victim's files, of each kind in turn; then it is started."""
         await asyncio.to_thread(self.cluster.stop, [self.victim])
-        place = self._place(KINDS[number % len(KINDS)])
+        kind = KINDS[number % len(KINDS)]
+        while (place := self._place(kind)) is None:  # it has begun a new log meanwhile
+            await asyncio.to_thread(self._restart)
+            await self._fill()
+            await asyncio.to_thread(self.cluster.stop, [self.victim])
         before = place.byte()
         place.flip()
         flipped = place.byte()
@@ -206,8 +212,10 @@ class BitFlips:
         status = await self._ended_or_serving()
         output = self.cluster.output(self.victim)[said:]
         if status is not None:
-            assert status not in (0, DEFECT_STATUS), f"{place}: the member ended with {status}:\n{output}"
-            assert place.path.name in output, f"{place}: ended with {status}, without the file's name:\n{output}"
+            assert status not in (0, DEFECT), f"{place}: the member ended with {status}:\n{output}"
+            assert place.path.name in output, (
+                f"{place}: ended with {status}, without the file's name:\n{output}"
+            )
             self.outcomes[place.kind, "stopped"] += 1
             assert place.byte() == flipped, f"{place}: a damaged file was changed"
             place.flip()
@@ -225,13 +233,16 @@ class BitFlips:
                 return await asyncio.to_thread(self.cluster.await_end, self.victim)
             if await asyncio.to_thread(self.cluster.is_serving, self.victim):
                 return None
-            assert time.monotonic() < deadline, f"neither ends nor serves: {self.cluster.last_output(self.victim)}"
+            assert time.monotonic() < deadline, (
+                f"neither ends nor serves: {self.cluster.last_output(self.victim)}"
+            )
             await asyncio.sleep(POLL_S)
 
     def _restart(self) -> None:
         self.cluster.restart(self.victim, RESTART_LIMIT_S)
 
-    def _place(self, kind: str) -> Place:
+    def _place(self, kind: str) -> Place | None:
+        """Somewhere in a file of this kind, None if there is none."""
         chance = self.cluster.chance
         segments = self._segments()
         if kind == "node.json":
@@ -240,16 +251,20 @@ class BitFlips:
             return _anywhere(kind, self._log() / "MANIFEST", chance)
         if kind == "snapshot":
             found = sorted((self._log() / "snapshots").glob("*.snapshot"), key=lambda path: path.name)
-            assert found, "there is no snapshot"
+            if not found:
+                return None
             newest = [path for path in found if path.name.split("-")[:2] == found[-1].name.split("-")[:2]][-1]
             return _anywhere(kind, newest, chance)
         if kind == "segment header":
             return Place(kind, chance.choice(segments), chance.randrange(8 * HEADER_BLOCK))
-        assert len(segments) > 1, "no segment is sealed"
+        if len(segments) < 2:
+            return None
         if kind == "sealed segment":
             sealed = chance.choice(segments[:-1])
             return _in_record(kind, sealed, list(inspect(sealed)), chance)
-        records = list(inspect(segments[-1]))[:-1]  # the last one states what is synced, and nothing states that it is
+        records = list(inspect(segments[-1]))[
+            :-1
+        ]  # the last one states what is synced, and nothing states that it is
         if kind == "hard state":
             for path in reversed(segments):
                 found_records = [each for each in list(inspect(path))[:-1] if each.kind == "HARD_STATE"]

@@ -1,4 +1,4 @@
-"""What is done to the links between real member processes, and to those of clients: partitions, pauses, cut connections.
+"""What is done to the links between real member processes, and to those of clients: partitions, cut connections.
 
 As in processes_scenarios.py: each scenario answers a line for people, and fails if nothing got through.
 """

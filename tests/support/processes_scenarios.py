@@ -59,7 +59,9 @@ async def kill_leader(cluster: LocalCluster, queue: str, rounds: int, load: Load
         await recorder.finish()
         verdict = checkers.check_all(recorder.history)
     equal = await all_equal(cluster)
-    return f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
+    return (
+        f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
+    )
 
 
 async def kill_all(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
@@ -160,7 +162,9 @@ class PausedNode:
             answered = await asked
             if answered is not None:
                 assert answered.next_sequence >= known.next_sequence, f"a stale read: {answered}, not {known}"
-                assert answered.total <= answered.next_sequence - known.next_sequence, f"a stale read: {answered}"
+                assert answered.total <= answered.next_sequence - known.next_sequence, (
+                    f"a stale read: {answered}"
+                )
             await self._until(
                 self.hears_end.is_set, STREAM_END_LIMIT_S, "the end of the patient one's stream"
             )

@@ -37,6 +37,15 @@ class NoAcknowledgementClamp(Guard):
         return
 
 
+class AFullLogAcknowledges(Guard):
+    """A full disk: what the log has is acknowledged, though the message proved nothing about it."""
+
+    def prove_nothing(self, m: AppendEntries) -> AppendEntries:
+        m = super().prove_nothing(m)
+        self.acknowledge_to = m.prev_index
+        return m
+
+
 class SnapshotMovesCommit(Guard):
     """D2."""
 
@@ -111,6 +120,7 @@ ABLATIONS: dict[str, type[Group]] = {
     "conflict": guarded_by(NoConflictRule),
     "commit-clamp": guarded_by(NoCommitClamp),
     "acknowledgement-clamp": guarded_by(NoAcknowledgementClamp),
+    "full-log": guarded_by(AFullLogAcknowledges),
     "snapshot-commit": guarded_by(SnapshotMovesCommit),
     "answer-term": guarded_by(AnswersOfAnyTerm),
     "vote": guarded_by(EveryVoteMessageCounts),

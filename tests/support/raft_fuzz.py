@@ -19,6 +19,7 @@ from collections.abc import Callable
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.group import Group, GroupConfig
 from support.raft_checks import Violation
+from support.raft_log import ModelLog
 from support.raft_world import QUICK, RealLogWorld, World
 
 STEP_S = 0.004
@@ -38,8 +39,10 @@ class Run:
         config: GroupConfig = QUICK,
         world_class: type[World] = World,
         spares: int = 0,
+        fills_disks: bool = False,
     ) -> None:
-        """spares: nodes beside the founding members; with any, members come and go."""
+        """spares: nodes beside the founding members; with any, members come and go. fills_disks: logs run out of
+        room and have it again; only with model logs."""
         self.chance = random.Random(f"raft {seed} {size}")
         self.world = world_class(size, seed, group_class, config, spares)
         self.is_ordered = self.chance.random() < 0.5 if is_ordered is None else is_ordered
@@ -65,6 +68,9 @@ class Run:
         self.changes = 0
         if spares:
             self._actions.append((200, self.change_members))
+        self.refusals = 0
+        if fills_disks:
+            self._actions.append((150, self.fill_or_empty))
         self._weights = [weight for weight, _ in self._actions]
 
     # ---- one step
@@ -213,6 +219,15 @@ class Run:
         self.changes += group.change_members(wanted) is not None
         self.world.checks.observe(group, name)
 
+    def fill_or_empty(self) -> None:
+        """A member's log has no more room for entries, or has it again."""
+        name = self.chance.choice(self.up()) if self.world.nodes else None
+        if name is not None:
+            log = self.world.nodes[name].log
+            assert isinstance(log, ModelLog)
+            self.refusals += self.world.nodes[name].group.is_full
+            log.has_room = not log.has_room
+
     # ---- the end
 
     def heal(self) -> None:
@@ -223,6 +238,9 @@ class Run:
         for name in world.names:
             if name not in world.nodes:
                 world.start(name)
+            log = world.nodes[name].log
+            if isinstance(log, ModelLog):
+                log.has_room = True
         world.run(4.0)
         leaders = [name for name in world.leaders() if world.nodes[name].group.leader_ready]
         if len(leaders) != 1:
@@ -249,9 +267,18 @@ def run(
     is_ordered: bool | None = None,
     world_class: type[World] = World,
     spares: int = 0,
+    fills_disks: bool = False,
 ) -> Run:
     """One whole run; Violation or ReplicationFailed if it went wrong."""
-    made = Run(seed, size, group_class, is_ordered=is_ordered, world_class=world_class, spares=spares)
+    made = Run(
+        seed,
+        size,
+        group_class,
+        is_ordered=is_ordered,
+        world_class=world_class,
+        spares=spares,
+        fills_disks=fills_disks,
+    )
     for _ in range(steps):
         made.step()
     made.heal()

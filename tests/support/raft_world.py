@@ -249,6 +249,7 @@ class World:
     def change(self, leader: str, wanted: Configuration, seconds: float = 0.3) -> None:
         """A change of members, committed."""
         assert self.nodes[leader].group.change_members(wanted) is not None, f"{leader} cannot change now"
+        self.checks.observe(self.nodes[leader].group, leader)
         self.run(seconds)
         assert self.nodes[leader].group.is_settled
 

@@ -10,7 +10,9 @@ from support.simulation.runner import catch, cores, simulate
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("simulation", description="The whole cluster in one thread, from one seed.")
+    parser = argparse.ArgumentParser(
+        "simulation", description="The whole cluster in one thread, from one seed."
+    )
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--jobs", type=int, default=cores(), help="processes at a time")
@@ -27,7 +29,9 @@ def main(arguments: list[str]) -> int:
         return simulate(given.first, given.seeds, given.jobs, say, given.build)
     chosen = [each for each in CANARIES if given.canaries in ("all", "1") or given.canaries in each.name]
     if not chosen:
-        parser.error(f"no broken build has {given.canaries!r} in its name; there are {[c.name for c in CANARIES]}")
+        parser.error(
+            f"no broken build has {given.canaries!r} in its name; there are {[c.name for c in CANARIES]}"
+        )
     return catch(chosen, given.first, LIMIT, given.jobs, say)
 
 

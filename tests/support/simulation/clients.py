@@ -203,7 +203,11 @@ class Consumer(App):
         while not reading.done() or self.held:
             await asyncio.sleep(chance.choice((0.005, 0.01, 0.02)))
             self.held = [message for message in self.held if not message.delivery.is_void]
-            if self.held and len(self._settling) < SETTLING and (self.is_hasty or chance.random() < self.haste):
+            if (
+                self.held
+                and len(self._settling) < SETTLING
+                and (self.is_hasty or chance.random() < self.haste)
+            ):
                 self._dispose()
             if draining is None and not self.world.is_draining and chance.random() < 0.0015:
                 draining = self.spawn(self._drain(consumer))
@@ -322,7 +326,14 @@ class Administrator(App):
 
     async def work(self, client: Client) -> None:
         counts = self.world.rules.counts
-        jobs: list[Callable[[Client, str], Any]] = [self._publish, self._get, self._browse, self._look, self._purge, self._err]
+        jobs: list[Callable[[Client, str], Any]] = [
+            self._publish,
+            self._get,
+            self._browse,
+            self._look,
+            self._purge,
+            self._err,
+        ]
         while True:
             await asyncio.sleep(self.chance.choice((0.1, 0.4)))
             if self.world.is_draining:
@@ -397,4 +408,3 @@ SELECTORS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 """Together they want everything but grey messages, and the first grey ones."""
 FILTERS = {"a property filter: kind ends in e": {"application_properties": {"kind": "&s:e"}}}
-

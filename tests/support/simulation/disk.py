@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quorum.log.errors import LogDamaged, LogError, LogFull
 from quorum.log.segments import SNAPSHOTS
-from support.disk import Do, SimDisk, SimFile
+from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
 if TYPE_CHECKING:
     from support.simulation.node import Node
@@ -27,6 +27,25 @@ class FaultyDisk(SimDisk):
         self.is_rotten = False
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
+        self._undo: list[tuple[Inode, int, dict[int, bytes], dict[int, list[bytes]], list[int]]] = []
+        """what the syncs of this step have made durable, which they do only when they are done"""
+
+    def begin_step(self) -> None:
+        self._undo.clear()
+
+    def power_cut(self, seed: int) -> None:
+        """In the middle of a sync, what it was about to make durable is as unsure as before."""
+        node = self.node
+        if node is not None and node.is_syncing:
+            for inode, length, sectors, versions, lengths in reversed(self._undo):
+                for number, data in sectors.items():
+                    inode.durable[number * SECTOR : number * SECTOR + len(data)] = data
+                inode.set_durable_length(length)
+                for number, before in versions.items():
+                    inode.versions[number] = before + inode.versions.get(number, [])
+                inode.lengths[:0] = lengths
+        self._undo.clear()
+        super().power_cut(seed)
 
     def change(self, what: str, do: Do, instead: Do | None = None) -> None:
         node = self.node
@@ -38,11 +57,19 @@ class FaultyDisk(SimDisk):
             node.delay_ms += self.chance.choice(SYNC_MS) + self.slow_ms
             if self.slow_ms:
                 node.world.faults.land_once("disk slow", node)
+            self._remember(do)
         if number in self.fail_at:
             node.world.faults.land("disk error", node)
         elif number == self.crash_at:
             node.world.faults.land("power cut in a write", node)
         super().change(what, do, instead)
+
+    def _remember(self, do: Do) -> None:
+        inode = do.__self__  # type: ignore[attr-defined]
+        assert isinstance(inode, Inode)
+        durable, dirty = inode.durable, inode.versions
+        sectors = {number: bytes(durable[number * SECTOR : (number + 1) * SECTOR]) for number in dirty}
+        self._undo.append((inode, len(durable), sectors, dict(dirty), list(inode.lengths)))
 
     def create(self, path: Path) -> SimFile:
         self.is_saving_snapshot = SNAPSHOTS in path.parts

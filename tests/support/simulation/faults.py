@@ -17,13 +17,42 @@ if TYPE_CHECKING:
 
 PARTITIONS = ("isolated", "halves", "ring", "bridge", "one-way")
 SCHEDULED = (
-    *("kill", "kill", "power", "power all", "disk write", "disk write", "disk error", "disk slow", "disk full"),
-    *("pause", "pause", "pause all", "clock jump", "clock drift", "wild", "wild", "late", "reset", "flapping"),
+    *(
+        "kill",
+        "kill",
+        "power",
+        "power all",
+        "disk write",
+        "disk write",
+        "disk error",
+        "disk slow",
+        "disk full",
+    ),
+    *(
+        "pause",
+        "pause",
+        "pause all",
+        "clock jump",
+        "clock drift",
+        "wild",
+        "wild",
+        "late",
+        "reset",
+        "flapping",
+    ),
     *PARTITIONS,
     *("client reset", "client stall", "client kill", "client kill", "client slow", "rot"),
 )
 LANDABLE = (
-    *("kill", "power cut", "power cut of all", "power cut in a write", "disk error", "disk slow", "disk full"),
+    *(
+        "kill",
+        "power cut",
+        "power cut of all",
+        "power cut in a write",
+        "disk error",
+        "disk slow",
+        "disk full",
+    ),
     *("bit rot", "pause", "clock jump", "clock drift", "network delay", "frames lost", "frames doubled"),
     *("frames reordered", "connection reset", "partition flapping"),
     *(f"partition {kind}" for kind in PARTITIONS),
@@ -247,7 +276,9 @@ class Faults:
             wild.late_ms = chance.choice((20, 100, 200))
             kinds = ["network delay"]
         else:
-            wild.lost, wild.doubled, wild.overtaken = chance.choice(((50, 50, 50), (300, 0, 0), (0, 500, 300)))
+            wild.lost, wild.doubled, wild.overtaken = chance.choice(
+                ((50, 50, 50), (300, 0, 0), (0, 500, 300))
+            )
             kinds = [
                 *(["frames lost"] if wild.lost else []),
                 *(["frames doubled", "frames reordered"] if wild.doubled else []),

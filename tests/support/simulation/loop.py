@@ -1,8 +1,8 @@
 """A process in simulated time: an asyncio event loop without threads, sockets or a clock of its own, and the clock that
 it reads.
 
-Every process, node or client, has a loop of its own. So a process that is paused is a loop that is not run, and one that
-was killed is a loop that is never run again, with all that its tasks were about to do.
+Every process, node or client, has a loop of its own. So a process that is paused is a loop that is not run, and one
+that was killed is a loop that is never run again, with all that its tasks were about to do.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_TURNS = 10_000
 
 
 class Clock:
-    """A process's own clock: it drifts, and has nothing to do with the clocks of others. `wall_jump_ms` is what somebody
-    has done to its wall clock."""
+    """A process's own clock: it drifts, and has nothing to do with the clocks of others. `wall_jump_ms` is what
+    somebody has done to its wall clock."""
 
     def __init__(self, world: World, offset_ms: int, drift_ppm: int) -> None:
         self._world = world

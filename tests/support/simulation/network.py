@@ -1,8 +1,9 @@
 """The members' network: a connection a pair, as the product's transport keeps it (quorum/replication/connection.py).
 
-While a connection lives, frames arrive whole, once and in order, late or at once. A direction that is blocked holds them
-back; blocked for IDLE_LIMIT_S, or reset, the connection breaks and takes with it what was on the way. In wild times
-single frames are lost, doubled or overtaken, which no TCP connection does: the members' rules must bear that too.
+While a connection lives, frames arrive whole, once and in order, late or at once. A direction that is blocked holds
+them back; blocked for IDLE_LIMIT_S, or reset, the connection breaks and takes with it what was on the way. In wild
+times single frames are lost, doubled or overtaken, which no TCP connection does: the members' rules must bear that
+too.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ sync is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,15 @@ class _Network:
     def flush(self) -> None:
         """What was sent is on its way."""
 
-    def connected(self, peer: str) -> bool:
-        return self._node.world.network.is_connected(self._node.name, peer)
+    def links(self) -> list[str]:
+        world, name = self._node.world, self._node.name
+        return [peer for peer in world.names if peer != name and world.network.is_connected(name, peer)]
+
+    def incarnation_of(self, peer: str) -> bytes:
+        return b""
+
+    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+        """Everybody is a member for ever."""
 
 
 class Node(Process):
@@ -67,6 +74,7 @@ class Node(Process):
         self._inputs: list[ev.Input] = []
         self._due_ms = world.now_ms
         self._busy_until_ms = 0
+        self.lease_until: dict[int, int] = {}
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
         disk.node = None  # what recovery does is nobody's fault
@@ -81,9 +89,7 @@ class Node(Process):
         )
         self.log.open()
         config = MemberConfig(name, world.names, boot, **world.member_settings)
-        self.member: Member = build.member(
-            config, self.log, _Network(self), clock.s, self._wall_ms, chance
-        )
+        self.member: Member = build.member(config, self.log, _Network(self), clock.s, self._wall_ms, chance)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
         disk.node = self
@@ -108,7 +114,7 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.world.names)), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.name, self.world.names)), server)
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
         return hub
@@ -120,6 +126,11 @@ class Node(Process):
         """A call has arrived."""
         if connection.node_is_there:
             connection.served = ServedCall(connection, self.handlers[method])
+
+    @property
+    def is_syncing(self) -> bool:
+        """Its last step still waits for the disk."""
+        return self.world.now_ms < self._busy_until_ms and self.delay_ms > 0
 
     # ---- the driver
 
@@ -155,6 +166,7 @@ class Node(Process):
         frames, self._frames = self._frames, []
         inputs, self._inputs = self._inputs, []
         self.delay_ms = 0
+        self.disk.begin_step()
         try:
             outputs = self.member.step(self.clock.ms(), frames, inputs)
         except Crashed:
@@ -172,18 +184,23 @@ class Node(Process):
         world.rules.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, ev.LeaseGranted):
+                self.lease_until[output.group] = output.until_ms
+            elif isinstance(output, ev.LeaseLapsed):
+                self.lease_until.pop(output.group, None)
         self.hub.on_outputs(outputs)
         if any(isinstance(output, ev.LeaseGranted) for output in outputs):
             self.soon(self.world.rules.granted, self)
 
     def may_deliver(self, group: int) -> bool:
-        return self.is_up and self.hub.may_deliver(group)
+        """Whether its lease holds, as the member has told; no matter what its API makes of that."""
+        return self.is_up and self.clock.ms() < self.lease_until.get(group, 0)
 
 
-def _config(names: tuple[str, ...]) -> NodeConfig:
+def _config(name: str, names: tuple[str, ...]) -> NodeConfig:
     """Only what the admin service asks for."""
     return NodeConfig.model_construct(
+        name=name,
         members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
     )
-
-

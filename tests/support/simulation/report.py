@@ -1,4 +1,4 @@
-"""What many seeds have shown: what was done, what went wrong when, what was broken. A report of nothing is a failure."""
+"""What many seeds have shown: what was done, what went wrong when, what was broken. Of nothing, it is a failure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,27 @@ NEEDED = ("confirmed", "delivered", "settled", "queues drained")
 MANY = 100
 """From so many seeds on, every kind of fault has to have landed, and every operation to have been tried."""
 OPERATIONS = (
-    *("confirmed", "delivered", "redelivered", "settled", "returned", "modified", "got", "selected", "drains"),
-    *("declared", "deleted", "purged", "looked at", "browsed", "refused", "published by unary calls", "clients"),
+    *(
+        "confirmed",
+        "delivered",
+        "redelivered",
+        "settled",
+        "returned",
+        "modified",
+        "got",
+        "selected",
+        "drains",
+    ),
+    *(
+        "declared",
+        "deleted",
+        "purged",
+        "looked at",
+        "browsed",
+        "refused",
+        "published by unary calls",
+        "clients",
+    ),
 )
 
 
@@ -60,7 +79,10 @@ class Report:
         lines = ["operations:"]
         counts = self._total("counts")
         lines += [f"  {name:28}{number:10,}" for name, number in sorted(counts.items())]
-        lines += ["", "faults that have landed, and how often in which state (one fault may count in several):"]
+        lines += [
+            "",
+            "faults that have landed, and how often in which state (one fault may count in several):",
+        ]
         lines += self._table()
         empty = [
             f"{kind} x {state}" for kind in LANDABLE for state in STATES if not self._coverage()[kind, state]

@@ -103,6 +103,15 @@ class Rules:
         for held in [held for held in call.held if held[0] == consumer]:
             self._release(call, *held)
 
+    def writes(self, call: ServedCall, response: Any) -> None:
+        """Nothing is delivered without a lease."""
+        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
+            return
+        queue = call.queues[response.delivery.consumer_tag]
+        found = call.node.member.catalog.queue(queue)
+        if found is not None and not call.node.may_deliver(found.group):
+            raise Broken(f"{call.node.name} delivers from {queue!r} and has no lease on group {found.group}")
+
     def answered(self, call: ServedCall, response: Any) -> None:
         if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
             return

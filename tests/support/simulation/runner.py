@@ -111,5 +111,3 @@ def catch(canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Sa
     number = len(list(canaries))
     say(f"{number} broken builds, {number - len(missed)} caught" + (f"; missed: {missed}" if missed else ""))
     return 1 if missed else 0
-
-

@@ -1,9 +1,9 @@
 """gRPC without a network: channels for the real client, a server for the real services, and connections between them
 that delay, stall, break and fall silent as those of machines do.
 
-The generated stubs and handlers are the real ones, so every message is serialized and parsed. One connection carries one
-call. A side learns of the other's end by a message; of a side that died without a word, or cannot be reached, by the
-keepalive: it gives a silent connection up after its limit.
+The generated stubs and handlers are the real ones, so every message is serialized and parsed. One connection carries
+one call. A side learns of the other's end by a message; of a side that died without a word, or cannot be reached, by
+the keepalive: it gives a silent connection up after its limit.
 """
 
 from __future__ import annotations
@@ -313,7 +313,9 @@ class SimChannel:
         self._calls[call] = None
         return call
 
-    def stream_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
+    def stream_stream(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any
+    ) -> Any:
         return lambda: self._call(method, request_serializer, response_deserializer)
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
@@ -386,6 +388,7 @@ class ServedCall:
 
     async def write(self, response: Any) -> None:
         connection = self.connection
+        self.node.world.rules.writes(self, response)
         await connection.to_client.room()
         self.node.world.rules.answered(self, response)
         data = self._handler.response_serializer(response)

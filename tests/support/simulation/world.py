@@ -1,8 +1,9 @@
 """One run of one seed: nodes, clients, what lies between them, and what goes wrong; in one thread, in simulated time.
 
-Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were made.
-All chance comes from the seed, by name, so that what one part draws does not change what another one gets. Everything
-that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the same.
+Everything that happens is an event at a millisecond; events of the same one happen in the order in which they were
+made. All chance comes from the seed, by name, so that what one part draws does not change what another one gets.
+Everything that travels, and everything that is decided here, goes into a digest: two runs of a seed end with the
+same.
 
 The course of a run: the cluster starts and queues are declared; clients work while faults strike, with ebbs in which
 nothing is published and queues drain; then faults stop, a majority comes back (not always everybody), and everything
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import logging
 import random
 import types
 from collections import deque
@@ -44,7 +46,7 @@ FAULTY_MS = 18_000
 EBB_MS = 3_000
 START_MS = 1_000_000
 START_LIMIT_MS = 30_000
-PROGRESS_LIMIT_MS = 120_000
+PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
@@ -52,7 +54,7 @@ LEASE_MS = 1_500
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What is run: the product, or a broken one (support/canaries.py). patches: module attribute -> what stands there."""
+    """What is run: the product, or a broken one (support/canaries.py). patches: attribute -> what stands there."""
 
     name: str = "the product"
     log: type[Log] = Log
@@ -164,9 +166,7 @@ class World:
         """done is asked once a moment."""
         runs = 0
         while True:
-            at = min(
-                self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER
-            )
+            at = min(self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER)
             if at > self.now_ms:
                 if done():
                     return True
@@ -284,7 +284,7 @@ class World:
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
             Consumer(self, 11, plain, None, 0.3),
-            Consumer(self, 12, plain, None, 0.01),
+            Consumer(self, 12, plain, None, 0.001),
             Consumer(self, 13, other, None, 0.05),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
@@ -418,7 +418,8 @@ class World:
     def _is_settled(self) -> bool:
         members = [node.member for node in self.nodes.values() if node.is_up]
         return all(
-            len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members}) == 1
+            len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members})
+            == 1
             for group in members[0].replicas
         ) and all(len(member.sessions) <= 1 and not member._catalog_changed for member in members)
 
@@ -455,7 +456,9 @@ class _Founder(App):
 def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
     """The modules that draw from chance of their own draw from the seed, and logs are kept, not printed."""
     chance = random.Random(f"{seed} clients")
-    secrets = types.SimpleNamespace(token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex())
+    secrets = types.SimpleNamespace(
+        token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex()
+    )
     patches = {
         "quorum.client.session.random": chance,
         "quorum.client.session.secrets": secrets,
@@ -463,6 +466,8 @@ def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         **build.patches,
     }
     with ExitStack() as stack:
+        logging.disable(logging.CRITICAL)  # the library's
+        stack.callback(logging.disable, logging.NOTSET)
         lines = stack.enter_context(structlog.testing.capture_logs())
         for name, value in patches.items():
             stack.enter_context(mock.patch(name, value))

@@ -1,0 +1,158 @@
+"""The part of quorum.v1.Admin that changes who is a member and who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+
+import grpc
+
+from fifo.effects import Ok
+from quorum.api import status
+from quorum.api.hub import Hub
+from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
+from quorum.config import NodeConfig
+from quorum.node import events as ev
+from quorum.node.member import Member
+from quorum.node.replica import SYSTEM_GROUP
+from quorum.v1 import admin_pb2 as pb
+
+TRANSFER_LIMIT_S = 3.0
+"""A transfer takes an election timeout at most; the wish for it may have to be passed on, and repeated."""
+TRANSFER_POLL_S = 0.05
+TRANSFER_ASK_EVERY = 10
+"""Polls between two askings: a leader that could not begin yet (a change of members is under way) is asked again."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}")
+
+
+class MemberService:
+    """See the module's text; AdminService is the rest."""
+
+    _hub: Hub
+    _config: NodeConfig
+
+    async def AddMember(
+        self,
+        request: pb.AddMemberRequest,
+        context: grpc.aio.ServicerContext[pb.AddMemberRequest, pb.AddMemberResponse],
+    ) -> pb.AddMemberResponse:
+        new = request.member
+        try:
+            for what, value in (("id", new.id), ("name", new.name)):
+                if not _ID.fullmatch(value):
+                    raise status.invalid("bad_argument", f"{value!r} is no member's {what}")
+            for address in (new.peer_address, new.client_address):
+                _, colon, port = address.rpartition(":")
+                if not colon or not port.isdecimal():
+                    raise status.invalid("bad_argument", f"{address!r} is no address; wanted: host:port")
+            command = AddMember(
+                new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
+            )
+            reply = await self._hub.call(SYSTEM_GROUP, command)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        assert isinstance(reply, Ok)
+        return pb.AddMemberResponse(added=bool(reply.count))
+
+    async def RemoveMember(
+        self,
+        request: pb.RemoveMemberRequest,
+        context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
+    ) -> pb.RemoveMemberResponse:
+        try:
+            await self._hub.call(SYSTEM_GROUP, RemoveMember(request.name))
+        except status.StatusError as error:
+            await status.abort(context, error)
+        return pb.RemoveMemberResponse()
+
+    async def DrainMember(
+        self,
+        request: pb.DrainMemberRequest,
+        context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
+    ) -> pb.DrainMemberResponse:
+        try:
+            await self._hub.call(SYSTEM_GROUP, DrainMember(request.name, request.drained))
+        except status.StatusError as error:
+            await status.abort(context, error)
+        return pb.DrainMemberResponse()
+
+    async def TransferLeadership(
+        self,
+        request: pb.TransferLeadershipRequest,
+        context: grpc.aio.ServicerContext[pb.TransferLeadershipRequest, pb.TransferLeadershipResponse],
+    ) -> pb.TransferLeadershipResponse:
+        try:
+            await self._transfer(request.group, request.to)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        return pb.TransferLeadershipResponse(leader=request.to)
+
+    async def RebalanceLeaders(
+        self,
+        request: pb.RebalanceLeadersRequest,
+        context: grpc.aio.ServicerContext[pb.RebalanceLeadersRequest, pb.RebalanceLeadersResponse],
+    ) -> pb.RebalanceLeadersResponse:
+        response = pb.RebalanceLeadersResponse()
+        try:
+            for group, name in (await self._hub.ask(plan)).items():
+                await self._transfer(group, name)
+                response.moved.add(group=group, leader=name)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        return response
+
+    async def _transfer(self, group: int, name: str) -> None:
+        target = await self._hub.ask(lambda member: _target(member, group, name))
+        for poll in range(int(TRANSFER_LIMIT_S / TRANSFER_POLL_S)):
+            if poll % TRANSFER_ASK_EVERY == 0:
+                self._hub.submit(ev.Transfer(group, target))
+            leader = await self._hub.ask(lambda member: member.replicas[group].raft.leader)
+            if leader == target:
+                return
+            await asyncio.sleep(TRANSFER_POLL_S)
+        raise status.unavailable(
+            "not_transferred",
+            f"group {group} was not handed over to {name!r}; its leader goes on, or is unknown",
+        )
+
+
+def _target(member: Member, group: int, name: str) -> str:
+    """The id of the member to hand over to. Raises StatusError where that cannot be."""
+    if group not in member.replicas:
+        raise status.invalid(
+            "bad_argument", f"there is no group {group}; there are 0..{len(member.replicas) - 1}"
+        )
+    found = member.catalog.members.named(name)
+    if found is None:
+        raise status.invalid("bad_argument", f"there is no member {name!r}")
+    if found.is_drained:
+        raise status.invalid("bad_argument", f"{name!r} is drained")
+    if found.id not in member.replicas[group].raft.configuration.voters:
+        raise status.invalid("bad_argument", f"{name!r} does not vote in group {group}")
+    return found.id
+
+
+def plan(member: Member) -> dict[int, str]:
+    """Group -> name of the member that should lead it, where that is another one than now: everybody leads as many as
+    anybody else, give or take one, and no group moves that need not."""
+    able: dict[str, CatalogMember] = {
+        each.id: each
+        for each in member.catalog.members.by_id.values()
+        if not each.is_drained and member.is_reachable(each.id)
+    }
+    leaders = {number: replica.raft.leader for number, replica in member.replicas.items()}
+    led = Counter(dict.fromkeys(able, 0))
+    led.update(leader for leader in leaders.values() if leader in able)
+    moves: dict[int, str] = {}
+    for number, leader in leaders.items():
+        voters = [each for each in member.replicas[number].raft.configuration.voters if each in able]
+        if not voters or leader is None:
+            continue
+        least = min(voters, key=lambda each: (led[each], able[each].number))
+        if leader not in able or led[leader] > led[least] + 1:
+            led[least] += 1
+            if leader in able:
+                led[leader] -= 1
+            moves[number] = able[least].name
+    return moves

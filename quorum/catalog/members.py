@@ -1,0 +1,244 @@
+"""Who is wished for as a member of the cluster: the part of the catalog that groups' leaders carry out voter by voter.
+
+A member has an *id* that is never given out again, beside the *name* that people use. A founding member's id is its
+name. Whoever joins later has `NAME~` and the beginning of its incarnation, which its data directory got at its first
+start: an emptied directory is another member, whatever name it goes by. The *number* names a member in sessions'
+addresses and is given out once, like an id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from fifo.effects import Ok, Refused, Reply
+
+T = TypeVar("T")
+
+MAX_MEMBERS = 15
+"""Beyond a handful every write waits for more machines than any failure plan asks for."""
+KEPT_REMOVED = 1_000
+"""Ids of removed members that are remembered, so that none is taken for one that this catalog has not heard of yet."""
+JOINED_MARK = "~"
+INCARNATION_PART = 12
+"""Hex digits of the incarnation in the id of a member that joined: enough that no two are alike in one cluster."""
+
+
+def joined_id(name: str, incarnation: str) -> str:
+    """The id of a member that joins a running cluster."""
+    return f"{name}{JOINED_MARK}{incarnation[:INCARNATION_PART]}"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogMember:
+    """peer, client: host:port. incarnation: of the data directory, hex; empty until it is known (founding members)."""
+
+    number: int
+    id: str
+    name: str
+    peer: str = ""
+    client: str = ""
+    incarnation: str = ""
+    is_drained: bool = False
+
+
+def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]:
+    """What a cluster begins with: numbers from 1 in the order of names. addresses: name -> (peer, client)."""
+    return tuple(
+        CatalogMember(number, name, name, *addresses[name])
+        for number, name in enumerate(sorted(addresses), 1)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """The founding members, said by the system group's first leader; nothing if they are there already."""
+
+    members: tuple[CatalogMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeetMember:
+    """A founding member's incarnation, when it is first known."""
+
+    id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddMember:
+    """A new member. replaces: it takes the place of the present member of this name, which is removed."""
+
+    id: str
+    name: str
+    peer: str
+    client: str
+    incarnation: str
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainMember:
+    """is_drained: it shall lead nothing."""
+
+    name: str
+    is_drained: bool
+
+
+MemberCommand = FoundCluster | MeetMember | AddMember | RemoveMember | DrainMember
+
+
+def encode_member_command(command: MemberCommand) -> bytes:
+    return json.dumps(asdict(command), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_found(data: bytes) -> FoundCluster:
+    """Raises ValueError where the bytes are none, as the others."""
+    value = _object(data)
+    return FoundCluster(tuple(map(_member, value.get("members", ()))))
+
+
+def decode_meet(data: bytes) -> MeetMember:
+    return _decoded(MeetMember, data)
+
+
+def decode_add(data: bytes) -> AddMember:
+    return _decoded(AddMember, data)
+
+
+def decode_remove(data: bytes) -> RemoveMember:
+    return _decoded(RemoveMember, data)
+
+
+def decode_drain(data: bytes) -> DrainMember:
+    return _decoded(DrainMember, data)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("not a member command")
+    return value
+
+
+def _decoded(kind: type[T], data: bytes) -> T:
+    return _made(kind, _object(data))
+
+
+def _made(kind: type[T], fields: Mapping[str, Any]) -> T:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"no {kind.__name__}: {error}") from error
+
+
+def _member(fields: Mapping[str, Any]) -> CatalogMember:
+    return _made(CatalogMember, fields)
+
+
+class Members:
+    """The members by id, in the order of their numbers. Check first, then change."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, CatalogMember] = {}
+        self.removed: list[str] = []
+        """ids, the latest last"""
+        self.next_number = 1
+
+    def named(self, name: str) -> CatalogMember | None:
+        return next((each for each in self.by_id.values() if name in (each.name, each.id)), None)
+
+    # ---- commands
+
+    def found(self, command: FoundCluster) -> Reply | None:
+        if not self.by_id:
+            self.by_id = {each.id: each for each in command.members}
+            self.next_number = len(command.members) + 1
+        return None
+
+    def meet(self, command: MeetMember) -> Reply | None:
+        known = self.by_id.get(command.id)
+        if known is not None and not known.incarnation:
+            self.by_id[command.id] = replace(known, incarnation=command.incarnation)
+        return None
+
+    def add(self, command: AddMember) -> Reply:
+        """Adding the same one again is nothing: the answer may have been lost."""
+        if command.id in self.by_id:
+            return Ok(0)
+        if command.id in self.removed:
+            return Refused(
+                "bad_argument",
+                f"{command.id!r} was a member and has been removed: it may join again with an emptied data directory",
+            )
+        known = self.named(command.name)
+        if known is not None and not command.replaces:
+            return Refused(
+                "in_use",
+                f"there is a member {command.name!r} already; if this is to take its place: "
+                f"quorum cluster replace {command.name}",
+            )
+        if known is None and command.replaces:
+            return Refused("not_found", f"there is no member {command.name!r} to replace")
+        if known is None and len(self.by_id) >= MAX_MEMBERS:
+            return Refused("limit", f"there are {len(self.by_id)} members; at most {MAX_MEMBERS} are allowed")
+        for each in self.by_id.values():
+            if each is not known and {command.peer, command.client} & {each.peer, each.client}:
+                return Refused(
+                    "bad_argument", f"member {each.name!r} has the address {command.peer} or {command.client}"
+                )
+        if known is not None:
+            self._drop(known)
+        self.by_id[command.id] = CatalogMember(
+            self.next_number, command.id, command.name, command.peer, command.client, command.incarnation
+        )
+        self.next_number += 1
+        return Ok(1)
+
+    def remove(self, command: RemoveMember) -> Reply:
+        known = self.named(command.name)
+        if known is None:
+            return Refused("not_found", f"there is no member {command.name!r}")
+        if not any(each is not known and not each.is_drained for each in self.by_id.values()):
+            return Refused("bad_argument", f"{command.name!r} is the last member that may lead")
+        self._drop(known)
+        return Ok(1)
+
+    def drain(self, command: DrainMember) -> Reply:
+        known = self.named(command.name)
+        if known is None:
+            return Refused("not_found", f"there is no member {command.name!r}")
+        others = (each for each in self.by_id.values() if each is not known and not each.is_drained)
+        if command.is_drained and not any(others):
+            return Refused("bad_argument", f"{command.name!r} is the last member that may lead")
+        self.by_id[known.id] = replace(known, is_drained=command.is_drained)
+        return Ok(int(known.is_drained != command.is_drained))
+
+    def _drop(self, member: CatalogMember) -> None:
+        del self.by_id[member.id]
+        self.removed = [*self.removed, member.id][-KEPT_REMOVED:]
+
+    # ---- snapshot
+
+    def state(self) -> list[object]:
+        """As JSON can hold it."""
+        return [self.next_number, [asdict(each) for each in self.by_id.values()], self.removed]
+
+    @classmethod
+    def restored(cls, state: Sequence[object]) -> Members:
+        """Raises ValueError, TypeError where the state is none."""
+        made = cls()
+        number, members, removed = state
+        if not isinstance(number, int) or not isinstance(members, list) or not isinstance(removed, list):
+            raise ValueError("no members")
+        made.next_number = number
+        made.by_id = {each.id: each for each in map(_member, members)}
+        made.removed = [str(each) for each in removed]
+        return made

@@ -1,0 +1,192 @@
+"""`quorum cluster add|remove|replace|drain|undrain|transfer|rebalance`: who is a member, and who leads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorum.cli.console import Complaint, UrlOption, connect
+
+if TYPE_CHECKING:
+    from quorum.client.records import ClusterStatus, MemberInfo
+    from quorum.sync import Client
+
+WAIT_S = 600
+"""How long a command waits for the groups, if not told otherwise: a new member is fed the whole log."""
+POLL_S = 0.2
+ASK_LIMIT_S = 2.0
+
+NameArgument = Annotated[str, typer.Argument(metavar="NODE", help="the member's name")]
+AddressArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ADDRESS", help="the new node's client address, host:port; it runs with join = true"
+    ),
+]
+WaitOption = Annotated[
+    int,
+    typer.Option("--wait", min=0, help="seconds to wait until all groups have done it; 0: only ask for it"),
+]
+
+
+def add(address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+    """Makes a running node a member: it is fed everything, then votes."""
+    _join(address, None, url, wait)
+
+
+def replace(
+    name: NameArgument, address: AddressArgument, url: UrlOption = None, wait: WaitOption = WAIT_S
+) -> None:
+    """Puts a running node of the same name in the place of a member that has lost its data directory."""
+    _join(address, name, url, wait)
+
+
+def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> None:
+    new = _ask_new_node(address)
+    if replaced is not None and new.name != replaced:
+        raise Complaint(
+            f"the node at {address} is called {new.name!r}, not {replaced!r}; a node takes the place of a member of "
+            f"its own name. Otherwise: quorum cluster add {address}, then quorum cluster remove {replaced}"
+        )
+    with connect(url) as client:
+        client.add_member(new, replace=replaced is not None)
+
+        def has_joined(seen: ClusterStatus) -> bool:
+            ids = {each.id for each in seen.members}
+            names = sorted(each.name for each in seen.members)
+            return new.id in ids and all(
+                list(group.members) == names and not group.learners and group.settled for group in seen.groups
+            )
+
+        _await(client, wait_s, has_joined, f"{new.name} is a voter of every group", _progress)
+
+
+def ask(address: str) -> ClusterStatus | None:
+    """The cluster as the node at this address sees it; None if it does not answer. Without a session: a node that is
+    no member, or drained, opens none."""
+    import grpc
+
+    from quorum.client.records import ClusterStatus
+    from quorum.v1 import admin_pb2, admin_pb2_grpc
+
+    with grpc.insecure_channel(address) as channel:
+        stub = admin_pb2_grpc.AdminStub(channel)
+        try:
+            return ClusterStatus.of(stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ASK_LIMIT_S))
+        except grpc.RpcError:
+            return None
+
+
+def ask_any(url: str) -> ClusterStatus | None:
+    """What the first of these nodes to answer sees."""
+    from quorum.client.endpoints import parse_url
+
+    return next((seen for address in parse_url(url) if (seen := ask(address)) is not None), None)
+
+
+def _ask_new_node(address: str) -> MemberInfo:
+    seen = ask(address)
+    if seen is None:
+        raise Complaint(
+            f"no node answers at {address}; its client address is wanted, as in node-4.example:7400", 1
+        )
+    if seen.standing not in ("waiting", "member"):
+        raise Complaint(f"the node at {address} cannot join: it is {seen.standing} where it is")
+    return seen.own
+
+
+def remove(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+    """Takes a member out of every group, for good. It may be running or gone."""
+    with connect(url) as client:
+        found = next((each for each in client.cluster_status().members if name in (each.name, each.id)), None)
+        client.remove_member(name)
+        gone = {name, found.id if found is not None else name}
+
+        def has_left(seen: ClusterStatus) -> bool:
+            return not any(
+                gone & {*group.members, *group.learners} or not group.settled for group in seen.groups
+            )
+
+        _await(client, wait_s=wait, done=has_left, what=f"{name} has left every group", progress=_progress)
+
+
+def drain(name: NameArgument, url: UrlOption = None, wait: WaitOption = WAIT_S) -> None:
+    """Lets a member lead nothing and serve no sessions, until undrain: for work on its machine."""
+    with connect(url) as client:
+        client.drain_member(name)
+
+        def leads_nothing(seen: ClusterStatus) -> bool:
+            return all(group.leader not in ("", name) for group in seen.groups)
+
+        _await(client, wait, leads_nothing, f"{name} leads nothing", _leaders)
+
+
+def undrain(name: NameArgument, url: UrlOption = None) -> None:
+    """Lets a drained member work again. `rebalance` gives it something to lead."""
+    with connect(url) as client:
+        client.drain_member(name, drained=False)
+    print(f"{name} works again")
+
+
+def transfer(
+    group: Annotated[int, typer.Argument(min=0, help="a group's number; 0 is the system group")],
+    name: NameArgument,
+    url: UrlOption = None,
+) -> None:
+    """Lets another member lead a group."""
+    with connect(url) as client:
+        client.transfer_leadership(group, name)
+    print(f"{name} leads group {group}")
+
+
+def rebalance(url: UrlOption = None) -> None:
+    """Spreads the groups' leaders evenly over the members."""
+    with connect(url) as client:
+        moved = client.rebalance_leaders()
+    for group, leader in sorted(moved.items()):
+        print(f"{leader} leads group {group}")
+    if not moved:
+        print("the leaders are spread evenly already")
+
+
+def _await(
+    client: Client,
+    wait_s: int,
+    done: Callable[[ClusterStatus], bool],
+    what: str,
+    progress: Callable[[ClusterStatus], str],
+) -> None:
+    """Waits until the cluster's status is as wished, and says so."""
+    if not wait_s:
+        print("asked for; quorum cluster status shows how far it is")
+        return
+    deadline = time.monotonic() + wait_s
+    while True:
+        seen = client.cluster_status()
+        if done(seen):
+            print(what)
+            return
+        if time.monotonic() > deadline:
+            raise Complaint(f"after {wait_s} s it is not so yet that {what} ({progress(seen)}); it goes on")
+        time.sleep(POLL_S)
+
+
+def _progress(seen: ClusterStatus) -> str:
+    return "; ".join(
+        f"group {group.group}: {' '.join(group.members)}"
+        + (f", learning: {' '.join(group.learners)}" if group.learners else "")
+        for group in seen.groups
+    )
+
+
+def _leaders(seen: ClusterStatus) -> str:
+    return ", ".join(f"group {group.group}: {group.leader or 'none'}" for group in seen.groups)
+
+
+def register(app: typer.Typer) -> None:
+    """Under `quorum cluster`."""
+    for command in (add, remove, replace, drain, undrain, transfer, rebalance):
+        app.command()(command)

@@ -1,0 +1,228 @@
+"""Carries out who shall be a member and who shall lead, one voter at a time, in the groups that this node leads.
+
+The catalog holds the wish (catalog.members). A leader compares it with its group's configuration and takes the next
+step towards it, never more than one at a time and only when the one before is committed (replication.membership):
+
+  1. a new member that is connected becomes a learner
+  2. a learner that has caught up becomes a voter
+  3. a member that was removed leaves; from the system group only when it has left the others, so that it hears of it
+
+A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
+taken out: a catalog that lags behind has merely not heard of the others. A leader never removes itself, but hands over.
+
+Leading is handed over too by a node that is drained or about to stop. It then stands for office only as a last resort.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.members import FoundCluster, MeetMember, founders
+from quorum.node.identity import Memory
+from quorum.node.replica import SYSTEM_GROUP, Replica
+from quorum.node.roster import Roster
+from quorum.replication.membership import Configuration
+
+if TYPE_CHECKING:
+    from quorum.node.member import Member
+
+STANDINGS = {
+    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
+    "join (join = true) and replace the old member (quorum cluster replace)",
+    "waiting": "quorum cluster add, or replace, with this node's client address makes it a member",
+    "removed": "it was removed; it may join again with an emptied data directory",
+    "drained": "quorum cluster undrain lets it work again",
+    "member": "a member",
+}
+"""What a node may be to its cluster, and what that means to an operator."""
+
+
+class Membership:
+    """One node's share in it. Called on the Raft thread, outside of any group's calls."""
+
+    def __init__(self, member: Member, memory: Memory) -> None:
+        self._member = member
+        self.memory = memory
+        config = member.config
+        addresses = {name: config.addresses.get(name, ("", "")) for name in config.members}
+        self._founders = founders(addresses)
+        self.roster = Roster(config.name, memory, self._founders)
+        self._vouched: set[str] = set()
+        """founding members that have said that they remember this node's incarnation"""
+        self.is_leaving = False
+        """this process is about to stop"""
+        self.peers: tuple[str, ...] = tuple(sorted(set(self.roster.by_id) - {config.name}))
+        """The other members, and who is not yet out of every group."""
+        self._looked_at: tuple[object, ...] = ()
+
+    # ---- who is who
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        return self._member.catalog
+
+    @property
+    def standing(self) -> str:
+        """What this node is to its cluster: one of STANDINGS."""
+        if self._member.config.name in self.catalog.members.removed:
+            return "removed"
+        own = self.roster.own
+        if not self.memory.is_established:
+            return "meeting"
+        if own is None:
+            return "waiting"
+        return "drained" if own.is_drained else "member"
+
+    def follow(self) -> None:
+        """Goes by what the catalog and the groups' configurations say now."""
+        replicas = self._member.replicas.values()
+        seen = (
+            self.catalog.members.by_id,
+            *(replica.raft.configuration for replica in replicas),
+            self.is_leaving,
+        )
+        if seen == self._looked_at:
+            return
+        # a copy: the machine's own is changed in place
+        self._looked_at = (dict(self.catalog.members.by_id), *seen[1:])
+        self.roster.follow(self.catalog.members.by_id)
+        own = self.roster.own
+        if own is not None:
+            self._member.become(own.number)
+        everybody = set(self.roster.by_id)
+        if everybody:
+            for replica in replicas:
+                everybody.update(replica.raft.configuration.everybody)
+        self.peers = tuple(sorted(everybody - {self.roster.me}))
+        if self.peers:
+            self._member.set_peers(self.peers, self.roster.dials(self.peers))
+        stands_last = self.is_leaving or (own is not None and own.is_drained)
+        for replica in replicas:
+            replica.raft.stands_last = stands_last
+
+    # ---- incarnations
+
+    def met(self, peer: str, incarnation: str) -> str:
+        """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on."""
+        if not self.memory.incarnation or not incarnation:
+            return ""
+        if peer not in self.memory.met:
+            self.memory.met[peer] = incarnation
+            self.memory.save()
+        return self.roster.incarnation(peer)
+
+    def vouched(self, peer: str, incarnation: str) -> None:
+        """A peer says under which incarnation it remembers this node."""
+        if incarnation != self.memory.incarnation or self.memory.is_established:
+            return
+        self._vouched.add(peer)
+        if self._vouched >= {each.id for each in self._founders} - {self.roster.me}:
+            self.memory.is_established = True
+            self.memory.save()
+
+    # ---- what a leader does
+
+    def carry_out(self) -> None:
+        for replica in self._member.replicas.values():
+            if not replica.raft.is_leader or not replica.leads:
+                continue
+            if replica.number == SYSTEM_GROUP:
+                self._tell_catalog(replica)
+            if self.is_leaving or self._shall_not_lead():
+                self.hand_over(replica)
+            elif self.catalog.members.by_id and not replica.raft.is_handing_over and replica.raft.is_settled:
+                self._next_step(replica)
+
+    def _shall_not_lead(self) -> bool:
+        own = self.roster.own
+        return own is None or own.is_drained
+
+    def _tell_catalog(self, system: Replica) -> None:
+        if system.pending or system.raft.applied_index < system.raft.last_index:
+            return
+        known = self.catalog.members.by_id
+        if not known:
+            if self._founders:
+                system.own(FoundCluster(self._founders))
+            return
+        for each in known.values():
+            if not each.incarnation:
+                is_own = each.id == self.roster.me
+                found = self.memory.incarnation if is_own else self.memory.met.get(each.id, "")
+                if found:
+                    system.own(MeetMember(each.id, found))
+
+    def _next_step(self, replica: Replica) -> None:
+        raft, wished = replica.raft, self.catalog.members
+        now = raft.configuration
+        for each in wished.by_id:
+            if each not in now.everybody and self._member.is_reachable(each):
+                raft.change_members(now.with_learner(each))
+                return
+        for each in now.learners:
+            if each in wished.removed:
+                raft.change_members(now.without(each))
+                return
+            if each in wished.by_id and raft.is_caught_up(each):
+                grown = now.with_voter(each)
+                if raft.has_majority_of(grown.voters):
+                    raft.change_members(grown)
+                    return
+        for each in now.voters:
+            if each in wished.removed and self._may_leave(replica, now.without(each)):
+                if each == self.roster.me:
+                    self.hand_over(replica)
+                else:
+                    raft.change_members(now.without(each))
+                return
+
+    def _may_leave(self, replica: Replica, left: Configuration) -> bool:
+        """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
+        stay answer, and the system group comes last."""
+        raft = replica.raft
+        if any(
+            self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
+        ):
+            return False
+        if not left.voters or not raft.has_majority_of(left.voters):
+            return False
+        gone = set(raft.configuration.voters) - set(left.voters)
+        others = (each.raft for each in self._member.replicas.values() if each.number != replica.number)
+        return replica.number != SYSTEM_GROUP or not any(
+            gone & set(raft.configuration.everybody) or not raft.is_settled for raft in others
+        )
+
+    # ---- who leads
+
+    def hand_over(self, replica: Replica, to: str | None = None) -> bool:
+        """Begins to hand a group's leadership to this member, or to the one best placed. False if there is none."""
+        raft = replica.raft
+        if not raft.is_leader or raft.is_handing_over:
+            return False
+        if to is not None:
+            return self._member.is_reachable(to) and raft.transfer_leadership(to)
+        candidates = [
+            each
+            for each in raft.configuration.voters
+            if each != self.roster.me and self._member.is_reachable(each) and self._may_lead(each)
+        ]
+        if not candidates:
+            return False
+        led = [each.raft.leader for each in self._member.replicas.values()]
+        # few groups first: a drained node's groups spread over the others; then whoever lacks least
+        best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
+        return raft.transfer_leadership(best)
+
+    def _may_lead(self, member: str) -> bool:
+        found = self.roster.by_id.get(member)
+        return found is not None and not found.is_drained
+
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether there is anybody to hand to."""
+        return any(self._member.is_reachable(each) and self._may_lead(each) for each in self.peers)
+
+    @property
+    def leads_nothing(self) -> bool:
+        return not any(replica.raft.is_leader for replica in self._member.replicas.values())

@@ -1,0 +1,83 @@
+"""Who the members are, as this node knows it now, and how to reach them.
+
+The catalog says it. Before this node's replica of the catalog has heard anything (a first start, a restart), what the
+node remembers of it holds, and before that the founding members of its configuration. Numbers and addresses of members
+that were removed stay known: groups may still have them, and sessions of theirs may still be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from quorum.catalog.members import JOINED_MARK, CatalogMember
+from quorum.node.identity import Memory
+
+
+class Roster:
+    """me: this node's id."""
+
+    def __init__(self, me: str, memory: Memory, founders: Iterable[CatalogMember]) -> None:
+        self.me = me
+        self._memory = memory
+        self.by_id: dict[str, CatalogMember] = {}
+        """The members of now, this node included if it is one."""
+        self._past: dict[str, CatalogMember] = {}
+        self._take(memory.members or tuple(founders))
+
+    def follow(self, members: Mapping[str, CatalogMember]) -> bool:
+        """Takes over what the catalog says, unless it has heard nothing yet. Whether anything is new; it is remembered
+        then, durably."""
+        if not members or members == self.by_id:
+            return False
+        self._take(members.values())
+        self._memory.members = tuple(members.values())
+        self._memory.save()
+        return True
+
+    def _take(self, members: Iterable[CatalogMember]) -> None:
+        self._past |= self.by_id
+        self.by_id = {each.id: each for each in members}
+
+    @property
+    def own(self) -> CatalogMember | None:
+        return self.by_id.get(self.me)
+
+    def number(self, member: str | None) -> int:
+        """0 where it is not known."""
+        found = self.by_id.get(member or "") or self._past.get(member or "")
+        return 0 if found is None else found.number
+
+    def name(self, number: int) -> str:
+        """What people call the member with this number; empty where it is not known."""
+        everybody = (*self.by_id.values(), *self._past.values())
+        return next((each.name for each in everybody if each.number == number), "")
+
+    def name_of(self, member: str | None) -> str:
+        """What people call the node with this id."""
+        return (member or "").partition(JOINED_MARK)[0]
+
+    def names_of(self, members: Iterable[str]) -> list[str]:
+        """In order; an id stays an id where it is no member's now, as another one may have its name."""
+        return sorted(self.name_of(each) if each in self.by_id else each for each in members)
+
+    def incarnation(self, member: str) -> str:
+        """Under which this node would speak to it; empty where it would speak to any."""
+        found = self.by_id.get(member)
+        return (found.incarnation if found is not None else "") or self._memory.met.get(member, "")
+
+    def dials(self, others: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Whom of these this node dials, and where. Of two founding members the one with the greater name does; else
+        the one that was there first, since a newcomer knows nobody."""
+        found = {}
+        for other in others:
+            known = self.by_id.get(other) or self._past.get(other)
+            if known is not None and known.peer and self._is_dialer(other):
+                host, _, port = known.peer.rpartition(":")
+                found[other] = (host.strip("[]"), int(port))
+        return found
+
+    def _is_dialer(self, other: str) -> bool:
+        if JOINED_MARK not in self.me and JOINED_MARK not in other:
+            return self.me > other
+        mine = self.number(self.me)
+        return 0 < mine < self.number(other)

@@ -1,0 +1,327 @@
+"""Members of a whole cluster: who takes part, who comes, who goes, who leads (quorum/node/membership.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Ok, Refused
+from quorum.api.member_service import plan
+from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
+from quorum.node import events as ev
+from quorum.node.identity import Memory
+from quorum.node.roster import Roster
+from support.cluster import Cluster, Session
+
+
+def add(cluster: Cluster, member: str, name: str | None = None, *, replaces: bool = False) -> None:
+    called = name or member.partition("~")[0]
+    command = AddMember(
+        member, called, f"{member}:1", f"{member}:2", cluster.memories[member].incarnation, replaces
+    )
+    assert cluster.administer(command) == Ok(1)
+
+
+def voters_are(cluster: Cluster, *members: str) -> None:
+    """Every group ends with exactly these, at all of them."""
+    wanted = tuple(sorted(members))
+
+    def done() -> bool:
+        return all(
+            replica.raft.configuration.voters == wanted
+            and not replica.raft.configuration.learners
+            and replica.raft.is_settled
+            for member in members
+            for replica in cluster.members[member].replicas.values()
+        )
+
+    cluster.until(done, f"{wanted} vote in every group")
+
+
+def leaders(cluster: Cluster) -> set[str | None]:
+    return {cluster.leader(group) for group in next(iter(cluster.members.values())).replicas}
+
+
+def standing(cluster: Cluster, member: str) -> str:
+    return cluster.members[member].membership.standing
+
+
+# ---- founding, and who forgot
+
+
+def test_a_cluster_begins_when_its_founding_members_have_met() -> None:
+    cluster = Cluster(3)
+    cluster.crash("n3", power=False)
+    cluster.run(5_000)
+    assert leaders(cluster) == {None}
+    assert standing(cluster, "n1") == "meeting"
+    cluster.start("n3")
+    cluster.ready()
+    assert {standing(cluster, name) for name in cluster.names} == {"member"}
+    cluster.crash("n3")
+    cluster.run(3_000)
+    assert None not in leaders(cluster), "later any majority will do"
+    cluster.crash("n2")
+    cluster.start("n2")
+    cluster.ready()
+
+
+def test_the_catalog_knows_everybodys_incarnation() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.run(1_000)
+    members = cluster.members["n2"].catalog.members.by_id
+    assert [(each.number, each.id, each.incarnation) for each in members.values()] == [
+        (number, name, cluster.memories[name].incarnation) for number, name in enumerate(cluster.names, 1)
+    ]
+
+
+def test_a_member_that_lost_its_disk_does_not_vote_under_its_old_name() -> None:
+    """With n3 emptied and n1 gone, n2 and n3 would be a majority, and what n1 and n3 have confirmed might be lost."""
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    cluster.crash("n3")
+    cluster.wipe("n3")
+    cluster.start("n3")
+    cluster.run(3_000)
+    assert standing(cluster, "n3") == "meeting"
+    assert not cluster.is_linked("n1", "n3")
+    assert cluster.members["n3"].replicas[group].raft.term == 0
+    session = Session(cluster, "n1")
+    session.publish(group, queue, b"a")
+    cluster.until(lambda: session.confirmed() == [1], "two members go on")
+    cluster.crash("n1")
+    cluster.run(5_000)
+    assert leaders(cluster) == {None}, "one member that remembers is no majority"
+    cluster.start("n1")
+    cluster.until(lambda: None not in leaders(cluster), "two that remember are")
+
+
+def test_a_member_that_lost_its_disk_is_replaced_under_its_name() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    session.publish(group, queue, b"a", b"b")
+    cluster.until(lambda: len(session.confirmed()) == 2, "confirmed")
+    cluster.crash("n3")
+    cluster.join("n3~new")
+    assert standing(cluster, "n3~new") == "waiting"
+    refused = cluster.administer(AddMember("n3~new", "n3", "x:1", "x:2", "00"))
+    assert isinstance(refused, Refused)
+    assert "quorum cluster replace n3" in refused.detail
+    add(cluster, "n3~new", replaces=True)
+    voters_are(cluster, "n1", "n2", "n3~new")
+    cluster.ready()
+    assert cluster.members["n3~new"].me == 4, "a number of its own"
+    session.publish(group, queue, b"c")
+    cluster.until(lambda: len(session.confirmed()) == 3, "it goes on")
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    cluster.crash("n2")
+    session = Session(cluster, "n3~new")
+    session.publish(group, queue, b"d")
+    cluster.until(lambda: len(session.confirmed()) == 1, "the new one counts")
+
+
+# ---- coming and going
+
+
+def test_three_grow_to_five_and_shrink_to_three_others_under_load() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n2")
+    sent = 0
+
+    def load() -> None:
+        nonlocal sent
+        session.publish(group, queue, b"%d" % sent)
+        sent += 1
+        cluster.run(20)
+
+    members = ["n1", "n2", "n3"]
+    for new in ("n4~a", "n5~b"):
+        cluster.join(new)
+        add(cluster, new)
+        members.append(new)
+        for _ in range(100):
+            load()
+        voters_are(cluster, *members)
+    for old in ("n1", "n3"):
+        assert cluster.administer(RemoveMember(old), at="n2") == Ok(1)
+        members.remove(old)
+        for _ in range(100):
+            load()
+        voters_are(cluster, *members)
+        cluster.until(lambda old=old: standing(cluster, old) == "removed", "it has heard of it")  # type: ignore[misc]
+        assert not cluster.members[old].is_ready()
+    cluster.until(lambda: len(session.confirmed()) == sent, "all is confirmed")
+    for old in ("n1", "n3"):
+        cluster.crash(old)
+    cluster.ready()
+    consumer = Session(cluster, "n5~b")
+    consumer.call(group, c.Attach(queue, "tag", b"", 10_000))
+    cluster.until(lambda: len(consumer.received(group)) == sent, "all is there")
+    assert consumer.received(group) == [b"%d" % number for number in range(sent)]
+
+
+def test_a_newcomer_that_was_away_is_found_again_after_all_have_restarted() -> None:
+    """Who joined is in nobody's configuration file: what a node remembers says where it is."""
+    cluster = Cluster(3)
+    cluster.ready()
+    for new in ("n4~a", "n5~b"):
+        cluster.join(new)
+        add(cluster, new)
+        voters_are(cluster, "n1", "n2", "n3", *(each for each in ("n4~a", "n5~b") if each in cluster.names))
+    for name in cluster.names:
+        cluster.crash(name)
+    for name in cluster.names:
+        cluster.start(name)
+        assert set(cluster.peers[name]) == set(cluster.names) - {name}
+    cluster.crash("n1")
+    cluster.crash("n2")
+    cluster.ready()
+
+
+def test_a_dead_member_is_removed_and_never_comes_back() -> None:
+    cluster = Cluster(5)
+    cluster.ready()
+    cluster.crash("n5")
+    assert cluster.administer(RemoveMember("n5")) == Ok(1)
+    voters_are(cluster, "n1", "n2", "n3", "n4")
+    cluster.start("n5")
+    cluster.run(2_000)
+    assert not any(cluster.is_linked("n5", name) for name in cluster.founders)
+    again = cluster.administer(AddMember("n5", "n5", "n5:1", "n5:2", "55"))
+    assert isinstance(again, Refused)
+    assert "emptied data directory" in again.detail
+
+
+def test_a_group_does_not_shrink_below_who_answers() -> None:
+    """Three members, one of them gone, another one removed: the two would be one, and the group waits instead."""
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.crash("n3")
+    assert cluster.administer(RemoveMember("n2"), at="n1") == Ok(1)
+    cluster.run(5_000)
+    assert cluster.members["n1"].replicas[1].raft.configuration.voters == ("n1", "n2", "n3")
+    cluster.start("n3")
+    voters_are(cluster, "n1", "n3")
+
+
+def test_nobody_is_added_twice_and_the_last_one_stays() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    cluster.run(500)
+    assert isinstance(cluster.administer(RemoveMember("n1")), Refused)
+    assert isinstance(cluster.administer(DrainMember("n1", True)), Refused)
+    assert isinstance(cluster.administer(RemoveMember("nobody")), Refused)
+    cluster.join("n2~a")
+    add(cluster, "n2~a")
+    again = AddMember("n2~a", "n2", "n2~a:1", "n2~a:2", cluster.memories["n2~a"].incarnation)
+    assert cluster.administer(again) == Ok(0)
+    voters_are(cluster, "n1", "n2~a")
+
+
+def test_a_node_that_waits_serves_nothing() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.join("n4~a")
+    cluster.run(3_000)
+    waiting = cluster.members["n4~a"]
+    assert (waiting.me, waiting.is_ready(), waiting.membership.standing) == (0, False, "waiting")
+    assert waiting.replicas[0].raft.term == 0
+    assert not any(cluster.is_linked("n4~a", name) for name in cluster.founders)
+
+
+# ---- leading
+
+
+def test_a_drained_member_hands_over_and_leads_again_only_when_undrained() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    drained = cluster.leader(1)
+    assert drained is not None
+    assert cluster.administer(DrainMember(drained, True)) == Ok(1)
+    cluster.until(lambda: drained not in leaders(cluster) | {None}, "it leads nothing")
+    assert not cluster.members[drained].is_ready()
+    others = [name for name in cluster.names if name != drained]
+    cluster.crash(others[0])
+    cluster.until(lambda: leaders(cluster) == {others[1]}, "only the other one stands")
+    cluster.start(others[0])
+    cluster.run(1_000)
+    assert cluster.administer(DrainMember(drained, False), at=others[1]) == Ok(1)
+    cluster.ready()
+
+
+def test_what_is_published_while_leaders_change_hands_is_confirmed_once() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    for number in range(60):
+        session.publish(group, queue, b"%d" % number)
+        if number % 10 == 0:
+            target = next(name for name in cluster.names if name != cluster.leader(group))
+            cluster.submit("n1", ev.Transfer(group, target))
+        cluster.run(30)
+    cluster.until(lambda: len(session.confirmed()) == 60, "all is confirmed")
+    assert session.ended is None
+    info = cluster.members["n1"].queue_machine(group).info(queue)
+    assert info is not None
+    assert info.ready == 60
+
+
+def test_a_node_that_is_about_to_stop_leads_nothing() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    leaving = cluster.leader(0)
+    assert leaving is not None
+    cluster.submit(leaving, ev.Leave())
+    cluster.until(lambda: leaving not in leaders(cluster) | {None}, "it leads nothing", 3_000)
+    assert cluster.members[leaving].membership.leads_nothing
+
+
+def test_the_plan_spreads_leaders_and_moves_no_more_than_needed() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    for group in range(4):
+        cluster.submit("n2", ev.Transfer(group, "n1"))
+        cluster.until(lambda group=group: cluster.leader(group) == "n1", "n1 leads")  # type: ignore[misc]
+    cluster.run(500)
+    moves = plan(cluster.members["n2"])
+    assert sorted(moves.values()) == ["n2", "n3"]
+    for group, name in moves.items():
+        cluster.submit("n3", ev.Transfer(group, name))
+    cluster.until(lambda: all(cluster.leader(group) == name for group, name in moves.items()), "moved")
+    cluster.run(500)
+    assert plan(cluster.members["n2"]) == {}
+
+
+# ---- the roster
+
+
+def test_the_elder_dials_the_newcomer_and_of_founders_the_greater_name() -> None:
+    members = [
+        CatalogMember(1, "a", "a", "a:1"),
+        CatalogMember(2, "b", "b", "b:1"),
+        CatalogMember(3, "a~1", "a", "[::1]:7401"),
+        CatalogMember(4, "0~2", "0", "z:1"),
+    ]
+    ids = [each.id for each in members]
+    dials = {each: Roster(each, Memory(), members).dials(set(ids) - {each}) for each in ids}
+    assert dials["a"] == {"a~1": ("::1", 7401), "0~2": ("z", 1)}
+    assert dials["b"] == {"a": ("a", 1), "a~1": ("::1", 7401), "0~2": ("z", 1)}
+    assert dials["a~1"] == {"0~2": ("z", 1)}
+    assert dials["0~2"] == {}
+
+
+@pytest.mark.parametrize("member", ["a", "a~1"])
+def test_two_members_of_one_name_are_told_apart(member: str) -> None:
+    roster = Roster("a", Memory(), [CatalogMember(1, "a", "a")])
+    roster.follow({"a~1": CatalogMember(2, "a~1", "a")})
+    assert roster.name(roster.number(member)) == "a"
+    assert roster.names_of(["a", "a~1"]) == ["a", "a"]
+    assert roster.own is None
