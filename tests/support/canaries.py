@@ -18,6 +18,7 @@ from typing import Any
 from fifo.group import GroupMachine
 from fifo.state import Entry
 from quorum.api.hub import Hub
+from quorum.log import record
 from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp
 from quorum.log.writer import Writer
@@ -53,18 +54,9 @@ class StampWithoutCrc(Stamp):
     """A header is believed if its magic is right."""
 
     def decode(self, data: bytes, at: int = 0) -> Header | None:
-        found = super().decode(data, at)
-        if found is None and data[at : at + 4] == self.magic:
-            found = Header._make(_header_fields(data, at))
-        return found
-
-
-def _header_fields(data: bytes, at: int) -> tuple[int, ...]:
-    from quorum.log import record
-
-    if len(data) - at < record.HEADER_BYTES:
-        return (0,) * len(Header._fields)
-    return tuple(record._REST.unpack_from(data, at + 8))
+        if len(data) - at < record.HEADER_BYTES or data[at : at + 4] != self.magic:
+            return None
+        return Header._make(record._REST.unpack_from(data, at + 8))
 
 
 def any_body_is_good(header: Header, body: bytes) -> bool:
@@ -169,7 +161,7 @@ CANARIES: tuple[Canary, ...] = (
         "CRC skipped",
         _patched(
             "CRC skipped",
-            quorum__log__recovery__body_is_good=any_body_is_good,
+            quorum__log__scanner__body_is_good=any_body_is_good,
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),

@@ -28,7 +28,7 @@ class FaultyDisk(SimDisk):
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
         self._undo: list[tuple[Inode, int, dict[int, bytes], dict[int, list[bytes]], list[int]]] = []
-        """what the syncs of this step have made durable, which they do only when they are done"""
+        """what the last sync of this step has made durable, which it does only when it is done"""
 
     def begin_step(self) -> None:
         self._undo.clear()
@@ -53,6 +53,7 @@ class FaultyDisk(SimDisk):
         if node is None:
             super().change(what, do, instead)
             return
+        self._undo.clear()  # whatever comes after a sync was waiting for it
         if what == "sync":
             node.delay_ms += self.chance.choice(SYNC_MS) + self.slow_ms
             if self.slow_ms:

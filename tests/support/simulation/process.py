@@ -17,6 +17,7 @@ class Process:
         self.name = name
         self.clock = clock
         self.loop = SimLoop(clock, lambda what: world.defect(f"{name}: {what}"))
+        world.processes.append(self)
         self.is_up = True
         self.is_paused = False
         self.number = world.next_number()
@@ -47,4 +48,3 @@ class Process:
 
     def die(self) -> None:
         self.is_up = False
-        self.world.dead.append(self)

@@ -69,7 +69,8 @@ class World:
         self.seed = seed
         self.build = build or Build()
         self.now_ms = START_MS
-        self.dead: list[Process] = []
+        self.processes: list[Process] = []
+        """all that ever were"""
         self.story: deque[str] = deque(maxlen=60)
         self.phase = "start"
         self.is_ebb = False
@@ -427,9 +428,8 @@ class World:
 
     def bury(self) -> None:
         """Ends what is left of all processes, in a fixed order."""
-        for process in [*self.dead, *self.nodes.values(), *self.apps]:
-            if not process.loop.is_closed():
-                process.loop.bury()
+        for process in self.processes:
+            process.loop.bury()
 
 
 class _Founder(App):
