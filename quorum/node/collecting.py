@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Thread
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 from quorum.log import LogFull
 
@@ -27,7 +27,6 @@ class Runnable(Protocol):
 Planned = TypeVar("Planned", bound=Runnable)
 
 
-@runtime_checkable
 class CollectingLog(Protocol[Planned]):
     """What is needed of the node's log."""
 

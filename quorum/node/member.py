@@ -34,7 +34,7 @@ from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.checkpoints import Checkpoints, LogPages
-from quorum.node.collecting import Background, Collecting, CollectingLog, Inline
+from quorum.node.collecting import Background, Collecting, Inline
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
@@ -198,7 +198,7 @@ class Member:
             log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
         )
         self.pager = Pager(config.queue_memory_bytes)
-        self.collecting = Collecting(log, background or Inline()) if isinstance(log, CollectingLog) else None
+        self.collecting = Collecting(log, background or Inline())
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -688,6 +688,7 @@ class Member:
             return
         self._next_standing_ms = self._now_ms + STANDING_MS
         self.healer.review()
+        self._note_damages()
         for number, replica in self.replicas.items():
             quarantined = replica.raft.quarantine
             if quarantined.is_on:
@@ -713,6 +714,15 @@ class Member:
         replica = self.replicas[group]
         first = self.log.journal(group).first_index
         return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
+
+    def _note_damages(self) -> None:
+        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
+        for damage in self.log.damages:
+            if damage.kind not in ("ENTRY", "COPY") or damage.known is None:
+                continue
+            group, term, index = damage.known
+            if group in self.replicas and self._needs(group, index):
+                self.healer.note(group, index, term, str(damage))
 
     def _found_unreadable(self, group: int, index: int) -> None:
         self.healer.note(group, index, 0, "another member has asked for it")
@@ -789,8 +799,7 @@ class Member:
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
         self.pager.turn(self._now_ms, self._queue_machines())
-        if self.collecting is not None:
-            self.collecting.turn(self._now_ms)
+        self.collecting.turn(self._now_ms)
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +59,9 @@ def with_stream(
             return CatalogQueue(number, name, number, (), c.QueueConfig(name))
 
         hub.queue = queue  # type: ignore[method-assign]
-        hub.member = type("M", (), {"config": type("C", (), {"name": "n1"})})  # type: ignore[assignment]
+        hub.member = SimpleNamespace(  # type: ignore[assignment]
+            config=SimpleNamespace(name="n1"), membership=SimpleNamespace(standing="member")
+        )
         stream = Stream(hub)
         hello = pb.Open(producer_id=bytes(16), epoch=epoch, first_new_sequence=first_new)
 

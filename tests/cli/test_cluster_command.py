@@ -107,3 +107,21 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
         assert all(size > 1_000_000 for size in cluster.resident_bytes().values())
         assert cluster.cpu_seconds() > 0.0
     assert cluster.running() == {}
+
+
+def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
+    quorum("cluster", "up", "--members", "2", "--detach", cwd=folder)
+    try:
+        assert "node-3 serves" in quorum("cluster", "join", cwd=folder)
+        seen = json.loads(quorum("cluster", "status", "--json", cwd=folder))
+        assert [group["members"] for group in seen["groups"]] == [["node-1", "node-2", "node-3"]] * 4
+        assert "node-1 leads nothing" in quorum("cluster", "drain", "node-1", cwd=folder)
+        assert "node-1 works again" in quorum("cluster", "undrain", "node-1", cwd=folder)
+        assert "node-3 leads group 2" in quorum("cluster", "transfer", "2", "node-3", cwd=folder)
+        quorum("cluster", "rebalance", cwd=folder)
+        assert "spread evenly already" in quorum("cluster", "rebalance", cwd=folder)
+        assert "node-2 has left every group" in quorum("cluster", "remove", "node-2", cwd=folder)
+        quorum("cluster", "remove", "node-2", cwd=folder, status=1)  # there is none
+        quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
+    finally:
+        quorum("cluster", "down", "--purge", cwd=folder)

@@ -325,6 +325,22 @@ def test_disjoint_damage_on_all_members_is_healed_from_each_other() -> None:
     assert consumer.received(group) == sent
 
 
+def test_damage_that_opening_finds_is_healed_without_anybody_asking() -> None:
+    cluster, group, queue, sent = damaged_cluster()
+    indexes = live(cluster, group)[20:25]
+    for index in indexes:
+        damage(cluster, "n3", group, index)
+    cluster.crash("n3")
+    cluster.start("n3")
+    cluster.ready()
+    cluster.until(lambda: cluster.members["n3"].healer.healed == {group: 5}, "all five are healed")
+    assert not [damage for damage in cluster.logs["n3"].damages if damage.kind == "ENTRY"]
+    assert has_all(cluster, "n3", group)
+    consumer = consume(cluster, "n3", group, queue)
+    cluster.until(lambda: len(consumer.received(group)) == 100, "all")
+    assert consumer.received(group) == sent
+
+
 def test_what_nobody_has_is_said_and_never_answered_with_wrong_bytes() -> None:
     cluster, group, queue, sent = damaged_cluster()
     index = live(cluster, group)[50]

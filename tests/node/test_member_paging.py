@@ -153,3 +153,24 @@ def test_what_was_changed_is_checkpointed_when_its_time_has_come() -> None:
     publish(cluster, Session(cluster, "n1"), group, queue, 10, 1)
     cluster.run(6_000)
     assert cluster.members["n1"].replicas[group].checkpoints.kept != before
+
+
+def test_the_disk_space_of_what_was_settled_comes_back() -> None:
+    cluster = Cluster(size=1, log={"segment_bytes": 128 << 10, "recent_bytes": 16 << 10}, snapshot_ms=1_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    member = cluster.members["n1"]
+    publish(cluster, Session(cluster, "n1"), group, queue, 5_000, 8)
+    full = cluster.logs["n1"].usage().total_bytes
+    assert full > 800_000
+    assert len(drained(cluster, Session(cluster, "n1"), group, queue, 40_000)) == 40_000
+    for _ in range(4):  # two snapshots after the last change that still referred to it
+        cluster.run(2_500)
+        publish(cluster, Session(cluster, "n1"), group, queue, 1, 1)
+    cluster.run(5_000)
+    assert member.collecting.adopted > 0
+    assert cluster.logs["n1"].usage().total_bytes < full / 2
+    cluster.crash("n1")
+    cluster.start("n1")
+    cluster.ready()
+    assert len(drained(cluster, Session(cluster, "n1"), group, queue, 4)) == 4
