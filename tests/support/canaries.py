@@ -168,7 +168,7 @@ CANARIES: tuple[Canary, ...] = (
         (3, 8),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (5, 8)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (118, 15)),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__member__GroupMachine=ForgetsUnsettled),
