@@ -31,7 +31,16 @@ from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged
 from quorum.node.member import Member
-from support.simulation.clients import SELECTORS, Administrator, App, Consumer, Getter, Place, Producer
+from support.simulation.clients import (
+    SELECTORS,
+    Administrator,
+    App,
+    Consumer,
+    Getter,
+    Operator,
+    Place,
+    Producer,
+)
 from support.simulation.disk import FaultyDisk
 from support.simulation.faults import Faults, states_of
 from support.simulation.loop import NEVER, Clock
@@ -75,6 +84,8 @@ class World:
         self.story: deque[str] = deque(maxlen=60)
         self.phase = "start"
         self.is_ebb = False
+        self.drained: str | None = None
+        """a member that an operator lets rest, perhaps"""
         self.client_late_ms = 0
         self.events = 0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -286,6 +297,7 @@ class World:
             Consumer(self, 13, other, None, 0.05),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
+            Operator(self, 20),
         ]
         self.apps += [
             Consumer(self, number, fields, selector, 0.05) for number, selector in enumerate(SELECTORS, 16)
