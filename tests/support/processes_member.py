@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from support.faulty_files import SIDE, FaultyFiles, PowerCut
+if TYPE_CHECKING:
+    from support.faulty_files import PowerCut
 
 CUT_STATUS = 77
 """How the process ends by a power cut."""
@@ -26,11 +28,13 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True)
     file = parser.parse_args().config
     folder = file.parent
-    setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
-    power = PowerCut(folder / SIDE, setup.pop("seed"))
     # Before any other thread is there (some libraries start theirs when they are imported): one thread alone hears the
     # signal, whatever the others are just doing.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    from support.faulty_files import SIDE, FaultyFiles, PowerCut
+
+    setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
+    power = PowerCut(folder / SIDE, setup.pop("seed"))
     threading.Thread(target=_await_power_cut, args=(power,), name="power", daemon=True).start()
     from quorum.api.process import Disk, run
     from quorum.cli.console import is_told
