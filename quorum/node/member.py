@@ -731,7 +731,7 @@ class Member:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
         is_damaged = self.healer.lost(replica.number) > 0
-        raft.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
+        raft.candidacy.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
         if not replica.stalled:
             return
         replica.touched = True
