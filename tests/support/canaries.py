@@ -34,6 +34,7 @@ from quorum.replication.codec import (
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.messages import Messages
+from quorum.replication.outbox import Outbox
 from support.simulation.world import Build
 
 LIMIT = 500
@@ -113,11 +114,15 @@ class NoGuard(Guard):
         return True
 
 
+class HastyOutbox(Outbox):
+    def queue(self, peer: str, message: Message) -> None:
+        self._waiting.append((0, peer, encode(message)))
+
+
 class PromisesBeforeSync(Group):
     """What is acknowledged, and votes, leave while they are being written."""
 
-    def _queue(self, peer: str, message: Message) -> None:
-        self._outbox.append((0, peer, encode(message)))
+    outbox_class = HastyOutbox
 
 
 class ForgetsReferences(Retention):
