@@ -176,7 +176,7 @@ CANARIES: tuple[Canary, ...] = (
     Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (5, 8)),
     Canary(
         "unsettled messages forgotten",
-        _patched("unsettled messages forgotten", quorum__node__member__GroupMachine=ForgetsUnsettled),
+        _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
         (2, 4),
     ),
     Canary(
