@@ -170,10 +170,10 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (8, 8),
+        (3, 8),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (5, 8)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (118, 15)),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
