@@ -61,7 +61,9 @@ def _dial(addresses: Mapping[str, str]) -> None:
     from quorum.node.roster import Roster
 
     known = Roster.dials
-    own = {name: (host, int(port)) for name, (host, port) in ((n, a.split(":")) for n, a in addresses.items())}
+    own = {
+        name: (host, int(port)) for name, (host, port) in ((n, a.split(":")) for n, a in addresses.items())
+    }
 
     def dials(self: Roster, others: Iterable[str]) -> dict[str, tuple[str, int]]:
         return {name: own.get(name, address) for name, address in known(self, others).items()}
