@@ -45,6 +45,7 @@ from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica, empty_state
+from quorum.node.scrubbing import Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.replication.errors import WireError
@@ -148,7 +149,7 @@ class Member:
     ) -> None:
         """memory: what this node knows beside its log; without one it asks nobody for incarnations.
 
-        background: where the log's garbage is copied; at once if not given.
+        background: where the log's garbage is copied and the log checks itself; at once if not given.
         """
         self.config = config
         self.log = log
@@ -198,7 +199,9 @@ class Member:
             log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
         )
         self.pager = Pager(config.queue_memory_bytes)
-        self.collecting = Collecting(log, background or Inline())
+        background = background or Inline()
+        self.collecting = Collecting(log, background)
+        self.scrubbing = Scrubbing(log, background)
         self.replicas: dict[int, Replica] = {}
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
@@ -731,7 +734,7 @@ class Member:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
         is_damaged = self.healer.lost(replica.number) > 0
-        raft.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
+        raft.candidacy.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
         if not replica.stalled:
             return
         replica.touched = True
@@ -799,7 +802,10 @@ class Member:
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
         self.pager.turn(self._now_ms, self._queue_machines())
-        self.collecting.turn(self._now_ms)
+        if not self.scrubbing.is_under_way:
+            self.collecting.turn(self._now_ms)
+        if not self.collecting.is_under_way:
+            self.scrubbing.turn(self._now_ms)
         if self._catalog_changed:
             self._catalog_changed = not self._carry_out_catalog()
 

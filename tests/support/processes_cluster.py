@@ -62,8 +62,6 @@ class FaultyCluster(LocalCluster):
     ) -> None:
         self.chance = random.Random(seed)
         self.proxies = Proxies() if with_proxies else None
-        self._dials: dict[str, dict[str, str]] = {}
-        """By member, then other member: the proxy between them."""
         self._setup = {
             key: value
             for key, value in (("segment_bytes", segment_bytes), ("snapshot_bytes", snapshot_bytes))
@@ -74,13 +72,10 @@ class FaultyCluster(LocalCluster):
     def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
         if self.proxies is None or member.name == other.name:
             return other.peer
-        dials = self._dials.setdefault(member.name, {})
-        dials[other.name] = self.proxies.address(member.name, other.name, other.peer)
-        return dials[other.name]
+        return self.proxies.address(member.name, other.name, other.peer)
 
     def _launch(self, member: LocalMember) -> MemberProcess:
-        dials = self._dials.get(member.name, {})
-        setup = {"seed": self.chance.randrange(1 << 32), "dials": dials, **self._setup}
+        setup = {"seed": self.chance.randrange(1 << 32), **self._setup}
         (member.folder / SETUP_FILE).write_text(json.dumps(setup), encoding="ascii")
         place = self.names.index(member.name)
         variables = {

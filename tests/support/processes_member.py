@@ -1,8 +1,7 @@
 """A member's real process on a disk with faults: `python processes_member.py --config FILE`, where `quorum node` is
 started otherwise. SIGUSR1 is a power cut (faulty_files.py).
 
-Beside the member's configuration: `faults.json` (Faults), `disk.json` with the `seed` of the power cut, sizes, and
-`dials`: where this member finds the others.
+Beside the member's configuration: `faults.json` (Faults), `disk.json` with the `seed` of the power cut, and sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +40,6 @@ def main() -> int:
     folder = file.parent
     setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
     power = PowerCut(folder / SIDE, setup.pop("seed"))
-    _dial(setup.pop("dials", {}))
     threading.Thread(target=_await_power_cut, args=(power,), name="power", daemon=True).start()
     config = load(file)
     log_to_stderr(config.log_level)
@@ -53,22 +50,6 @@ def main() -> int:
             raise
         print(f"quorum: {error}", file=sys.stderr)
         return 1
-
-
-def _dial(addresses: Mapping[str, str]) -> None:
-    """The cluster knows one address of each member, the one that its first leader was told. Where each member has
-    proxies of its own to the others, it goes on dialing those."""
-    from quorum.node.roster import Roster
-
-    known = Roster.dials
-    own = {
-        name: (host, int(port)) for name, (host, port) in ((n, a.split(":")) for n, a in addresses.items())
-    }
-
-    def dials(self: Roster, others: Iterable[str]) -> dict[str, tuple[str, int]]:
-        return {name: own.get(name, address) for name, address in known(self, others).items()}
-
-    Roster.dials = dials  # type: ignore[method-assign]
 
 
 def _await_power_cut(power: PowerCut) -> None:
