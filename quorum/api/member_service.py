@@ -103,7 +103,9 @@ class MemberService:
         return response
 
     async def _transfer(self, group: int, name: str) -> None:
-        target = await self._hub.ask(lambda member: _target(member, group, name))
+        target = await self._hub.ask(lambda member: target_of(member, group, name))
+        if isinstance(target, status.StatusError):
+            raise target
         for poll in range(int(TRANSFER_LIMIT_S / TRANSFER_POLL_S)):
             if poll % TRANSFER_ASK_EVERY == 0:
                 self._hub.submit(ev.Transfer(group, target))
@@ -117,19 +119,20 @@ class MemberService:
         )
 
 
-def _target(member: Member, group: int, name: str) -> str:
-    """The id of the member to hand over to. Raises StatusError where that cannot be."""
+def target_of(member: Member, group: int, name: str) -> str | status.StatusError:
+    """The id of the member to hand over to, or why that cannot be. It is asked on the Raft thread, where an exception
+    is the end of the member."""
     if group not in member.replicas:
-        raise status.invalid(
+        return status.invalid(
             "bad_argument", f"there is no group {group}; there are 0..{len(member.replicas) - 1}"
         )
     found = member.catalog.members.named(name)
     if found is None:
-        raise status.invalid("bad_argument", f"there is no member {name!r}")
+        return status.invalid("bad_argument", f"there is no member {name!r}")
     if found.is_drained:
-        raise status.invalid("bad_argument", f"{name!r} is drained")
+        return status.invalid("bad_argument", f"{name!r} is drained")
     if found.id not in member.replicas[group].raft.configuration.voters:
-        raise status.invalid("bad_argument", f"{name!r} does not vote in group {group}")
+        return status.invalid("bad_argument", f"{name!r} does not vote in group {group}")
     return found.id
 
 

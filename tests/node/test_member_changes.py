@@ -6,7 +6,8 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused
-from quorum.api.member_service import plan
+from quorum.api import status
+from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
 from quorum.node.identity import Memory
@@ -298,6 +299,18 @@ def test_the_plan_spreads_leaders_and_moves_no_more_than_needed() -> None:
     cluster.until(lambda: all(cluster.leader(group) == name for group, name in moves.items()), "moved")
     cluster.run(500)
     assert plan(cluster.members["n2"]) == {}
+
+
+def test_a_wish_that_cannot_be_is_answered_and_does_not_end_the_member() -> None:
+    """It is looked at on the Raft thread, where every exception is the end."""
+    cluster = Cluster(3)
+    cluster.ready()
+    assert cluster.administer(DrainMember("n3", True)) == Ok(1)
+    told = {}
+    for group, name in ((1, "n2"), (9, "n2"), (1, "nobody"), (1, "n3")):
+        told[group, name] = target_of(cluster.members["n1"], group, name)
+    assert told.pop((1, "n2")) == "n2"
+    assert all(isinstance(answer, status.StatusError) for answer in told.values()), told
 
 
 # ---- the roster

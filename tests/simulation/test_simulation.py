@@ -120,7 +120,6 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
 
 UNREACHED = """
     quorum/__init__.py
-    quorum/api/member_service.py
     quorum/api/server.py
     quorum/bench/backlog.py
     quorum/bench/command.py

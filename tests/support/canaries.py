@@ -3,10 +3,6 @@ where the product's own would.
 
 Nothing here is reachable from the product. `CANARIES` is the one list: `make simulate CANARIES=1` looks for the first
 seed that catches each; `seeds` is a short range known to hold one, which `make test` runs.
-
-To be added with the collector of the log (which does not exist yet): one that counts the messages of the oldest segment
-as gone while one of them is still in a queue, so that its body is dropped; what must notice it are deliveries that no
-member can read ("no progress"), and a confirmed message that nobody ever got.
 """
 
 from __future__ import annotations
@@ -18,18 +14,22 @@ from typing import Any
 from fifo.group import GroupMachine
 from fifo.state import Entry
 from quorum.api.hub import Hub
-from quorum.log import record
+from quorum.log import Log, record
 from quorum.log.files import write_fully
 from quorum.log.record import Header, Stamp
+from quorum.log.references import Retention
+from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.member import Member
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
+    Message,
     SnapshotAnswer,
     SnapshotChunk,
     Vote,
     VoteRequest,
+    encode,
 )
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
@@ -113,6 +113,27 @@ class NoGuard(Guard):
         return True
 
 
+class PromisesBeforeSync(Group):
+    """What is acknowledged, and votes, leave while they are being written."""
+
+    def _queue(self, peer: str, message: Message) -> None:
+        self._outbox.append((0, peer, encode(message)))
+
+
+class ForgetsReferences(Retention):
+    """Of what a snapshot refers to, not everything is needed."""
+
+    def is_live(self, indexes: Ints, view_from: int) -> Mask:
+        assert self._told is not None
+        needed: Mask = indexes >= min(self._told.needed_from, view_from)
+        return needed | super().is_live(indexes, view_from) & (indexes % 4 != 0)
+
+
+class LogThatDropsLive(Log):
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, retention=ForgetsReferences, **settings)
+
+
 class GroupWithoutGuard(Group):
     guard_class = NoGuard
 
@@ -171,6 +192,16 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
         (3, 8),
+    ),
+    Canary(
+        "promise before sync",
+        _patched("promise before sync", quorum__node__member__Group=PromisesBeforeSync),
+        (1, 20),
+    ),
+    Canary(
+        "live message dropped",
+        lambda: Build("live message dropped", log=LogThatDropsLive),
+        (1, 12),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
     Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (118, 15)),

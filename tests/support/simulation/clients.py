@@ -14,7 +14,7 @@ from quorum.client.client import Client
 from quorum.client.consumer import Consumer as ClientConsumer
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
-from quorum.v1 import queue_pb2, queue_pb2_grpc
+from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 from support.simulation.loop import Clock
 from support.simulation.process import Process
 from support.simulation.rules import Broken, Key, origin_of
@@ -134,6 +134,7 @@ class Producer(App):
         messages = []
         for n in numbers:
             body = b"%d:%d:" % (self.number, n) + b"." * size
+            self.world.rules.sent[body] = None
             fields = fields_of(n) if place.has_fields else None
             if fields is not None:
                 is_wanted = any(wants(fields) for wants in SELECTORS.values())
@@ -313,6 +314,59 @@ class Getter(Consumer):
                 continue
 
 
+def excuse(error: grpc.aio.AioRpcError, *more: grpc.StatusCode) -> None:
+    """A unary call may fail so; any other answer is wrong."""
+    if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, *more):
+        raise Broken(f"a unary call was answered {error}")
+
+
+class Operator(App):
+    """Lets members rest for a while and moves leaders about. In the end everybody works again."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        super().__init__(world, f"operator-{number}")
+
+    def successor(self, name: str) -> App:
+        return Operator(self.world, self.world.next_producer())
+
+    async def work(self, client: Client) -> None:
+        jobs = (self._drain, self._transfer, self._transfer, self._rebalance)
+        while True:
+            await asyncio.sleep(self.chance.choice((0.3, 1.0, 3.0)))
+            try:
+                await self._undrain()
+                if not self.world.faults.is_over:
+                    await self.chance.choice(jobs)()
+            except grpc.aio.AioRpcError as error:
+                excuse(error, grpc.StatusCode.INVALID_ARGUMENT)  # nothing is handed to who is drained
+
+    def _stub(self) -> Any:
+        return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(self.world.names)}:7400"))
+
+    async def _undrain(self) -> None:
+        if self.world.drained is not None:
+            request = admin_pb2.DrainMemberRequest(name=self.world.drained, drained=False)
+            await self._stub().DrainMember(request, timeout=3.0)
+            self.world.drained = None
+
+    async def _drain(self) -> None:
+        name = self.world.drained = self.chance.choice(self.world.names)
+        await self._stub().DrainMember(admin_pb2.DrainMemberRequest(name=name, drained=True), timeout=3.0)
+        self.world.rules.counts["members drained"] += 1
+        await asyncio.sleep(self.chance.choice((0.2, 2.0)))
+
+    async def _transfer(self) -> None:
+        group = self.chance.randrange(self.world.member_settings["queue_groups"] + 1)
+        request = admin_pb2.TransferLeadershipRequest(group=group, to=self.chance.choice(self.world.names))
+        await self._stub().TransferLeadership(request, timeout=5.0)
+        self.world.rules.counts["leaders handed over"] += 1
+
+    async def _rebalance(self) -> None:
+        await self._stub().RebalanceLeaders(admin_pb2.RebalanceLeadersRequest(), timeout=5.0)
+        self.world.rules.counts["leaders rebalanced"] += 1
+
+
 class Administrator(App):
     """Declares queues, publishes to them, looks at them, and deletes them again."""
 
@@ -359,21 +413,18 @@ class Administrator(App):
 
     async def _publish(self, client: Client, queue: str) -> None:
         message = queue_pb2.Message(body=b"%d:0:unary" % self.number)
+        self.world.rules.sent[message.body] = None
         try:
             await self._stub().Publish(queue_pb2.PublishRequest(queue=queue, messages=[message]), timeout=3.0)
             self.world.rules.counts["published by unary calls"] += 1
         except grpc.aio.AioRpcError as error:
-            self._excuse(error)
+            excuse(error)
 
     async def _get(self, client: Client, queue: str) -> None:
         try:
             await self._stub().Get(queue_pb2.GetRequest(queue=queue, count=3), timeout=3.0)
         except grpc.aio.AioRpcError as error:
-            self._excuse(error)
-
-    def _excuse(self, error: grpc.aio.AioRpcError) -> None:
-        if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            raise Broken(f"a unary call was answered {error}")
+            excuse(error)
 
     async def _browse(self, client: Client, queue: str) -> None:
         async for _ in client.browse(queue, limit=20):

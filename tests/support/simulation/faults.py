@@ -42,13 +42,21 @@ SCHEDULED = (
     ),
     *PARTITIONS,
     *("client reset", "client stall", "client kill", "client kill", "client slow", "rot"),
+    "power in a sync",
 )
+STORM = (*PARTITIONS, "reset", "wild", "wild", "wild", "pause", "flapping", "power in a sync")
+"""In stormy seeds these come three times as often."""
+STORMY_PART = 0.3
+"""Of all seeds."""
+ROT_TIMES = 3
+"""Bits that turn at most, all of one member."""
 LANDABLE = (
     *(
         "kill",
         "power cut",
         "power cut of all",
         "power cut in a write",
+        "power cut in a sync",
         "disk error",
         "disk slow",
         "disk full",
@@ -125,6 +133,9 @@ class Faults:
         """those that have not bitten yet"""
         self._numbers = 0
         self.rotten: str | None = None
+        self._rotted = 0
+        self.is_stormy = world.random_of("storm").random() < STORMY_PART
+        self._kinds = SCHEDULED + (STORM * 2 if self.is_stormy else ())
         self.is_over = False
 
     # ---- counting
@@ -157,7 +168,7 @@ class Faults:
 
     def _next(self) -> None:
         if not self.is_over:
-            self._strike(self.chance.choice(SCHEDULED))
+            self._strike(self.chance.choice(self._kinds))
             self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
 
     def _strike(self, kind: str) -> None:
@@ -195,6 +206,25 @@ class Faults:
         for each in list(self._world.nodes.values()):
             if each.is_up:
                 self._world.down(each.name, power=True)
+
+    def _power_in_a_sync(self, node: Node) -> None:
+        """The disks of all, or of all but one, are slow, and then the power goes everywhere: what the ones have
+        promised in the middle of a sync, and only that, may be missing when they are a majority again."""
+        spared = self.chance.choice([None, *self._world.names])
+        for each in self._world.nodes.values():
+            if each.runs and each.name != spared:
+                self._slow(each, 600)
+        self._world.after(self.chance.randrange(20, 600), self._power_during_syncs)
+
+    def _power_during_syncs(self) -> None:
+        ups = [each for each in self._world.nodes.values() if each.is_up]
+        if self.is_over or not any(each.is_syncing for each in ups):
+            return
+        for each in ups:
+            if each.is_syncing:
+                self.land("power cut in a sync", each)
+        for each in ups:
+            self._world.down(each.name, power=True)
 
     def _pause(self, node: Node) -> None:
         self._world.pause(node, self.chance.choice((50, 400, 1_200, 2_500, 4_000, 6_000)))
@@ -245,21 +275,26 @@ class Faults:
     def _disk(self, kind: str, node: Node) -> None:
         disk, chance = node.disk, self.chance
         if kind == "disk slow":
-            disk.slow_ms = chance.choice((100, 400, 1_500, 3_000))
-            self.arm("disk slow", node.name)
-            self._world.after(2_500, lambda: setattr(disk, "slow_ms", 0))
+            self._slow(node, chance.choice((100, 400, 1_500, 3_000)))
         elif kind == "disk full":
             disk.fill(True)
             self._world.after(chance.choice((500, 3_000)), lambda: disk.fill(False))
         else:
             disk.arm(chance.randrange(12), error=kind == "disk error")
 
+    def _slow(self, node: Node, for_ms: int) -> None:
+        disk = node.disk
+        disk.slow_ms = for_ms
+        self.arm("disk slow", node.name)
+        self._world.after(2_500, lambda: setattr(disk, "slow_ms", 0))
+
     def _rot(self, node: Node) -> None:
         """Of one member only: what it has had synced counts as lost, so others may lose nothing for good."""
-        if self.rotten is None and self._world.may_lose_one and self.chance.random() < 0.5:
+        if self._rotted < ROT_TIMES and self.rotten in (None, node.name) and self._world.may_lose_one:
             where = node.disk.rot()
             if where is not None:
                 self.rotten = node.name
+                self._rotted += 1
                 self._world.tell(f"bit {where[1]} of {where[0]} of {node.name} has turned")
 
     def _clock(self, kind: str, node: Node) -> None:
@@ -286,7 +321,7 @@ class Faults:
         for each in kinds:
             for name in self._world.names:
                 self.arm(each, name)
-        self._world.after(chance.choice((300, 2_000)), self.calm)
+        self._world.after(chance.choice((2_000, 4_000) if self.is_stormy else (300, 2_000)), self.calm)
 
     def calm(self) -> None:
         self._world.network.wild = Wildness()

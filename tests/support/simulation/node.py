@@ -25,16 +25,13 @@ from support.disk import Crashed
 from support.simulation.disk import FaultyDisk
 from support.simulation.loop import NEVER, Clock
 from support.simulation.process import Process
+from support.simulation.room import Works
 from support.simulation.wire import Connection, ServedCall, SimServer
 
 if TYPE_CHECKING:
     from support.simulation.world import World
 
 WALL_MS = 1_700_000_000_000
-SEGMENT_BYTES = 96 << 10
-"""Small, so that logs roll."""
-RECENT_BYTES = 32 << 10
-"""Little, so that bodies are read from the disk."""
 DIRECTORY = Path("/data/log")
 
 
@@ -83,13 +80,13 @@ class Node(Process):
         self.log = build.log(
             DIRECTORY,
             disk,
-            segment_bytes=SEGMENT_BYTES,
-            recent_bytes=RECENT_BYTES,
+            **world.room.log,
             random_bytes=chance.randbytes,
         )
         self.log.open()
         config = MemberConfig(name, world.names, boot, **world.member_settings)
         self.member: Member = build.member(config, self.log, _Network(self), clock.s, self._wall_ms, chance)
+        self._works = Works(world, self)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
         disk.node = self
@@ -184,6 +181,7 @@ class Node(Process):
         if outputs:
             world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
         world.rules.stepped(self)
+        self._works.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
         for output in outputs:

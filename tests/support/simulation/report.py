@@ -32,6 +32,8 @@ OPERATIONS = (
         "published by unary calls",
         "clients",
     ),
+    *("snapshots taken", "collections adopted", "blocks paged out", "bodies fetched", "snapshots installed"),
+    *("members drained", "leaders handed over", "leaders rebalanced"),
 )
 
 

@@ -50,6 +50,8 @@ class Rules:
         self._seen: dict[Key, None] = {}
         self._places: dict[Origin, Key] = {}
         self._settled: dict[Key, None] = {}
+        self.sent: dict[bytes, None] = {}
+        """every body that a client has sent, confirmed or not"""
         self.confirmed: dict[Origin, str] = {}
         """with the queue"""
         self.published: dict[Origin, bool] = {}
@@ -96,7 +98,8 @@ class Rules:
 
     def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
         key = call.held.pop((consumer, attach, tag), None)
-        if key is not None and self._holders[key][0] is call:
+        holder = None if key is None else self._holders.get(key)
+        if key is not None and holder is not None and holder[0] is call:
             del self._holders[key]
 
     def _release_all(self, call: ServedCall, consumer: str) -> None:
@@ -132,6 +135,8 @@ class Rules:
     def _handed(
         self, call: ServedCall, held: Held, group: int, key: Key, body: bytes, is_again: bool
     ) -> None:
+        if body not in self.sent:
+            raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
         origin = origin_of(body)
         if self._places.setdefault(origin, key) != key:
             raise Broken(f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}")

@@ -31,14 +31,23 @@ from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged
 from quorum.node.member import Member
-from quorum.replication.group import GroupConfig
-from support.simulation.clients import SELECTORS, Administrator, App, Consumer, Getter, Place, Producer
+from support.simulation.clients import (
+    SELECTORS,
+    Administrator,
+    App,
+    Consumer,
+    Getter,
+    Operator,
+    Place,
+    Producer,
+)
 from support.simulation.disk import FaultyDisk
 from support.simulation.faults import Faults, states_of
 from support.simulation.loop import NEVER, Clock
 from support.simulation.network import IDLE_MS, PeerNetwork
 from support.simulation.node import Node
 from support.simulation.process import Process
+from support.simulation.room import room_of
 from support.simulation.rules import Broken, Rules
 from support.simulation.wire import GONE, Connection
 
@@ -69,11 +78,14 @@ class World:
         self.seed = seed
         self.build = build or Build()
         self.now_ms = START_MS
+        self.room = room_of(seed)
         self.processes: list[Process] = []
         """all that ever were"""
         self.story: deque[str] = deque(maxlen=60)
         self.phase = "start"
         self.is_ebb = False
+        self.drained: str | None = None
+        """a member that an operator lets rest, perhaps"""
         self.client_late_ms = 0
         self.events = 0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -96,13 +108,9 @@ class World:
 
     def _configure(self, chance: random.Random) -> None:
         self.names = tuple(f"n{number}" for number in range(1, (5 if self.seed % 5 == 0 else 3) + 1))
-        self.has_short_memory = self.seed % 3 == 0
         self.loses_one = self.seed % 4 == 1
         """one member is dead in the end"""
-        self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2}
-        if self.has_short_memory:  # members that were away for long get snapshots
-            self.member_settings["raft"] = GroupConfig(keep_entries=40, chunk_bytes=2_000)
-            self.member_settings["snapshot_bytes"] = 20_000
+        self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2, **self.room.member}
         if self.seed % 2 == 0:  # members that apply slowly what they know to be committed
             self.member_settings["apply_entries"] = 6
         self.clocks = {
@@ -289,19 +297,18 @@ class World:
             Consumer(self, 13, other, None, 0.05),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
+            Operator(self, 20),
         ]
-        if fields.has_fields:
-            self.apps += [
-                Consumer(self, number, fields, selector, 0.05)
-                for number, selector in enumerate(SELECTORS, 16)
-            ]
-        else:
-            self.apps.append(Consumer(self, 16, fields, None, 0.02))
+        self.apps += [
+            Consumer(self, number, fields, selector, 0.05) for number, selector in enumerate(SELECTORS, 16)
+        ]
 
     def _declare(self) -> None:
-        # a member that was sent a snapshot has no bodies to read fields from: it stops at the first it needs
-        filtered: dict[str, Any] = {} if self.has_short_memory else {"x-filter-enabled": True}
-        self.places = [Place("plain", {}), Place("other", {}), Place("fields", filtered)]
+        self.places = [
+            Place("plain", {}),
+            Place("other", {"x-queue-mode": "lazy"} if self.room.is_scarce else {}),
+            Place("fields", {"x-filter-enabled": True}),
+        ]
         founder = _Founder(self, self.places)
         self.run_until(lambda: founder.is_done, "queues are declared", START_LIMIT_MS)
         founder.die()
@@ -367,10 +374,8 @@ class World:
     def _drain(self) -> None:
         """Every matching message leaves; what nobody wants stays, and leaves when somebody comes for all."""
         self.run_until(self._only_unwanted_left, "all that is wanted is delivered", PROGRESS_LIMIT_MS)
-        fields = self.places[2]
-        if fields.has_fields:
-            self.rules.counts["unwanted"] += sum(self._left().values())
-            self.apps.append(Consumer(self, 40, fields, None, 1.0))
+        self.rules.counts["unwanted"] += sum(self._left().values())
+        self.apps.append(Consumer(self, 40, self.places[2], None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
         self.rules.counts["queues drained"] += len(self.places)
 
@@ -387,8 +392,6 @@ class World:
     def _only_unwanted_left(self) -> bool:
         """Asked at every moment, so the cheap questions come first."""
         left = self._left()
-        if not self.places[2].has_fields:
-            return not left
         if set(left) - {"fields"}:
             return False
         unwanted = self.rules.unwanted()
@@ -463,6 +466,7 @@ def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         "quorum.client.session.random": chance,
         "quorum.client.session.secrets": secrets,
         "quorum.client.client.secrets": secrets,
+        **room_of(seed).patches(),
         **build.patches,
     }
     with ExitStack() as stack:

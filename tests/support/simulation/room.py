@@ -1,0 +1,122 @@
+"""How much memory and disk the nodes of a seed have, and what they have done because of it.
+
+In about every second seed it is so little that within seconds garbage is collected, blocks leave the memory, and a
+member that was away for a moment needs a snapshot and the bodies it refers to. The queues of a run are short, so in
+these seeds the product's blocks are, too: nothing else of them depends on their size.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fifo.blocks import BLOCK_BITS
+from quorum.replication.group import GroupConfig
+
+if TYPE_CHECKING:
+    from support.simulation.node import Node
+    from support.simulation.world import World
+
+SEGMENT_BYTES = 96 << 10
+"""Small, so that logs roll."""
+RECENT_BYTES = 32 << 10
+"""Little, so that bodies are read from the disk."""
+KEEP_ENTRIES = 40
+"""In seeds with a short memory."""
+
+_BLOCK_SIZES = {
+    "fifo.blocks": ("BLOCK_SIZE", "SLOT_MASK"),
+    "fifo.fields": ("BLOCK_SIZE", "SLOT_MASK"),
+    "fifo.machine": ("BLOCK_SIZE", "SLOT_MASK"),
+    "fifo.selector_groups": ("SLOT_MASK",),
+    "fifo.storage": (),
+    "quorum.node.paging": ("BLOCK_SIZE",),
+}
+"""Where the size of a block is used, beside BLOCK_BITS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """block_bits: a block has so many sequences, as a power of two. log: arguments of each node's log. member: parts of
+    its configuration."""
+
+    is_scarce: bool
+    block_bits: int
+    log: dict[str, Any]
+    member: dict[str, Any] = field(default_factory=dict)
+
+    def patches(self) -> dict[str, Any]:
+        """attribute -> what stands there during the run."""
+        if self.block_bits == BLOCK_BITS:
+            return {}
+        size = 1 << self.block_bits
+        values = {"BLOCK_SIZE": size, "SLOT_MASK": size - 1}
+        return {
+            f"{module}.{name}": value
+            for module, names in _BLOCK_SIZES.items()
+            for name, value in (("BLOCK_BITS", self.block_bits), *((each, values[each]) for each in names))
+        }
+
+
+def room_of(seed: int) -> Room:
+    """Every third seed has a short memory: members that were away for long get snapshots."""
+    chance = random.Random(f"{seed} room")
+    has_short_memory = seed % 3 == 0
+    if chance.random() < 0.5:
+        log = {"segment_bytes": SEGMENT_BYTES, "recent_bytes": RECENT_BYTES}
+        if not has_short_memory:
+            return Room(False, BLOCK_BITS, log)
+        raft = GroupConfig(keep_entries=KEEP_ENTRIES, chunk_bytes=2_000)
+        return Room(False, BLOCK_BITS, log, {"raft": raft, "snapshot_bytes": 20_000})
+    return Room(
+        True,
+        chance.choice((4, 6, 8)),
+        {
+            "segment_bytes": chance.choice((16 << 10, 32 << 10, 64 << 10)),
+            "recent_bytes": chance.choice((1 << 10, 8 << 10)),
+        },
+        {
+            "snapshot_bytes": chance.choice((5_000, 20_000)),
+            "snapshot_ms": chance.choice((500, 2_000)),
+            "queue_memory_bytes": chance.choice((1, 4 << 10)),
+            "raft": GroupConfig(
+                keep_bytes=chance.choice((2_000, 20_000)),
+                keep_entries=KEEP_ENTRIES if has_short_memory else GroupConfig().keep_entries,
+                chunk_bytes=chance.choice((500, 2_000)),
+            ),
+        },
+    )
+
+
+class Works:
+    """What one life of a node has done for its memory and disk, counted where it is done."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self._counts = world.rules.counts
+        self._collected = self._fetched = 0
+        member = node.member
+        self._count(member.pager, "_page_out", "blocks paged out")
+        for replica in member.replicas.values():
+            self._count(replica.checkpoints, "saved", "snapshots taken")
+            self._count(replica.checkpoints, "installed", "snapshots installed")
+
+    def _count(self, owner: Any, method: str, what: str) -> None:
+        """installed() calls saved()."""
+        does = getattr(owner, method)
+
+        def counted(*arguments: Any) -> Any:
+            self._counts[what] += 1
+            return does(*arguments)
+
+        setattr(owner, method, counted)
+
+    def stepped(self, node: Node) -> None:
+        member = node.member
+        collected, fetched = member.collecting.adopted, member.fetcher.fetched
+        if collected != self._collected:
+            self._counts["collections adopted"] += collected - self._collected
+            self._collected = collected
+        if fetched != self._fetched:
+            self._counts["bodies fetched"] += fetched - self._fetched
+            self._fetched = fetched
