@@ -301,7 +301,15 @@ class Member:
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
+            self._look_for_missing(replica)
         return replica
+
+    def _look_for_missing(self, replica: Replica) -> None:
+        """A crash in the middle of an installation leaves the snapshot, and of this member's own later entries nobody
+        could say whether they were right. Those are fetched, though nobody may ever read them here: this member
+        counts among those that have them."""
+        for index in self.log.missing(replica.number, replica.checkpoints.newest_entries()):
+            self.healer.note(replica.number, index, 0, "the snapshot here refers to it")
 
     def _empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
         if number == SYSTEM_GROUP:
