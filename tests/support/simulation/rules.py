@@ -96,7 +96,10 @@ class Rules:
 
     def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
         key = call.held.pop((consumer, attach, tag), None)
-        if key is not None and self._holders[key][0] is call:
+        if key is None:
+            return
+        holder = self._holders.get(key)
+        if holder is not None and holder[0] is call:  # else another one was handed it, and may have settled it
             del self._holders[key]
 
     def _release_all(self, call: ServedCall, consumer: str) -> None:
