@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from support.simulation.world import World
 
 WALL_MS = 1_700_000_000_000
-SEGMENT_BYTES = 96 << 10
-"""Small, so that logs roll."""
 RECENT_BYTES = 32 << 10
 """Little, so that bodies are read from the disk."""
 DIRECTORY = Path("/data/log")
@@ -83,7 +81,7 @@ class Node(Process):
         self.log = build.log(
             DIRECTORY,
             disk,
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=world.segment_bytes,
             recent_bytes=RECENT_BYTES,
             random_bytes=chance.randbytes,
         )
