@@ -55,11 +55,11 @@ class Requests:
 
 async def within(timeout_ms: int, answer: asyncio.Future[Any], doing: str) -> Any:
     """Awaits an answer that may come later still; TimedOut says that it has not come yet."""
+    answer.add_done_callback(_looked_at)  # it may fail when nobody waits any more
     try:
         async with asyncio.timeout(timeout_ms / 1000):  # not wait_for: that may swallow a cancellation
             return await asyncio.shield(answer)
     except TimeoutError:
-        answer.add_done_callback(_looked_at)
         raise TimedOut(f"{doing} took over {timeout_ms} ms", reason="DEADLINE_EXCEEDED") from None
 
 

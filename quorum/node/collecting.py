@@ -102,6 +102,11 @@ class Collecting(Generic[Planned]):
         self.adopted = 0
         """Collections so far."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """A collection is planned and not yet adopted."""
+        return self._collection is not None
+
     def turn(self, now_ms: int) -> None:
         """Goes on with what is due. Without room on the disk it is tried again later; any other error is raised."""
         if now_ms < self._next_ms:

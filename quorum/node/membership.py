@@ -99,7 +99,7 @@ class Membership:
             self._member.set_peers(self.peers, self.roster.dials(self.peers))
         stands_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
-            replica.raft.stands_last = stands_last
+            replica.raft.candidacy.stands_last = stands_last
 
     # ---- incarnations
 

@@ -158,6 +158,7 @@ class PeerNetwork:
         self._dirty: dict[str, _Connection] = {}
         self._events: list[tuple[str, bool]] = []
         self._frames: list[tuple[str, int, bytes]] = []
+        self._configured = dict(members)
         self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
         self._next_upkeep_s = float("-inf")
         self._warned_s = float("-inf")
@@ -178,17 +179,16 @@ class PeerNetwork:
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
-    def set_address(self, peer: str, address: Address) -> None:
-        """A peer is to be dialed elsewhere from now on."""
-        if peer in self._dials:
-            self._dials[peer] = _Dial(address)
-
     def set_peers(self, peers: Collection[str], dials: Mapping[str, Address]) -> None:
-        """Who the other members are from now on, and which of them are dialed. Connections to others are closed."""
+        """Who the other members are from now on, and which of them are dialed. Connections to others are closed.
+
+        Where this node's own configuration names a member's address, it goes before the cluster's: it knows the way.
+        """
         self._peers = set(peers)
+        ways = {name: self._configured.get(name, address) for name, address in sorted(dials.items())}
         self._dials = {
             name: old if (old := self._dials.get(name)) and old.address == address else _Dial(address)
-            for name, address in sorted(dials.items())
+            for name, address in ways.items()
         }
         for name, connection in list(self._up.items()):
             if name not in self._peers:

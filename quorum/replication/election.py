@@ -4,12 +4,26 @@ A member whose election timeout has passed asks all others whether they would vo
 if they hear no leader and its log is at least as far as theirs. Only with a majority does the library begin a real
 election. A member that was cut off or paused so does not unseat a leader that works. Asking changes nothing anywhere,
 so answers need no durability and lost ones no care: the next round has a new number.
+
+Who stands at all, and when, is said here too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from quorum.replication import codec
+from quorum.replication.guard import Guard
+from quorum.replication.journal import JournalView
+from quorum.replication.outbox import Outbox
+from quorum.replication.quarantine import Quarantine
+
 RETRY_PART = 0.5
 """A round without a majority is repeated after this part of the minimum election timeout."""
+LAST_RESORT_TIMEOUTS = 5
+"""A member that should not lead stands all the same when nobody has led for so many of the longest election timeouts:
+it may be the only one with everything that is committed."""
 
 
 class PreVoteRounds:
@@ -54,3 +68,77 @@ class PreVoteRounds:
         if self._term != term or now_s <= deadline_s:
             return deadline_s
         return now_s if self.is_won(term) else self._began_s + self._retry_s
+
+
+class Candidacy:
+    """Whether this member runs for office."""
+
+    def __init__(
+        self,
+        engine: Any,
+        view: JournalView,
+        guard: Guard,
+        outbox: Outbox,
+        quarantine: Quarantine,
+        clock: Callable[[], float],
+        *,
+        election_min_s: float,
+        election_max_s: float,
+        is_voter: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._view = view
+        self._guard = guard
+        self._outbox = outbox
+        self._quarantine = quarantine
+        self._clock = clock
+        self._election_max_s = election_max_s
+        self._is_voter = is_voter
+        self._began_s = clock()
+        self.rounds = PreVoteRounds(election_min_s * RETRY_PART)
+        self.is_transfer = False
+        """this node's candidacy was asked for by the leader"""
+        self.stands_last = False
+        """Whether this node leaves leading to others, see LAST_RESORT_TIMEOUTS."""
+        self.handicap_s = 0.0
+        """How much later than its election timeout this member runs for office: it stands last while it is damaged."""
+
+    def next_due(self) -> float:
+        """When the election timer has something to do."""
+        deadline = self._engine._SyncObj__raftElectionDeadline + self.handicap_s
+        return self.rounds.next_due(self._guard.term, deadline, self._clock())
+
+    def may_run(self) -> bool:
+        """For the engine: the election timeout has passed; whether a pre-vote is won. Only voters stand: what holds is
+        the last configuration of the own log (thesis §4.1)."""
+        if self._quarantine.is_on:
+            return False
+        own = self._engine
+        if not self._may_stand():
+            own._SyncObj__transferInProgress = False
+            own._SyncObj__raftLeader = None
+            own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
+            return False
+        self.is_transfer = own._SyncObj__transferInProgress
+        if not self.is_transfer and self._clock() < own._SyncObj__raftElectionDeadline + self.handicap_s:
+            return False
+        if not self._guard.voters or own._SyncObj__transferInProgress or self.rounds.is_won(self._guard.term):
+            self.rounds.cancel()
+            return True
+        if self.rounds.begin_if_due(self._guard.term, self._clock()):
+            own._SyncObj__raftLeader = None
+            last = self._view.last_index
+            request = codec.PreVoteRequest(
+                self._guard.term + 1, self.rounds.number, last, self._view.term_at(last)
+            )
+            for voter in self._guard.voters:
+                self._outbox.queue(voter.id, request)
+        return False
+
+    def _may_stand(self) -> bool:
+        if not self._is_voter():
+            return False
+        if not self.stands_last or not self._guard.voters:
+            return True
+        quiet_since = max(self._began_s, self._guard.heard_leader_s)
+        return self._clock() > quiet_since + LAST_RESORT_TIMEOUTS * self._election_max_s

@@ -14,7 +14,7 @@ before a copy of the library's class that sees our clock and randomness (library
                               refused: nothing of the library executes what stands in an entry
 
 Members change by `set_members`: the library's other nodes are the voters, its read-only nodes the learners. It counts
-itself in every majority; so who is no voter never stands (Group.may_run_for_office), and no leader removes itself.
+itself in every majority; so who is no voter never stands (Candidacy.may_run), and no leader removes itself.
 """
 
 from __future__ import annotations
@@ -53,19 +53,34 @@ class Peer:
         """Nothing is held."""
 
 
+class Candidacy(Protocol):
+    def may_run(self) -> bool: ...
+
+
+class Installing(Protocol):
+    def take_chunk(self, chunk: Any) -> bool: ...
+    def install(self) -> None: ...
+
+
+class Messages(Protocol):
+    def send(self, peer: Peer, message: dict[str, Any]) -> bool: ...
+
+
 class Owner(Protocol):
     """What the engine asks of the group it belongs to."""
 
     @property
     def last_index(self) -> int: ...
+    @property
+    def candidacy(self) -> Candidacy: ...
+    @property
+    def installing(self) -> Installing: ...
+    @property
+    def messages(self) -> Messages: ...
 
-    def may_run_for_office(self) -> bool: ...
     def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
     def feed_followers(self) -> None: ...
-    def take_chunk(self, chunk: Any) -> bool: ...
-    def install_snapshot(self) -> None: ...
     def on_state_changed(self, old: int, new: int) -> None: ...
-    def send(self, peer: Peer, message: dict[str, Any]) -> bool: ...
 
 
 class Engine:
@@ -118,10 +133,10 @@ class Engine:
         self.owner.feed_followers()
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        return self.owner.may_run_for_office()
+        return self.owner.candidacy.may_run()
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        self.owner.install_snapshot()
+        self.owner.installing.install()
 
     def _SyncObj__tryLogCompaction(self) -> None:
         """Ours: Group.save_snapshot."""
@@ -154,7 +169,7 @@ class _Transport:
         self._owner = owner
 
     def send(self, node: Peer, message: dict[str, Any]) -> bool:
-        return self._owner.send(node, message)
+        return self._owner.messages.send(node, message)
 
     def _ignore(self, *_callback: object) -> None:
         """Messages and connections reach the engine through the group, not through callbacks."""
@@ -178,7 +193,7 @@ class _Snapshots:
 
     def setTransmissionData(self, data: Any) -> bool:
         """True when a whole, good, newer snapshot is there: the library then loads it."""
-        return self._owner.take_chunk(data)
+        return self._owner.installing.take_chunk(data)
 
 
 class _Poller:

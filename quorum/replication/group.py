@@ -17,6 +17,9 @@ Entry bodies are a type byte and the proposer's bytes. Index 1 is an internal en
 leader begins its term with another, and changes of members are entries too (membership.py). `take_committed` yields all
 of those (but index 1) with an empty body.
 
+What a message of another member does is in messages.py, who runs for office in election.py, who the members are in
+members.py, a snapshot that arrives in installing.py; the rules between the wire and PySyncObj are the guard's.
+
 Who is a member is what this node's own log says last; the members given at the start hold where it says nothing. A
 frame may come from anybody: a leader may know of members that this node has not heard of. Answers count only from
 members, votes and acknowledgements only from voters.
@@ -25,39 +28,34 @@ members, votes and acknowledgements only from voters.
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
-from quorum.replication.codec import Message
-from quorum.replication.election import RETRY_PART, PreVoteRounds
+from quorum.replication.election import Candidacy
 from quorum.replication.engine import CANDIDATE, FOLLOWER, LEADER, Peer
-from quorum.replication.errors import ReentryError, ReplicationFailed, WireError
+from quorum.replication.errors import ReentryError, ReplicationFailed
 from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
+from quorum.replication.handover import HandOver
+from quorum.replication.installing import Installing
 from quorum.replication.journal import JournalView, NodeLog
-from quorum.replication.membership import (
-    CONFIGURATION,
-    CatchUp,
-    Configuration,
-    Transfer,
-    unwrap_state,
-    wrap_state,
-)
+from quorum.replication.members import Members
+from quorum.replication.membership import CONFIGURATION, Configuration, unwrap_state, wrap_state
+from quorum.replication.messages import Messages
+from quorum.replication.outbox import Outbox
+from quorum.replication.peers import Peers
 from quorum.replication.quarantine import Quarantine, Standing
-from quorum.replication.transfer import Incoming, KeptBytes, SnapshotSource
+from quorum.replication.reads import Reads
+from quorum.replication.room import Room
+from quorum.replication.transfer import KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CONFIGURATION_BYTE = bytes([CONFIGURATION])
-FULL_RETRY_S = 0.5
-"""How often a member whose log is full looks for room: each look asks the disk for a whole segment."""
 CANDIDATE_PART = 0.5
 """A candidate waits for votes for this part of an election timeout."""
-LAST_RESORT_TIMEOUTS = 5
-"""A member that should not lead stands all the same when nobody has led for so many of the longest election timeouts:
-it may be the only one with everything that is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +87,8 @@ class Group:
     guard_class: type[Guard] = Guard
     engine_class: type[engine.Engine] = engine.Engine
     view_class: type[JournalView] = JournalView
+    outbox_class: type[Outbox] = Outbox
+    messages_class: type[Messages] = Messages
 
     def __init__(
         self,
@@ -116,63 +116,30 @@ class Group:
         self.me = me
         self.config = config or GroupConfig()
         self._clock = clock
-        self._send = send
         self._on_install = on_install
-        self._prepare_install = prepare_install
-        self._known = {name: Peer(name, number) for number, name in enumerate(names or [me], 1)}
-        """Everybody ever heard of, this node included."""
-        self._peers: dict[str, Peer] = {}
-        """The other members: voters and learners."""
-        self._connected: set[str] = set()
+        self._log = log
         self._view = self.view_class(log, group)
         first = Configuration(tuple(names))
         if self._view.snapshot_state is not None:
             first, self._view.snapshot_state = unwrap_state(self._view.snapshot_state)
         self._view.find_configurations(first)
-        self._in_force = Configuration()
-        """The configuration that engine, guard and feeder go by."""
-        self._catching_up: dict[str, CatchUp] = {}
-        self._transfer: Transfer | None = None
-        self.stands_last = False
-        """Whether this node leaves leading to others, see LAST_RESORT_TIMEOUTS."""
-        self._log = log
-        self._outbox: list[tuple[int, str, list[bytes]]] = []
         self._failure: BaseException | None = None
         self._inside = False
-        self._due_now = False
-        self._handled: tuple[str, int, int] | None = None
-        """(peer, term, seq) of the append or chunk that the library is handling"""
-        self._is_quiet = False
-        """that message wants no acknowledgement"""
-        self._received: tuple[int, int, bytes, int] | None = None
-        self._incoming = Incoming()
-        self._reads: list[tuple[int, int, Callable[[int | None], None]]] = []
-        """(seq, commit index, callback) of reads that wait for a majority"""
         self._is_started = False
-        self._is_transfer = False
-        """this node's candidacy was asked for by the leader"""
         self._bytes_since_snapshot = 0
-        is_quarantined = self._view.is_quarantined
-        life = random.getrandbits(63) if is_quarantined else 0
-        self.quarantine = Quarantine(me, life, is_on=is_quarantined)
-        self._matched = (0, 0)
-        """(term, index) of the last acknowledgement sent"""
-        self.is_full = False
-        """the log had no room for what the leader sent: nothing more is acknowledged until it has"""
-        self._look_for_room_s = 0.0
-        self._wanted = (0, 0)
-        """bytes and entries that the last append brought"""
         self._kept = KeptBytes(self.config.keep_bytes)
-        self.handicap_s = 0.0
-        """How much later than its election timeout this member runs for office: it stands last while it is damaged."""
         self._unreadable: int | None = None
         self.applied_index = max(1, self._view.snapshot_index)
         """The last entry that take_committed has handed out, or that a snapshot covers."""
+        is_quarantined = self._view.is_quarantined
+        life = random.getrandbits(63) if is_quarantined else 0
+        self.quarantine = Quarantine(me, life, is_on=is_quarantined)
         timing = self.config
+        peers = self._peers = Peers(me, names or [me])
         self._engine: Any = engine.build(
             self.engine_class,
             self,
-            me=self._known[me],
+            me=peers.me,
             others=(),
             view=self._view,
             clock=clock,
@@ -182,31 +149,52 @@ class Group:
             heartbeat_s=timing.heartbeat_s,
             leader_fallback_s=timing.leader_fallback_s,
         )
-        self._guard = self.guard_class(self._engine, self._view, self._peers, clock, timing.election_min_s)
-        self._began_s = clock()
-        self._rounds = PreVoteRounds(timing.election_min_s * RETRY_PART)
+        view, raft = self._view, self._engine
+        guard = self._guard = self.guard_class(raft, view, peers.others, clock, timing.election_min_s)
+        outbox = self._outbox = self.outbox_class(log, view, send)
+        self.candidacy = Candidacy(
+            raft,
+            view,
+            guard,
+            outbox,
+            self.quarantine,
+            clock,
+            election_min_s=timing.election_min_s,
+            election_max_s=timing.election_max_s,
+            is_voter=lambda: self.is_voter,
+        )
         self._feeder = Feeder(
-            self._engine,
-            self._view,
-            self._guard,
-            self._peers,
-            self._send_dependent,
+            raft,
+            view,
+            guard,
+            peers.others,
+            outbox.queue_dependent,
             window_bytes=timing.window_bytes,
             frame_bytes=timing.frame_bytes,
             chunk_bytes=timing.chunk_bytes,
         )
-        self._handlers: Mapping[type, Callable[[str, Any], None]] = {
-            codec.AppendEntries: self._on_append,
-            codec.AppendAnswer: self._on_append_answer,
-            codec.VoteRequest: self._on_vote_request,
-            codec.Vote: self._on_vote,
-            codec.PreVoteRequest: self._on_pre_vote_request,
-            codec.PreVote: self._on_pre_vote,
-            codec.StaleTerm: self._on_stale_term,
-            codec.SnapshotChunk: self._on_chunk,
-            codec.SnapshotAnswer: self._on_chunk_answer,
-            codec.TimeoutNow: self._on_timeout_now,
-        }
+        self._reads = Reads(raft, guard)
+        self._room = Room(log, clock)
+        self._members = Members(raft, view, peers, guard, self._feeder, self.candidacy.rounds, clock)
+        self._hand_over = HandOver(
+            view, guard, peers, outbox, clock, self._members.match_index, timing.election_max_s
+        )
+        self.messages = self.messages_class(
+            raft,
+            view,
+            peers,
+            clock,
+            guard=guard,
+            feeder=self._feeder,
+            outbox=outbox,
+            candidacy=self.candidacy,
+            reads=self._reads,
+            room=self._room,
+            quarantine=self.quarantine,
+        )
+        self.installing = Installing(
+            group, raft, view, guard, self.messages, outbox, self._room, prepare_install, self._installed
+        )
         self._follow_configuration()
 
     # ---- life
@@ -240,17 +228,14 @@ class Group:
             return
         self._enter()
         try:
-            self._handlers[type(message)](peer, message)
+            self.messages.handlers[type(message)](peer, message)
             self._follow_configuration()
         except BaseException as error:
             self._failure = error
             raise
         finally:
             self._inside = False
-            self._handled = None
-            self._is_quiet = False
-            self._guard.acknowledge_to = None
-            self._guard.reset_hint = None
+            self.messages.handled()
 
     def tick(self) -> None:
         """Let time act: elections, the commit index, heartbeats; new entries go to the followers."""
@@ -265,13 +250,13 @@ class Group:
 
     def _tick(self) -> None:
         self._view.snapshot_state = None
-        self._due_now = False
+        self.messages.is_due = False
         self._engine.doTick(0.0)
-        if self._reads:
-            self._finish_reads()
-        if self.is_leader and self._peers:
-            self._watch_learners()
-            self._hand_over()
+        if self._reads.waiting:
+            self._reads.finish()
+        if self.is_leader and self._peers.others:
+            self._members.watch_learners(self.config.election_min_s)
+            self._hand_over.go_on()
             self._feeder.feed()
 
     def propose(self, parts: Sequence[bytes | memoryview]) -> int | None:
@@ -285,7 +270,7 @@ class Group:
             raise ValueError(f"a command has 1 to {codec.MAX_BODY_BYTES - 1} bytes, not {size}")
         self._enter()
         try:
-            if not self.is_leader or self._transfer is not None:
+            if not self.is_leader or self._hand_over.is_on:
                 return None
             index = self._view.last_index + 1
             self._view.append([COMMAND_BYTE, *parts], index, self.term)
@@ -315,7 +300,7 @@ class Group:
         leader's own disk is not waited for, and does not count until it is synced (thesis §10.2.1)."""
         self._enter()
         self._inside = False
-        self._send_ready()
+        self._outbox.send_ready()
 
     def flush(self) -> None:
         """After log.sync(): acknowledgements that waited for this node's disk count, and all that waited leaves."""
@@ -329,8 +314,8 @@ class Group:
                 parked, guard.parked = guard.parked, {}
                 if self.is_leader:
                     for peer, index in parked.items():
-                        if peer in self._peers:
-                            self._count_acknowledgement(peer, index)
+                        if peer in self._peers.others:
+                            self.messages.count_acknowledgement(peer, index)
                     self._tick()
             elif self.is_leader and not guard.voters and guard.commit_index < self._view.durable_index:
                 self._tick()
@@ -339,17 +324,7 @@ class Group:
             raise
         finally:
             self._inside = False
-        self._send_ready()
-
-    def _send_ready(self) -> None:
-        outbox = self._outbox
-        if not outbox:
-            return
-        synced = self._log.synced_lsn
-        self._outbox = [each for each in outbox if each[0] > synced]
-        for lsn, peer, parts in outbox:
-            if lsn <= synced:
-                self._send(peer, parts)
+        self._outbox.send_ready()
 
     def take_committed(self, max_bytes: int, max_entries: int) -> list[tuple[int, int, bytes | memoryview]]:
         """The next committed entries as (index, term, body), at least one if there is any; they count as applied.
@@ -376,17 +351,21 @@ class Group:
         self._bytes_since_snapshot += size
         return found
 
+    def _installed(self, state: bytes, index: int, term: int) -> None:
+        self.applied_index = index
+        self._bytes_since_snapshot = 0
+        self._on_install(state, index, term)
+
     def next_due(self) -> float:
         """When tick should be called if nothing comes in, on the group's clock."""
-        if self._due_now or (self.is_leader and self._feeder.has_more):
+        if self.messages.is_due or (self.is_leader and self._feeder.has_more):
             return self._clock()
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due
         if self.quarantine.is_on:
             return self._clock() + self.config.election_max_s
-        deadline = self._engine._SyncObj__raftElectionDeadline + self.handicap_s
-        return self._rounds.next_due(self.term, deadline, self._clock())
+        return self.candidacy.next_due()
 
     # ---- quarantine
 
@@ -395,8 +374,8 @@ class Group:
         what is counted already stays so, and it is fed from where it is now."""
         self._enter()
         try:
-            if self.is_leader and peer in self._peers and self._feeder.welcome(peer, life):
-                self._engine._SyncObj__raftMatchIndex[self._peers[peer]] = 0
+            if self.is_leader and peer in self._peers.others and self._feeder.welcome(peer, life):
+                self._engine._SyncObj__raftMatchIndex[self._peers.others[peer]] = 0
                 self._guard.parked.pop(peer, None)
                 self._guard.note_rewind(peer)
         except BaseException as error:
@@ -423,7 +402,7 @@ class Group:
             if self.quarantine.take(peer, standing):
                 assert self.quarantine.floor is not None
                 if self.quarantine.floor > self.term:
-                    self._follow(self.quarantine.floor)
+                    self.messages.follow(self.quarantine.floor)
         except BaseException as error:
             self._failure = error
             raise
@@ -431,7 +410,7 @@ class Group:
             self._inside = False
 
     def _end_quarantine(self, durable: int) -> None:
-        term, matched = self._matched
+        term, matched = self.messages.matched
         leader = self.quarantine.leader_to_record(self.term, min(matched, durable))
         if leader is not None and term == self.term:
             self._view.is_quarantined = self.quarantine.is_on = False
@@ -454,7 +433,7 @@ class Group:
         """Applying begins again from the newest snapshot here: its state, None for an empty one."""
         found = self._view.journal.load_snapshot()
         self.applied_index = 1 if found is None else found[0]
-        return None if found is None else self._unwrapped(found[2])[1]
+        return None if found is None else self.installing.unwrapped(found[2])[1]
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
@@ -501,24 +480,26 @@ class Group:
     def last_index(self) -> int:
         return self._view.last_index
 
+    @property
+    def is_full(self) -> bool:
+        """The log had no room for what the leader sent: nothing more is acknowledged until it has."""
+        return self._room.is_full
+
     # ---- connections
 
     def peer_connected(self, peer: str) -> None:
         """Frames for this node leave from now on; what was on the way before is lost."""
-        self._connected.add(peer)
-        self._engine._SyncObj__onNodeConnected(self._peer(peer))
-        if peer in self._peers:
+        self._peers.connected.add(peer)
+        self._engine._SyncObj__onNodeConnected(self._peers.peer(peer))
+        if peer in self._peers.others:
             self._feeder.connected(peer)
-        self._due_now = True
+        self.messages.is_due = True
 
     def peer_disconnected(self, peer: str) -> None:
-        self._connected.discard(peer)
-        self._engine._SyncObj__onNodeDisconnected(self._peer(peer))
-        if peer in self._peers:
+        self._peers.connected.discard(peer)
+        self._engine._SyncObj__onNodeDisconnected(self._peers.peer(peer))
+        if peer in self._peers.others:
             self._feeder.disconnected(peer)
-
-    def _peer(self, name: str) -> Peer:
-        return self._known.setdefault(name, Peer(name, len(self._known) + 1))
 
     # ---- members
 
@@ -560,54 +541,26 @@ class Group:
             self._inside = False
 
     def _may_change(self) -> bool:
-        return self.leader_ready and self.is_settled and self._transfer is None
+        return self.leader_ready and self.is_settled and not self._hand_over.is_on
 
     def is_caught_up(self, learner: str) -> bool:
         """Leader only: whether a learner would hold up nobody as a voter (thesis §4.2.1)."""
-        found = self._catching_up.get(learner)
-        return self.is_leader and found is not None and found.is_done
+        return self.is_leader and self._members.is_caught_up(learner)
 
     def has_majority_of(self, voters: Iterable[str]) -> bool:
         """Leader only: whether most of these answer, this node included if it is one of them."""
-        since = self._clock() - self.config.election_min_s
-        times: Mapping[Peer, float] = self._engine._SyncObj__lastResponseTime
-        named = list(voters)
-        others = [name for name in named if name in self._connected]
-        up = (self.me in named) + sum(times.get(self._peer(name), since) > since for name in others)
-        return self.is_leader and up * 2 > len(named)
+        return self.is_leader and self._members.has_majority_of(list(voters), self.config.election_min_s)
 
     def match_index(self, peer: str) -> int:
         """Leader only: up to where this member is known to have everything."""
-        known: Mapping[Peer, int] = self._engine._SyncObj__raftMatchIndex
-        return known.get(self._peer(peer), 0) if self.is_leader else 0
+        return self._members.match_index(peer) if self.is_leader else 0
 
     def _follow_configuration(self) -> None:
         """Let engine, guard and feeder go by what the log says now."""
         now = self._view.configurations.current
-        if now == self._in_force:
-            return
-        self._in_force = now
-        before = set(self._peers)
-        # in place: the guard and the feeder look at the same dict
-        self._peers.clear()
-        self._peers.update((name, self._peer(name)) for name in now.everybody if name != self.me)
-        voters = tuple(self._peers[name] for name in now.voters if name != self.me)
-        learners = tuple(self._peers[name] for name in now.learners if name != self.me)
-        self._engine.set_members(voters, learners, self._clock())
-        self._guard.voters = voters
-        self._rounds.others = frozenset(peer.id for peer in voters)
-        self._feeder.set_members(tuple(self._peers))
-        for name in self._peers:
-            if name not in before and name in self._connected:
-                self._feeder.connected(name)
-        self._catching_up.clear()
-        self._due_now = True
-
-    def _watch_learners(self) -> None:
-        now, last = self._clock(), self._view.last_index
-        for name in self._in_force.learners:
-            found = self._catching_up.setdefault(name, CatchUp(last, now))
-            found.observe(self.match_index(name), last, now, self.config.election_min_s)
+        if now != self._members.in_force:
+            self._members.follow(now)
+            self.messages.is_due = True
 
     # ---- handing over
 
@@ -617,13 +570,9 @@ class Group:
         timeout, this node goes on. False if it does not lead, hands over already, or the target cannot be reached."""
         self._enter()
         try:
-            if not self.leader_ready or self._transfer is not None:
+            if not self.leader_ready or not self._hand_over.begin(peer):
                 return False
-            if not self._guard.is_voter(peer) or peer not in self._connected:
-                return False
-            self._transfer = Transfer(peer, self._clock() + self.config.election_max_s)
-            self._due_now = True
-            self._hand_over()
+            self.messages.is_due = True
             return True
         except BaseException as error:
             self._failure = error
@@ -633,17 +582,7 @@ class Group:
 
     @property
     def is_handing_over(self) -> bool:
-        return self._transfer is not None
-
-    def _hand_over(self) -> None:
-        transfer = self._transfer
-        if transfer is None:
-            return
-        if self._clock() >= transfer.deadline_s or not self._guard.is_voter(transfer.target):
-            self._transfer = None
-        elif not transfer.is_asked and self.match_index(transfer.target) == self._view.last_index:
-            transfer.is_asked = True
-            self._queue(transfer.target, codec.TimeoutNow(self.term))
+        return self._hand_over.is_on
 
     # ---- reads
 
@@ -655,22 +594,8 @@ class Group:
         elif not self._guard.voters:
             callback(self.commit_index)
         else:
-            self._reads.append((self._guard.seq + 1, self.commit_index, callback))
-            self._engine._SyncObj__newAppendEntriesTime = float("-inf")
-            self._due_now = True
-
-    def _finish_reads(self) -> None:
-        waiting, self._reads = self._reads, []
-        if not self.is_leader:
-            for _, _, callback in waiting:
-                callback(None)
-            return
-        for seq, index, callback in waiting:
-            answered = self._guard.answered
-            if self._guard.is_majority(sum(answered.get(peer.id, 0) >= seq for peer in self._guard.voters)):
-                callback(index)
-            else:
-                self._reads.append((seq, index, callback))
+            self._reads.add(callback)
+            self.messages.is_due = True
 
     # ---- snapshots
 
@@ -728,98 +653,7 @@ class Group:
         """The term of an entry of the journal's view, 0 for others."""
         return self._view.term_at(index) if self._view.base <= index <= self._view.last_index else 0
 
-    def take_chunk(self, chunk: codec.SnapshotChunk) -> bool:
-        """For the engine: a piece of a snapshot; True if it completes one that is to be installed."""
-        if self.is_full and self._clock() < self._look_for_room_s:
-            self._answer(codec.Outcome.ALIVE, 0)
-            return False
-        if not self._guard.is_newer(chunk):
-            self._incoming.drop()
-            self._answer(codec.Outcome.MATCHES, self._guard.commit_index + 1)
-            return False
-        state = self._incoming.take(chunk)
-        proven = None
-        if state is not None:
-            proven = self._prepare_install(chunk.index, chunk.snapshot_term, self._unwrapped(state)[1])
-        if state is None or proven is None:
-            peer, term, seq = self._handling()
-            received = self._incoming.received(chunk)
-            self._queue(peer, codec.SnapshotAnswer(term, seq, chunk.index, received))
-            return False
-        if not self._keep(chunk, state):
-            self._answer(codec.Outcome.ALIVE, 0)
-            return False
-        self._received = (chunk.index, chunk.snapshot_term, state, proven)
-        self._guard.acknowledge_to = chunk.index
-        return True
-
-    def _keep(self, chunk: codec.SnapshotChunk, state: bytes) -> bool:
-        """Whether a received snapshot is on the disk. Without room for it, its leader sends its end again."""
-        try:
-            self._view.keep_snapshot(chunk.index, chunk.snapshot_term, state)
-        except LogFull:
-            self.is_full = True
-            self._look_for_room_s = self._clock() + FULL_RETRY_S
-            return False
-        self.is_full = False
-        return True
-
-    def _unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
-        try:
-            return unwrap_state(data)
-        except WireError as error:
-            raise ReplicationFailed(
-                f"group {self.group} was sent a snapshot that is none: {error}"
-            ) from error
-
-    def install_snapshot(self) -> None:
-        """For the engine: put the received snapshot in place."""
-        assert self._received is not None
-        index, term, data, proven = self._received
-        self._received = None
-        self._incoming.drop()
-        configuration, state = self._unwrapped(data)
-        self._view.install_snapshot(index, term, self._guard.commit_index, configuration, proven)
-        self._engine._SyncObj__raftCommitIndex = index
-        self._engine._SyncObj__raftLastApplied = index
-        self.applied_index = index
-        self._bytes_since_snapshot = 0
-        self._on_install(state, index, term)
-
     # ---- what the engine asks
-
-    def may_run_for_office(self) -> bool:
-        """For the engine: the election timeout has passed; whether a pre-vote is won. Only voters stand: what holds is
-        the last configuration of the own log (thesis §4.1)."""
-        if self.quarantine.is_on:
-            return False
-        own = self._engine
-        if not self._may_stand():
-            own._SyncObj__transferInProgress = False
-            own._SyncObj__raftLeader = None
-            own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
-            return False
-        self._is_transfer = own._SyncObj__transferInProgress
-        if not self._is_transfer and self._clock() < own._SyncObj__raftElectionDeadline + self.handicap_s:
-            return False
-        if not self._guard.voters or own._SyncObj__transferInProgress or self._rounds.is_won(self.term):
-            self._rounds.cancel()
-            return True
-        if self._rounds.begin_if_due(self.term, self._clock()):
-            own._SyncObj__raftLeader = None
-            last = self._view.last_index
-            request = codec.PreVoteRequest(self.term + 1, self._rounds.number, last, self._view.term_at(last))
-            for voter in self._guard.voters:
-                self._queue(voter.id, request)
-        return False
-
-    def _may_stand(self) -> bool:
-        if not self.is_voter:
-            return False
-        if not self.stands_last or not self._guard.voters:
-            return True
-        quiet_since = max(self._began_s, self._guard.heard_leader_s)
-        return self._clock() > quiet_since + LAST_RESORT_TIMEOUTS * self.config.election_max_s
 
     def clamp_own_commit(self, commit_index: int, before: int) -> int:
         """For the engine: a leader that is the only voter commits what is on its disk (there is nobody's word to wait
@@ -839,13 +673,13 @@ class Group:
 
     def on_state_changed(self, old: int, new: int) -> None:
         """For the engine."""
-        self._transfer = None
-        self._catching_up.clear()
+        self._hand_over.end()
+        self._members.begin_anew()
         if new == LEADER:
-            self.is_full = False  # what was said of a leader's entries
+            self._room.is_full = False  # what was said of a leader's entries
             self._guard.begin_office()
             self._feeder.begin_office()
-            self._rounds.cancel()
+            self.candidacy.rounds.cancel()
         elif new == CANDIDATE:
             # votes take a round trip, not a timeout: after a split vote the next attempt comes sooner
             own = self._engine
@@ -857,212 +691,4 @@ class Group:
             own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
         if old == LEADER:
             self._feeder.end_office()
-        self._due_now = True
-
-    def send(self, peer: Peer, message: dict[str, Any]) -> bool:
-        """For the engine: one of the library's messages, as one of ours."""
-        self._guard.refuse_forwarding(message)
-        self._guard.refuse_pieces(message)
-        kind = message["type"]
-        if kind == "next_node_idx":
-            if message["reset"]:
-                hint = self._guard.reset_hint
-                self._answer(codec.Outcome.RESET, message["next_node_idx"] if hint is None else hint)
-            elif message["success"]:
-                if self._is_quiet:
-                    return True
-                limit = self._guard.acknowledge_to
-                next_index = message["next_node_idx"]
-                self._answer(
-                    codec.Outcome.MATCHES, next_index if limit is None else min(next_index, limit + 1)
-                )
-            else:
-                self._answer(codec.Outcome.ALIVE, 0)
-        elif kind == "request_vote":
-            request = codec.VoteRequest(
-                message["term"], message["last_log_index"], message["last_log_term"], self._is_transfer
-            )
-            self._queue(peer.id, request)
-        elif kind == "response_vote":
-            self._rounds.cancel()
-            self._queue(peer.id, codec.Vote(message["term"]))
-        else:
-            raise ReplicationFailed(f"the library wanted to send {kind!r}")
-        return True
-
-    # ---- sending
-
-    def _queue(self, peer: str, message: Message) -> None:
-        """Leaves when everything this group has written so far is synced."""
-        self._outbox.append((self._view.last_lsn, peer, codec.encode(message)))
-
-    def _send_dependent(self, peer: str, message: codec.AppendEntries | codec.SnapshotChunk) -> None:
-        """Leaves when term and vote are synced: it promises nothing about this node's own log."""
-        self._outbox.append((self._view.journal.hard_state_lsn, peer, codec.encode(message)))
-
-    def _handling(self) -> tuple[str, int, int]:
-        if self._handled is None:
-            raise ReplicationFailed("the library answered outside of a message")
-        return self._handled
-
-    def _answer(self, outcome: codec.Outcome, next_index: int) -> None:
-        peer, term, seq = self._handling()
-        if outcome == codec.Outcome.MATCHES:
-            self._matched = term, next_index - 1
-        self._queue(peer, codec.AppendAnswer(term, seq, next_index, outcome))
-
-    # ---- receiving
-
-    def _to_library(self, peer: str, message: dict[str, Any]) -> None:
-        self._engine._SyncObj__onMessageReceived(self._peer(peer), message)
-
-    def _follow(self, term: int) -> None:
-        """Raft §5.1: a higher term was seen; go on in it as a follower."""
-        own = self._engine
-        self._rounds.cancel()
-        own._SyncObj__setCurrentTerm(term, None)
-        own._SyncObj__setState(FOLLOWER)
-        own._SyncObj__raftLeader = None
-
-    def _hear_leader(self, peer: str, term: int, seq: int) -> bool:
-        """An append or chunk arrived: False, and an answer, if its term is over."""
-        if term < self.term:
-            self._queue(peer, codec.StaleTerm(self.term))
-            return False
-        self._guard.one_leader_a_term(peer, term)
-        self._guard.heard_leader_s = self._clock()
-        self._rounds.cancel()
-        self._handled = (peer, term, seq)
-        return True
-
-    def _on_append(self, peer: str, m: codec.AppendEntries) -> None:
-        if not self._hear_leader(peer, m.term, m.seq):
-            return
-        self._is_quiet = m.is_quiet
-        m = self._guard.cut_matching(m) if self._has_room(m) else self._guard.prove_nothing(m)
-        message = {
-            "type": "append_entries",
-            "term": m.term,
-            "commit_index": m.commit_index,
-            "prevLogIdx": m.prev_index,
-            "prevLogTerm": m.prev_term,
-            "entries": self._guard.for_pysyncobj(m),
-        }
-        self._to_library(peer, message)
-        self._feeder.floor = max(self._feeder.floor, min(m.floor, self._guard.commit_index))
-
-    def _has_room(self, m: codec.AppendEntries) -> bool:
-        """Whether the log can take what this append brings, or will bring if it is refused. False costs the leader a
-        window of entries once, which it sends again when there is room."""
-        if not m.entries and m.prev_index <= self._view.last_index:
-            self.is_full = False  # the leader has nothing more, or begins again
-            return True
-        if not m.entries and not self.is_full:
-            return True
-        now = self._clock()
-        if self.is_full and now < self._look_for_room_s:
-            return False
-        if m.entries:
-            self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
-        self.is_full = not self._log.make_room(*self._wanted)
-        if self.is_full:
-            self._look_for_room_s = now + FULL_RETRY_S
-        return not self.is_full
-
-    def _on_chunk(self, peer: str, m: codec.SnapshotChunk) -> None:
-        if not self._hear_leader(peer, m.term, m.seq):
-            return
-        message = {
-            "type": "append_entries",
-            "term": m.term,
-            "commit_index": self._guard.commit_of_snapshot(m.index),
-            "serialized": m,
-        }
-        self._to_library(peer, message)
-
-    def _on_append_answer(self, peer: str, m: codec.AppendAnswer) -> None:
-        guard = self._guard
-        if (
-            peer not in self._peers
-            or not guard.answers_this_office(m)
-            or m.next_index > self._view.last_index + 1
-        ):
-            return
-        guard.answered[peer] = max(m.seq, guard.answered.get(peer, 0))
-        node = self._peers[peer]
-        next_index: dict[Peer, int] = self._engine._SyncObj__raftNextIndex
-        before = next_index[node]
-        message = guard.filter_answer(peer, m)
-        feed = self._feeder.feeds[peer]
-        if m.outcome == codec.Outcome.MATCHES:
-            feed.acknowledged(m.next_index - 1)
-        if message["reset"]:
-            feed.forget_sent()
-            feed.waits_for_heartbeat = m.next_index < message["next_node_idx"]
-        self._to_library(peer, message)
-        if message["success"]:
-            next_index[node] = guard.keeps_next(before, max(next_index[node], m.next_index))
-        if message["success"] or next_index[node] < before:
-            self._due_now = True
-        if self._reads:
-            self._finish_reads()
-
-    def _count_acknowledgement(self, peer: str, index: int) -> None:
-        """An acknowledgement that waited for this node's disk."""
-        next_index: dict[Peer, int] = self._engine._SyncObj__raftNextIndex
-        node = self._peers[peer]
-        before = next_index[node]
-        answer = codec.AppendAnswer(self.term, self._guard.seq, index + 1, codec.Outcome.MATCHES)
-        self._to_library(peer, self._guard.filter_answer(peer, answer))
-        next_index[node] = self._guard.keeps_next(before, next_index[node])
-
-    def _on_chunk_answer(self, peer: str, m: codec.SnapshotAnswer) -> None:
-        if peer not in self._peers or not self._guard.answers_this_office(m):
-            return
-        alive = {"type": "next_node_idx", "next_node_idx": 1, "reset": False, "success": False}
-        self._to_library(peer, alive)
-        outgoing = self._feeder.feeds[peer].outgoing
-        if outgoing is not None and outgoing.index == m.index:
-            outgoing.answered(m.offset, self._clock())
-            self._due_now = True
-
-    def _on_vote_request(self, peer: str, m: codec.VoteRequest) -> None:
-        if self.quarantine.is_on or (not m.is_transfer and self._guard.hears_leader()):
-            return
-        message = {
-            "type": "request_vote",
-            "term": m.term,
-            "last_log_index": m.last_index,
-            "last_log_term": m.last_term,
-        }
-        self._to_library(peer, message)
-
-    def _on_vote(self, peer: str, m: codec.Vote) -> None:
-        if self._guard.is_voter(peer) and self._guard.is_first_vote(peer, m):
-            self._to_library(peer, {"type": "response_vote", "term": m.term})
-
-    def _on_pre_vote_request(self, peer: str, m: codec.PreVoteRequest) -> None:
-        guard = self._guard
-        if self.quarantine.is_on:
-            return
-        granted = (
-            m.term > self.term and not guard.hears_leader() and guard.is_up_to_date(m.last_index, m.last_term)
-        )
-        self._queue(peer, codec.PreVote(self.term, m.round, granted))
-
-    def _on_pre_vote(self, peer: str, m: codec.PreVote) -> None:
-        if m.is_granted:
-            self._rounds.take(peer, m.round)
-            self._due_now = self._due_now or self._rounds.is_won(self.term)
-        elif m.term > self.term:
-            self._follow(m.term)
-
-    def _on_stale_term(self, peer: str, m: codec.StaleTerm) -> None:
-        if m.term > self.term:
-            self._follow(m.term)
-
-    def _on_timeout_now(self, peer: str, m: codec.TimeoutNow) -> None:
-        if self.quarantine.is_on:
-            return
-        self._to_library(peer, {"type": "timeout_now", "term": m.term})
-        self._due_now = True
+        self.messages.is_due = True

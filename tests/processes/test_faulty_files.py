@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def disk(folder: Path, seed: int = LOSES_ALL) -> FaultyFiles:
-    return FaultyFiles(folder.parent / "faults.json", PowerCut(folder.parent / SIDE, seed))
+    return FaultyFiles(folder.parent / "faults.json", PowerCut(folder.parent / SIDE, seed, patience_s=0.0))
 
 
 def test_what_was_synced_stays_and_what_was_not_goes(folder: Path) -> None:

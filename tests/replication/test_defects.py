@@ -158,7 +158,7 @@ def late_resets(group_class: type[Group]) -> int:
     assert len(world.links["n2", "n1"]) == 2, "both are refused"
     world.deliver("n2", "n1")
     world.turn("n1")  # sends all again
-    peer = world.nodes["n1"].group._peers["n2"]
+    peer = world.nodes["n1"].group._peers.others["n2"]
     before: int = world.nodes["n1"].group._engine._SyncObj__raftNextIndex[peer]
     world.deliver("n2", "n1")
     after: int = world.nodes["n1"].group._engine._SyncObj__raftNextIndex[peer]
@@ -504,7 +504,7 @@ def test_d9_the_librarys_pieces_never_leave() -> None:
     world = World(1)
     group = world.nodes["n1"].group
     with pytest.raises(ReplicationFailed, match="pieces"):
-        group.send(group._engine.selfNode, {"type": "append_entries", "transmission": "start", "data": b""})
+        group.messages.send(group._engine.selfNode, {"type": "append_entries", "transmission": "start", "data": b""})
     assert sent == []
     world = World(2, group_class=GroupLibrarySends)
     with pytest.raises((ReplicationFailed, WireError)):
@@ -546,7 +546,7 @@ def test_d10_no_entry_changes_the_members(monkeypatch: pytest.MonkeyPatch) -> No
         patch.setattr(codec, "decode", lambda data: removal)
         world = World(3, group_class=GroupLibraryMembership)
         follower = world.nodes["n2"].group
-        follower._engine._SyncObj__nodeClass = lambda name: follower._peers[name]
+        follower._engine._SyncObj__nodeClass = lambda name: follower._peers.others[name]
         follower.receive("n1", b"")
         assert len(follower._engine.otherNodes) == 1, "a pickle from the network changed the members"
 

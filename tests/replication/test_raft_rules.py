@@ -84,11 +84,11 @@ class Lone:
         self.now += 1.0
         self.group.tick()
         (request,) = {message.round for _, message in self.answers() if isinstance(message, PreVoteRequest)}
-        for peer in self.group._peers:
+        for peer in self.group._peers.others:
             self.hear(peer, PreVote(self.group.term, request, True))
         self.group.tick()
         self.answers()
-        for peer in self.group._peers:
+        for peer in self.group._peers.others:
             self.hear(peer, Vote(self.group.term))
         assert self.group.is_leader
 
@@ -626,7 +626,7 @@ def test_a_call_from_inside_a_call_is_refused() -> None:
     lone = Lone()
     lone.become_leader()
     lone.group._guard.answered["n2"] = 5
-    lone.group._reads.append((5, 1, lambda _: lone.group.tick()))
+    lone.group._reads.waiting.append((5, 1, lambda _: lone.group.tick()))
     with pytest.raises(ReentryError):
         lone.group.tick()
     with pytest.raises(ReplicationFailed):

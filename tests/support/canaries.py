@@ -33,6 +33,7 @@ from quorum.replication.codec import (
 )
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
+from quorum.replication.messages import Messages
 from support.simulation.world import Build
 
 LIMIT = 500
@@ -63,12 +64,16 @@ def any_body_is_good(header: Header, body: bytes) -> bool:
     return len(body) == header.length
 
 
-class VotesTwice(Group):
-    """Whoever asks gets a vote, also in a term in which another one has got it."""
-
+class ForgetsVotes(Messages):
     def _on_vote_request(self, peer: str, m: VoteRequest) -> None:
         self._engine._SyncObj__votedForNodeId = None
         super()._on_vote_request(peer, m)
+
+
+class VotesTwice(Group):
+    """Whoever asks gets a vote, also in a term in which another one has got it."""
+
+    messages_class = ForgetsVotes
 
 
 class NoGuard(Guard):
@@ -165,13 +170,13 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (8, 8),
+        (3, 8),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (5, 8)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (118, 15)),
     Canary(
         "unsettled messages forgotten",
-        _patched("unsettled messages forgotten", quorum__node__member__GroupMachine=ForgetsUnsettled),
+        _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
         (2, 4),
     ),
     Canary(

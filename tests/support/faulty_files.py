@@ -100,8 +100,10 @@ class Unsynced:
 class PowerCut:
     """What is not durable. All changes go through it, under its lock; a sync's waiting does not hold the lock."""
 
-    def __init__(self, side: Path, seed: int) -> None:
+    def __init__(self, side: Path, seed: int, patience_s: float = WORST_MOMENT_S) -> None:
+        """patience_s: how long a cut waits for something that can be lost."""
         self.seed = seed
+        self._patience_s = patience_s
         self.lock = RLock()
         self.files: dict[tuple[int, int], Unsynced] = {}
         self.names: dict[Path, list[Callable[[], None]]] = {}
@@ -183,7 +185,7 @@ class PowerCut:
         chance = random.Random(self.seed)
         wanted = chance.choice(WORTH_LOSING)
         begun = time.monotonic()
-        while (waited := time.monotonic() - begun) < WORST_MOMENT_S:
+        while (waited := time.monotonic() - begun) < self._patience_s:
             if self.dirty_bytes() >= (wanted if waited < WORTH_WAITING_S else 1):
                 break
             time.sleep(0)

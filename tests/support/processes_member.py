@@ -1,7 +1,7 @@
 """A member's real process on a disk with faults: `python processes_member.py --config FILE`, where `quorum node` is
 started otherwise. SIGUSR1 is a power cut (faulty_files.py).
 
-Beside the member's configuration: `faults.json` (Faults), `seed` of the power cut, `disk.json` with sizes.
+Beside the member's configuration: `faults.json` (Faults), `disk.json` with the `seed` of the power cut, and sizes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from support.faulty_files import SIDE, FaultyFiles, PowerCut
+if TYPE_CHECKING:
+    from support.faulty_files import PowerCut
 
 CUT_STATUS = 77
 """How the process ends by a power cut."""
@@ -22,21 +24,23 @@ FAULTS_FILE, SETUP_FILE = "faults.json", "disk.json"
 
 
 def main() -> int:
+    # Before any other thread is there (some libraries, like numpy's, start theirs when they are imported): one thread
+    # alone hears the signal, whatever the others are just doing. Hence no import of the product above.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1
+    from quorum.api.process import Disk, run
+    from quorum.cli.console import is_told
+    from quorum.cli.serve import log_to_stderr
+    from quorum.config import load
+    from support.faulty_files import SIDE, FaultyFiles, PowerCut
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     file = parser.parse_args().config
     folder = file.parent
     setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
     power = PowerCut(folder / SIDE, setup.pop("seed"))
-    # Before any other thread is there (some libraries start theirs when they are imported): one thread alone hears the
-    # signal, whatever the others are just doing.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     threading.Thread(target=_await_power_cut, args=(power,), name="power", daemon=True).start()
-    from quorum.api.process import Disk, run
-    from quorum.cli.console import is_told
-    from quorum.cli.serve import log_to_stderr
-    from quorum.config import load
-
     config = load(file)
     log_to_stderr(config.log_level)
     try:

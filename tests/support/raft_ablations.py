@@ -9,6 +9,8 @@ from quorum.replication import codec
 from quorum.replication.codec import AppendAnswer, AppendEntries, SnapshotAnswer, SnapshotChunk, Vote
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
+from quorum.replication.messages import Messages
+from quorum.replication.outbox import Outbox
 
 
 def guarded_by(guard: type[Guard]) -> type[Group]:
@@ -98,22 +100,30 @@ class TruncatesCommitted(NoConflictRule):
         return
 
 
+class SendsAtOnce(Outbox):
+    def send_ready(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, peer, parts in waiting:
+            self._send(peer, parts)
+
+
 class NothingWaitsForTheDisk(Group):
     """Promises leave before what they promise is synced."""
 
-    def _send_ready(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        for _, peer, parts in outbox:
-            self._send(peer, parts)
+    outbox_class = SendsAtOnce
+
+
+class TakesAnyAnswer(Messages):
+    def _on_append_answer(self, peer: str, m: AppendAnswer) -> None:
+        if self._guard.is_leader:
+            self._guard.answered[peer] = codec.MAX_NUMBER
+        super()._on_append_answer(peer, m)
 
 
 class AnyAnswerConfirmsReads(Group):
     """ReadIndex without asking whether the answers are to later questions."""
 
-    def _on_append_answer(self, peer: str, m: AppendAnswer) -> None:
-        if self.is_leader:
-            self._guard.answered[peer] = codec.MAX_NUMBER
-        super()._on_append_answer(peer, m)
+    messages_class = TakesAnyAnswer
 
 
 ABLATIONS: dict[str, type[Group]] = {

@@ -98,7 +98,7 @@ def states_of(world: World, node: Node | None) -> list[str]:
         if node.disk.is_saving_snapshot:
             found.append("snapshot being taken")
         if any(
-            r.raft._incoming._identity is not None
+            r.raft.installing.incoming._identity is not None
             or any(feed.outgoing is not None for feed in r.raft._feeder.feeds.values())
             for r in replicas
         ):

@@ -112,7 +112,9 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.name, self.world.names)), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(
+            AdminService(hub, _config(self.name, self.world.names)), server
+        )
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
         return hub
@@ -200,5 +202,5 @@ def _config(name: str, names: tuple[str, ...]) -> NodeConfig:
     """Only what the admin service asks for."""
     return NodeConfig.model_construct(
         name=name,
-        members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names}
+        members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names},
     )

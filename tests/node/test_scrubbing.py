@@ -1,0 +1,98 @@
+"""A member's log checks itself (quorum/node/scrubbing.py): slowly, a round a day, and what is bad is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from fifo import commands as c
+from fifo.references import references
+from quorum.node.collecting import Background, Inline, Threaded
+from quorum.node.scrubbing import ROUND_MS, SCRUB_BYTES, SCRUB_MS, Scrubbing
+from support.cluster import Cluster, Session, batch
+
+
+class Log:
+    def __init__(self, *pieces: int | Exception) -> None:
+        self.pieces = list(pieces)
+
+    def scrub(self, budget_bytes: int) -> int:
+        assert budget_bytes == SCRUB_BYTES
+        found = self.pieces.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def piece(scrubbing: Scrubbing, now_ms: int) -> None:
+    """One piece from begin to end, at a time at which it is due."""
+    scrubbing.turn(now_ms)
+    assert scrubbing.is_under_way
+    for _ in range(10_000_000):  # steps, not time: a thread may take a while
+        if not scrubbing.is_under_way:
+            return
+        scrubbing.turn(now_ms)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("background", [Inline(), Threaded()], ids=["inline", "threaded"])
+def test_a_piece_a_second_and_a_round_a_day(background: Background) -> None:
+    log = Log(SCRUB_BYTES, 70, 0, 5)
+    scrubbing = Scrubbing(log, background)
+    for now_ms in (0, SCRUB_MS, 2 * SCRUB_MS):
+        scrubbing.turn(now_ms - 1)
+        assert not scrubbing.is_under_way or now_ms == 0
+        piece(scrubbing, now_ms)
+    assert (scrubbing.checked_bytes, scrubbing.rounds) == (SCRUB_BYTES + 70, 1)
+    scrubbing.turn(ROUND_MS - 1)
+    assert not scrubbing.is_under_way
+    piece(scrubbing, ROUND_MS)
+    assert log.pieces == []
+
+
+def test_a_round_that_takes_longer_than_a_day_is_followed_by_the_next() -> None:
+    log = Log(1, 0, 1)
+    scrubbing = Scrubbing(log, Inline())
+    piece(scrubbing, 0)
+    piece(scrubbing, 2 * ROUND_MS)
+    scrubbing.turn(2 * ROUND_MS + SCRUB_MS - 1)
+    assert not scrubbing.is_under_way
+    piece(scrubbing, 2 * ROUND_MS + SCRUB_MS)
+
+
+@pytest.mark.parametrize("background", [Inline(), Threaded()], ids=["inline", "threaded"])
+def test_what_goes_wrong_is_raised(background: Background) -> None:
+    scrubbing = Scrubbing(Log(ValueError("a defect")), background)
+    with pytest.raises(ValueError, match="a defect"):
+        piece(scrubbing, 0)
+
+
+def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
+    cluster = Cluster(log={"recent_bytes": 0, "segment_bytes": 64 << 10})
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    for number in range(1, 101):
+        body = b"%d" % number + b"x" * 4_000
+        session.send(group, c.Enqueue(queue, number, 1, 1, len(body)), (number, number), batch([body]))
+        cluster.run(5)
+    cluster.until(lambda: len(session.confirmed()) == 100, "100 confirms")
+    cluster.settle()
+    member, log = cluster.members["n3"], cluster.logs["n3"]
+    index = references(member.replicas[group].machine.snapshot()).tolist()[10]
+    assert log._opened is not None
+    found, segment = log._opened.store.look_up(group, index)
+    assert found is not None
+    assert segment is not None, "it is on disk"
+    log._opened.store.let_go(segment)
+    place = found.place & 0xFFFFFFFF
+    cluster.disks["n3"].flip(segment.path, 8 * (place + 56 + found.length // 2))
+    rounds = member.scrubbing.rounds
+    cluster.run(3_000)
+    assert log.damages == (), "nobody reads it"
+    assert member.healer.healed == {}
+    member.scrubbing._next_ms = 0  # tomorrow's round
+    cluster.until(lambda: member.healer.healed == {group: 1}, "it is found, fetched and put back", 60_000)
+    assert log.damages == ()
+    assert log.read(group, index) == cluster.logs["n1"].read(group, index)
+    cluster.until(lambda: member.scrubbing.rounds == rounds + 1, "the round is through")
+    assert member.scrubbing.checked_bytes > 100_000
