@@ -52,6 +52,13 @@ class DamageCare:
             if group in self._replicas and is_needed(self._log, self._replicas[group], index):
                 self._healer.note(group, index, term, str(damage))
 
+    def look_for_missing(self, replica: Replica) -> None:
+        """At the start. A crash in the middle of an installation leaves the snapshot, and of this member's own later
+        entries nobody could say whether they were right. Those that the state refers to are fetched, though nobody may
+        ever read them here: this member counts among those that have them."""
+        for index in self._log.missing(replica.number, replica.checkpoints.newest_entries()):
+            self._healer.note(replica.number, index, 0, "the snapshot here refers to it")
+
     def found_unreadable(self, group: int, index: int) -> None:
         self._healer.note(group, index, 0, "another member has asked for it")
 

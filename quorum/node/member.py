@@ -308,6 +308,7 @@ class Member:
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
+            self.damage.look_for_missing(replica)
         return replica
 
     # ---- the step
