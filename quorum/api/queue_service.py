@@ -53,7 +53,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         try:
             queue = await self._hub.queue(request.queue)
             kept, max_bytes = kept_fields(queue)
-            data = _as_batch(request).SerializeToString()
+            data = _as_batch(request).SerializeToString(deterministic=True)
             checked = batches.check(data, self._hub.limits, kept, max_bytes)
 
             def make(first: int, lowest: int) -> c.Enqueue:

@@ -518,6 +518,8 @@ class Stream:
                 if isinstance(delivery, BodyUnreadable):
                     yield delivery
                     continue
+                if not self._is_current(deliver):
+                    return  # given back while the part before was on its way, or this one was mended
                 if not self._hub.may_deliver(group):
                     raise status.of_ended("node_down")
                 if self._ended is not None:

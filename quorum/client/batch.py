@@ -75,7 +75,7 @@ def encode_batch(messages: Iterable[Message | bytes]) -> PreparedBatch:
         else:
             empty = queue_pb2.Properties()
             batch.properties.extend(empty if properties is None else properties for properties in described)
-    return PreparedBatch(batch.SerializeToString(), len(bodies))
+    return PreparedBatch(batch.SerializeToString(deterministic=True), len(bodies))
 
 
 class BatchReader:

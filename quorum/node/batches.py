@@ -239,7 +239,7 @@ class StoredBatch:
         self.shared: pb.Properties | None = (
             batch.shared_properties if batch.HasField("shared_properties") else None
         )
-        self.shared_bytes = b"" if self.shared is None else self.shared.SerializeToString()
+        self.shared_bytes = b"" if self.shared is None else self.shared.SerializeToString(deterministic=True)
         self._property_ends: list[int] | None = None
 
     def weight(self, ordinal: int) -> int:
@@ -296,7 +296,7 @@ class BatchBuilder:
                 )
         elif self._parts[0][0].shared is not None:
             made.shared_properties.CopyFrom(self._parts[0][0].shared)
-        data: bytes = made.SerializeToString()
+        data: bytes = made.SerializeToString(deterministic=True)
         return data
 
 

@@ -144,6 +144,10 @@ class Checkpoints:
                 return True
         return False
 
+    def newest_entries(self) -> array[int]:
+        """The entries that the newest snapshot refers to, ascending."""
+        return self._kept[max(self._kept)].entries if self._kept else array("Q")
+
     @property
     def kept(self) -> Sequence[int]:
         """The indices of the snapshots that count."""

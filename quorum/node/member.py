@@ -33,29 +33,30 @@ from quorum.log import Log, LogDamaged, LogFull
 from quorum.node import events as ev
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
-from quorum.node.checkpoints import Checkpoints, LogPages
+from quorum.node.carrying_out import carry_out
+from quorum.node.checkpoints import Checkpoints
 from quorum.node.collecting import Background, Collecting, Inline
+from quorum.node.damage import DamageCare, is_needed
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
+from quorum.node.founding import Founding
 from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
 from quorum.node.identity import Memory
 from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
-from quorum.node.lost_log import quarantine
 from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
-from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica, empty_state
+from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.scrubbing import Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
+from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
-from quorum.replication.membership import Configuration, wrap_state
 from quorum.replication.quarantine import Standing, StandingQuestion
 
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
 KIND_MET, KIND_TRANSFER = 5, 6
-KIND_STANDING_QUESTION, KIND_STANDING = 18, 19
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -70,14 +71,9 @@ SNAPSHOT_MS = 60_000
 """One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
 after two."""
 UPKEEP_MS = 100
-STANDING_MS = 500
-"""How often a quarantined replica asks the others."""
+REVIEW_MS = 500
+"""How often it is looked at what is damaged."""
 QUEUE_MEMORY_BYTES = 256 << 20
-HANDICAP = 2
-"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
-another one would."""
-STALLED_LEADER_MS = 500
-"""A leader that waits for longer than this for a body hands its office to a member that need not."""
 
 _GROUP = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -177,8 +173,7 @@ class Member:
         self._next_heartbeat_ms = 0
         self._next_upkeep_ms = 0
         self._answers_due: list[tuple[str, Heartbeat]] = []
-        self._standings_due: list[tuple[str, StandingQuestion]] = []
-        self._next_standing_ms = 0
+        self._next_review_ms = 0
         self._catalog_changed = True
         self._leases_changed = True
         self._connected: set[str] = set()
@@ -187,7 +182,6 @@ class Member:
         self.names: dict[int, str] = {}
         """number -> id of each member of now"""
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
-        self.librarian = Librarian(log, self._commit_index, network.send, self._found_unreadable)
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
         self.arrivals = Arrivals(
             log,
@@ -196,13 +190,23 @@ class Member:
             lambda group, state: self.replicas[group].references(state),
         )
         self.healer = Healer(
-            log, self.fetcher, self._logger, lambda token: self._tell(ev.Told(token, True)), self._needs
+            log,
+            self.fetcher,
+            self._logger,
+            lambda token: self._tell(ev.Told(token, True)),
+            lambda group, index: is_needed(log, self.replicas[group], index),
         )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
         self.collecting = Collecting(log, background)
         self.scrubbing = Scrubbing(log, background)
+        self._founding = Founding(log, config.members, config.queue_groups, self._logger)
         self.replicas: dict[int, Replica] = {}
+        self.damage = DamageCare(
+            log, self.replicas, self._logger, config.raft.election_max_s, self.healer, self._who_has_bodies
+        )
+        self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
+        self.standings = Standings(self.replicas, network.send)
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
         self.membership.follow()
@@ -267,7 +271,7 @@ class Member:
 
     def _replica(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
         source = FieldSource(self.log, number)
-        machine = self._empty_machine(number)
+        machine = self._founding.empty_machine(number)
 
         def send(peer: str, parts: list[bytes]) -> None:
             self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
@@ -293,7 +297,7 @@ class Member:
         except LogDamaged as error:
             if not self.membership.peers:
                 raise
-            self._lose_replica(number, str(error))
+            self._founding.lose_replica(number, str(error))
             raft = make()
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
@@ -304,27 +308,8 @@ class Member:
         state = raft.snapshot_state
         if state is not None:
             self._restore(replica, state)
+            self.damage.look_for_missing(replica)
         return replica
-
-    def _empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
-        if number == SYSTEM_GROUP:
-            return CatalogMachine(tuple(range(1, self.config.queue_groups + 1)))
-        return GroupMachine(FieldSource(self.log, number), LogPages(self.log, number))
-
-    def _lose_replica(self, number: int, reason: str) -> None:
-        """No snapshot here can be used that its journal goes on from: the replica begins anew, quarantined. The mark is
-        on disk before anything is given up."""
-        self._logger.error("replica lost", group=number, reason=reason)
-        journal = self.log.journal(number)
-        quarantine(self.log, number)
-        self.log.sync()
-        journal.discard_snapshots(reason)
-        state = wrap_state(
-            Configuration(tuple(sorted(self.config.members))), empty_state(self._empty_machine(number))
-        )
-        journal.save_snapshot(1, 0, state)
-        journal.reset_to_snapshot(1, 0)
-        self.log.sync()
 
     # ---- the step
 
@@ -337,7 +322,7 @@ class Member:
             return self._step(now_ms, frames, inputs)
         except PageUnreadable as error:
             if self.membership.peers:
-                self._lose_replica(error.group, str(error))
+                self._founding.lose_replica(error.group, str(error))
             raise
 
     def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
@@ -370,7 +355,11 @@ class Member:
         if self.librarian.is_busy:
             self.librarian.serve()
         self._heartbeats()
-        self._speak_of_standings()
+        self.standings.answer()
+        if now_ms >= self._next_review_ms:
+            self._next_review_ms = now_ms + REVIEW_MS
+            self.damage.review()
+        self.standings.ask(self.membership.peers, now_ms)
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
@@ -437,13 +426,9 @@ class Member:
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
-            self._standings_due.append((frame.peer, StandingQuestion.decode(frame.data)))
+            self.standings.asked(frame.peer, StandingQuestion.decode(frame.data))
         elif frame.kind == KIND_STANDING:
-            standing = Standing.decode(frame.data)
-            asker = self.replicas.get(standing.group)
-            if asker is not None:
-                asker.touched = True
-                asker.raft.hear_standing(frame.peer, standing)
+            self.standings.hear(frame.peer, Standing.decode(frame.data))
         elif frame.kind == KIND_HEARTBEAT:
             beat = Heartbeat.decode(frame.data)
             node = self.membership.roster.number(frame.peer)
@@ -676,30 +661,6 @@ class Member:
         self._catalog_changed = True
         self._table.answers_missed(group)
 
-    # ---- quarantine
-
-    def _speak_of_standings(self) -> None:
-        """Answers, now that everything they say is synced; and, twice a second, this member's own questions."""
-        for peer, question in self._standings_due:
-            replica = self.replicas.get(question.group)
-            if replica is not None:
-                replica.touched = True
-                answer = replica.raft.standing(peer, question.life)
-                self._network.send(peer, KIND_STANDING, [answer.encode()])
-        self._standings_due.clear()
-        if self._now_ms < self._next_standing_ms:
-            return
-        self._next_standing_ms = self._now_ms + STANDING_MS
-        self.healer.review()
-        self._note_damages()
-        for number, replica in self.replicas.items():
-            quarantined = replica.raft.quarantine
-            if quarantined.is_on:
-                for peer in self.membership.peers:
-                    self._network.send(
-                        peer, KIND_STANDING_QUESTION, [StandingQuestion(number, quarantined.life).encode()]
-                    )
-
     # ---- bodies
 
     def _commit_index(self, group: int) -> int:
@@ -712,37 +673,6 @@ class Member:
         turn = group % len(peers) if peers else 0
         leader = self.replicas[group].raft.leader
         return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
-
-    def _needs(self, group: int, index: int) -> bool:
-        replica = self.replicas[group]
-        first = self.log.journal(group).first_index
-        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
-
-    def _note_damages(self) -> None:
-        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
-        for damage in self.log.damages:
-            if damage.kind not in ("ENTRY", "COPY") or damage.known is None:
-                continue
-            group, term, index = damage.known
-            if group in self.replicas and self._needs(group, index):
-                self.healer.note(group, index, term, str(damage))
-
-    def _found_unreadable(self, group: int, index: int) -> None:
-        self.healer.note(group, index, 0, "another member has asked for it")
-
-    def _look_after_damage(self, replica: Replica) -> None:
-        """While something cannot be read here others are to lead."""
-        raft = replica.raft
-        is_damaged = self.healer.lost(replica.number) > 0
-        raft.candidacy.handicap_s = HANDICAP * self.config.raft.election_max_s if is_damaged else 0.0
-        if not replica.stalled:
-            return
-        replica.touched = True
-        if raft.is_leader and self._now_ms - replica.stalled_ms > STALLED_LEADER_MS:
-            replica.stalled_ms = self._now_ms
-            replica.ready_term = -1
-            if not any(raft.transfer_leadership(peer) for peer in self._who_has_bodies(replica.number)):
-                self._logger.warning("stalled leader finds no successor", group=replica.number)
 
     # ---- regular work
 
@@ -798,7 +728,7 @@ class Member:
             self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
-            self._look_after_damage(replica)
+            self.damage.look_after(replica, self._now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)
         self.pager.turn(self._now_ms, self._queue_machines())
@@ -807,7 +737,7 @@ class Member:
         if not self.collecting.is_under_way:
             self.scrubbing.turn(self._now_ms)
         if self._catalog_changed:
-            self._catalog_changed = not self._carry_out_catalog()
+            self._catalog_changed = not carry_out(self.catalog, self.replicas)
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
@@ -843,31 +773,6 @@ class Member:
                 if last is None or self._now_ms - last > RESEND_AFTER_MS:
                     replica.down_proposed_ms[node, boot] = self._now_ms
                     replica.own(c.NodeDown(node, boot))
-
-    def _carry_out_catalog(self) -> bool:
-        """What the catalog wishes and this node leads: idempotent commands in the groups' own logs.
-
-        A queue is deleted only if the catalog has already given out a later id: its declaration is then known here,
-        so that its absence means deletion and not a catalog that lags behind. Returns whether all is done.
-        """
-        done = True
-        for number, replica in self.replicas.items():
-            if number == SYSTEM_GROUP or not replica.raft.is_leader:
-                continue
-            if not replica.leads or replica.is_behind:
-                done = False
-                continue
-            machine = self.queue_machine(number)
-            wished = {queue.id: queue.config for queue in self.catalog.queues_of_group(number)}
-            for queue, config in wished.items():
-                if not machine.has_queue(queue):
-                    replica.own(c.CreateQueue(queue, config))
-                    done = False
-            for queue in machine.queue_ids():
-                if queue not in wished and queue < self.catalog.next_queue_id:
-                    replica.own(c.DeleteQueue(queue))
-                    done = False
-        return done
 
     def _answer_awaited(self) -> None:
         waiting = []

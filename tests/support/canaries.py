@@ -196,23 +196,23 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (3, 8),
+        (8, 8),
     ),
     Canary(
         "promise before sync",
         _patched("promise before sync", quorum__node__member__Group=PromisesBeforeSync),
-        (1, 20),
+        (1, 40),
     ),
     Canary(
         "live message dropped",
         lambda: Build("live message dropped", log=LogThatDropsLive),
-        (1, 12),
+        (2, 4),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (118, 15)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
     Canary(
         "unsettled messages forgotten",
-        _patched("unsettled messages forgotten", quorum__node__member__GroupMachine=ForgetsUnsettled),
+        _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
         (2, 4),
     ),
     Canary(

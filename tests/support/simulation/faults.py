@@ -209,14 +209,16 @@ class Faults:
 
     def _power_in_a_sync(self, node: Node) -> None:
         """The disks of all, or of all but one, are slow, and then the power goes everywhere: what the ones have
-        promised in the middle of a sync, and only that, may be missing when they are a majority again."""
-        spared = self.chance.choice([None, *self._world.names])
+        promised in the middle of a sync, and only that, may be missing when they are a majority again, before that one
+        is back."""
+        leaders = [replica.raft.leader for replica in node.member.replicas.values()]
+        spared = self.chance.choice([None, *leaders])
         for each in self._world.nodes.values():
             if each.runs and each.name != spared:
                 self._slow(each, 600)
-        self._world.after(self.chance.randrange(20, 600), self._power_during_syncs)
+        self._world.after(self.chance.randrange(20, 600), lambda: self._power_during_syncs(spared))
 
-    def _power_during_syncs(self) -> None:
+    def _power_during_syncs(self, late: str | None) -> None:
         ups = [each for each in self._world.nodes.values() if each.is_up]
         if self.is_over or not any(each.is_syncing for each in ups):
             return
@@ -224,7 +226,7 @@ class Faults:
             if each.is_syncing:
                 self.land("power cut in a sync", each)
         for each in ups:
-            self._world.down(each.name, power=True)
+            self._world.down(each.name, power=True, back_ms=6_000 if each.name == late else 50)
 
     def _pause(self, node: Node) -> None:
         self._world.pause(node, self.chance.choice((50, 400, 1_200, 2_500, 4_000, 6_000)))

@@ -42,6 +42,12 @@ def error_of(outcome: Outcome) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details)
 
 
+def _bytes_of(message: Any) -> bytes:
+    """As the stubs serialize it, but for the order of maps, which is the process's own otherwise."""
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
 class Ended(Exception):
     """The service has ended its call with a status."""
 
@@ -202,9 +208,8 @@ class Connection:
 class Call:
     """The client's side, as grpc.aio's calls look: write, read, done_writing, cancel; a unary one is awaited."""
 
-    def __init__(self, channel: SimChannel, method: str, encode: Callable[[Any], bytes], decode: Any) -> None:
+    def __init__(self, channel: SimChannel, method: str, decode: Any) -> None:
         self._process = channel.process
-        self._encode = encode
         self._decode = decode
         self._arrived: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -250,7 +255,7 @@ class Call:
     async def write(self, request: Any) -> None:
         await self._connected()
         connection = self._check()
-        data = self._encode(request)
+        data = _bytes_of(request)
         self._process.world.note(b">" + data)
         await connection.to_node.room()
         self._check()
@@ -308,25 +313,25 @@ class SimChannel:
     def node_of(self, endpoint: str) -> Node | None:
         return self.process.world.nodes.get(endpoint.partition(":")[0])
 
-    def _call(self, method: str, encode: Any, decode: Any) -> Call:
-        call = Call(self, method, encode, decode)
+    def _call(self, method: str, decode: Any) -> Call:
+        call = Call(self, method, decode)
         self._calls[call] = None
         return call
 
     def stream_stream(
         self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any
     ) -> Any:
-        return lambda: self._call(method, request_serializer, response_deserializer)
+        return lambda: self._call(method, response_deserializer)
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         def begin(request: Any, timeout: float | None = None) -> Any:
-            return self._call(method, request_serializer, response_deserializer).unary(request, timeout)
+            return self._call(method, response_deserializer).unary(request, timeout)
 
         return begin
 
     def unary_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         def begin(request: Any, **_: Any) -> Call:
-            call = self._call(method, request_serializer, response_deserializer)
+            call = self._call(method, response_deserializer)
             sending = asyncio.ensure_future(call.write(request))
             sending.add_done_callback(lambda done: done.cancelled() or done.exception())
             return call
@@ -391,7 +396,7 @@ class ServedCall:
         self.node.world.rules.writes(self, response)
         await connection.to_client.room()
         self.node.world.rules.answered(self, response)
-        data = self._handler.response_serializer(response)
+        data = _bytes_of(response)
         self.node.world.note(b"<" + data)
         if connection.node_is_there and connection.client_is_there:
             connection.to_client.send(connection.call.take, data)

@@ -221,7 +221,7 @@ class World:
             self.faults.land("bit rot", None)
             self.tell(f"{name} cannot start: {error}")
 
-    def down(self, name: str, power: bool, why: str = "") -> None:
+    def down(self, name: str, power: bool, why: str = "", back_ms: int | None = None) -> None:
         node = self.nodes[name]
         node.die()
         node.is_known_down = not power
@@ -238,7 +238,8 @@ class World:
         else:
             disk.restart()
         if not self.faults.is_over:
-            self.after(self.faults.chance.choice((5, 50, 300, 1_500, 4_000)), lambda: self._restart(name))
+            delay_ms = self.faults.chance.choice((5, 50, 300, 1_500, 4_000))
+            self.after(delay_ms if back_ms is None else back_ms, lambda: self._restart(name))
 
     def _restart(self, name: str) -> None:
         if self.nodes[name].is_up or (self.faults.is_over and name in self.left_dead):
