@@ -24,17 +24,14 @@ from quorum.node.member import Member
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
-    Message,
     SnapshotAnswer,
     SnapshotChunk,
     Vote,
     VoteRequest,
-    encode,
 )
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.messages import Messages
-from quorum.replication.outbox import Outbox
 from support.simulation.world import Build
 
 LIMIT = 500
@@ -114,17 +111,6 @@ class NoGuard(Guard):
         return True
 
 
-class HastyOutbox(Outbox):
-    def queue(self, peer: str, message: Message) -> None:
-        self._waiting.append((0, peer, encode(message)))
-
-
-class PromisesBeforeSync(Group):
-    """What is acknowledged, and votes, leave while they are being written."""
-
-    outbox_class = HastyOutbox
-
-
 class ForgetsReferences(Retention):
     """Of what a snapshot refers to, not everything is needed."""
 
@@ -197,11 +183,6 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
         (8, 8),
-    ),
-    Canary(
-        "promise before sync",
-        _patched("promise before sync", quorum__node__member__Group=PromisesBeforeSync),
-        (1, 40),
     ),
     Canary(
         "live message dropped",
