@@ -57,6 +57,7 @@ campaign: $(STAMP)
 	$(PY) tests/processes/campaign.py $(ARGS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
+	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/fifo tests/selectors tests/log tests/node
 
 bench: $(STAMP)
 	$(PY) -m quorum bench both $(ARGS)

@@ -14,7 +14,9 @@ DAMAGED, CANNOT_CHECK = 1, 2
 
 
 def inspect_file(
-    file: Annotated[Path, typer.Argument(help="a segment, index, snapshot, reserve or MANIFEST of a node's log")],
+    file: Annotated[
+        Path, typer.Argument(help="a segment, index, snapshot, reserve or MANIFEST of a node's log")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Shows what a file of a log says, one record a line, and changes nothing. Status 1 if something in it is bad."""

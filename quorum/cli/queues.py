@@ -127,7 +127,9 @@ def purge(queue: NameArgument, url: UrlOption = None) -> None:
 
 def _places(storage: StorageInfo) -> list[tuple[str, str]]:
     """Where the messages are on the node that was asked."""
-    states = f"{storage.alpha:,} alpha, {storage.beta:,} beta, {storage.gamma:,} gamma, {storage.delta:,} delta"
+    states = (
+        f"{storage.alpha:,} alpha, {storage.beta:,} beta, {storage.gamma:,} gamma, {storage.delta:,} delta"
+    )
     blocks = f"{storage.warm_blocks:,} in memory ({storage.warm_bytes:,} bytes), {storage.cold_blocks:,} on disk only"
     return [("messages here", states), ("blocks here", blocks)]
 

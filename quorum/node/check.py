@@ -238,7 +238,9 @@ class _Checker:
         except OSError:
             found = None
         if found is None or found[0] != item.number:
-            self._report.notes.append(f"{path}: missing or not whole; the next start makes it from its segment")
+            self._report.notes.append(
+                f"{path}: missing or not whole; the next start makes it from its segment"
+            )
 
     def _bad_record(self, path: Path, record: RecordInfo, problem: str) -> None:
         is_body = record.kind in ("ENTRY", "COPY", "PAGE") and "body" in problem
@@ -256,7 +258,9 @@ class _Checker:
         bad: tuple[int, str, RecordInfo] | None,
     ) -> None:
         if item.end is not None:
-            if end != item.end or last_lsn > (item.last_lsn or 0):  # of a collected segment the last may be gone
+            if end != item.end or last_lsn > (
+                item.last_lsn or 0
+            ):  # of a collected segment the last may be gone
                 what = f"it ends at byte {end} with LSN {last_lsn}, "
                 what += f"the manifest says byte {item.end}, LSN {item.last_lsn}"
                 self._find(path, end, what, LOST_PROMISE)

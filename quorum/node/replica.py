@@ -224,10 +224,11 @@ class Replica:
             found = self.machine.checkpoint()
             state, entries, pages = found.state, found.entries, found.pages
             log.sync()  # the state names pages
-        self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
+        is_kept = self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
         self.bytes_since_snapshot = 0
         self.saved_ms = now_ms
-        self.checkpoints.saved(self.raft.applied_index, entries, pages)
+        if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to
+            self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
         """Goes on from what save_snapshot has kept, here or at the leader."""

@@ -603,12 +603,14 @@ class Group:
         """Whether this much was applied since the last snapshot."""
         return self._bytes_since_snapshot >= after_bytes
 
-    def save_snapshot(self, state: bytes) -> None:
-        """Keep the state at applied_index, durably. Entries it covers leave the journal, except what a member may
-        still lack; their bodies stay readable in the log. LogFull leaves everything as it was."""
+    def save_snapshot(self, state: bytes) -> bool:
+        """Keep the state at applied_index, durably; False if a snapshot at or behind it was kept before. Entries it
+        covers leave the journal, except what a member may still lack; their bodies stay readable in the log. LogFull
+        leaves everything as it was."""
         self._enter()
         try:
-            if self.applied_index > self._view.snapshot_index:
+            is_newer = self.applied_index > self._view.snapshot_index
+            if is_newer:
                 self._view.save_snapshot(self.applied_index, self.wrapped(self.applied_index, state))
             keep_from = max(
                 self._feeder.update_floor(),
@@ -618,6 +620,7 @@ class Group:
             needed = self._feeder.transfers_from()
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
             self._bytes_since_snapshot = 0
+            return is_newer
         except LogFull:
             raise
         except BaseException as error:

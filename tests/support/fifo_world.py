@@ -53,7 +53,17 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
     }
-    names = ("blocks", "pages", "storage", "state", "machine", "checkout", "selector_groups", "fields", "invariants")
+    names = (
+        "blocks",
+        "pages",
+        "storage",
+        "state",
+        "machine",
+        "checkout",
+        "selector_groups",
+        "fields",
+        "invariants",
+    )
     changed = []
     for module in [importlib.import_module(f"fifo.{name}") for name in names]:
         for name, value in wanted.items():
