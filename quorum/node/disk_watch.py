@@ -25,6 +25,9 @@ from quorum.node.replica import FULL_RETRY_MS, Replica
 
 PROBE_BYTES = 64 << 10
 """A log that has no room for this much is full: one entry of many settlements."""
+REFUSED_MS = 2 * disks.SPACE_MS
+"""What a leader's log had no room for is sent again about once a second, so between two such times a log that takes
+small entries only is no less full."""
 HAND_OVER_RETRY_MS = 5_000
 """An attempt is over after an election timeout; while it lasts nothing is packed, so there are pauses between."""
 
@@ -85,7 +88,7 @@ class DiskWatch:
             self._logger.info("reserve filled up", reserve_bytes=self._log.space().reserve_bytes)
         space = self._log.space()
         groups = list(replicas)
-        has_refused = any(each.raft.is_full or now_ms < each.full_until_ms for each in groups)
+        has_refused = any(each.raft.is_full or now_ms < each.full_until_ms + REFUSED_MS for each in groups)
         is_full = space.is_low and (self.is_silent or has_refused or not self._log.make_room(PROBE_BYTES))
         before = self.disks.own
         self.disks.own = DiskState(
