@@ -46,6 +46,8 @@ class DiskWatch:
         self._clock = clock
         self._logger = logger
         self._next_look_ms = 0
+        self._rolls = 0
+        """of the log, at the last look"""
         self._silent_until_ms = 0
         self._told: dict[int, tuple[int, ...]] = {}
         self.is_silent = False
@@ -80,9 +82,12 @@ class DiskWatch:
     # ---- now and then
 
     def look(self, now_ms: int, replicas: Iterable[Replica]) -> None:
-        """Takes stock once a second: fills the reserve up, asks for the room, gives offices away."""
-        if now_ms < self._next_look_ms:
+        """Takes stock once a second, and when the log has taken another segment: fills the reserve up, asks for the
+        room, gives offices away."""
+        rolls = self._log.stats.rolls
+        if now_ms < self._next_look_ms and rolls == self._rolls:
             return
+        self._rolls = rolls
         self._next_look_ms = now_ms + disks.SPACE_MS
         while self._log.refill_reserve():
             self._logger.info("reserve filled up", reserve_bytes=self._log.space().reserve_bytes)

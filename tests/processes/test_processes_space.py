@@ -31,6 +31,8 @@ LIMIT = 16 * MIB
 TMPFS_MIB = 64
 WAIT_S = 60.0
 """For what takes a second or two on an idle machine."""
+PACE_S = 0.1
+"""Members look at their disks once a second: the limit has to last as long as that, at the rate of publishing."""
 PROBE_MS = 2_000
 """A probe that is not answered in this time is sent again."""
 BATCH = [bytes(64 << 10)] * 16
@@ -76,11 +78,12 @@ async def publish_until_refused(client: quorum.Client, queue: str) -> tuple[int,
             confirmed += await client.publish_batch(queue, BATCH)
         except PublishRejected as error:
             return confirmed, error
+        await asyncio.sleep(PACE_S)
 
 
 async def refusal_of(client: quorum.Client, queue: str) -> PublishRejected:
-    """By a node that has just heard who is low; its sessions hear it a moment later. What it took meanwhile may never be
-    answered there: a full member does not apply what its log cannot take."""
+    """By a node that has just heard who is low; its sessions hear it a moment later. What it took meanwhile may never
+    be answered there: a full member does not apply what its log cannot take."""
     deadline = time.monotonic() + WAIT_S
     while True:
         assert time.monotonic() < deadline, "never refused"

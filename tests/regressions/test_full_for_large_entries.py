@@ -17,7 +17,7 @@ from quorum.node.replica import FULL_RETRY_MS
 class SmallLog:
     """Low, with room for what is small."""
 
-    stats = SimpleNamespace(syncs=0)
+    stats = SimpleNamespace(syncs=0, rolls=0)
 
     def refill_reserve(self) -> bool:
         return False
