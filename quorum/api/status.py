@@ -71,7 +71,7 @@ class StatusError(Exception):
 def make(code: int, reason: str, message: str, **metadata: str) -> status_pb2.Status:
     info = error_details_pb2.ErrorInfo(reason=reason.upper(), domain=DOMAIN, metadata=metadata)
     detail = any_pb2.Any()
-    detail.Pack(info)
+    detail.Pack(info, deterministic=True)
     return status_pb2.Status(code=code, message=message, details=[detail])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from quorum.log import Log
+from quorum.log import Damage, Log
 from quorum.node.healing import Healer
 from quorum.node.replica import Replica
 
@@ -45,19 +45,28 @@ class DamageCare:
     def review(self) -> None:
         """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
         self._healer.review()
-        for damage in self._log.damages:
-            if damage.kind not in ("ENTRY", "COPY") or damage.known is None:
-                continue
-            group, term, index = damage.known
+        for damage, (group, term, index) in self._damaged_bodies():
             if group in self._replicas and is_needed(self._log, self._replicas[group], index):
                 self._healer.note(group, index, term, str(damage))
+
+    def _damaged_bodies(self) -> Iterator[tuple[Damage, tuple[int, int, int]]]:
+        """With (group, term, index)."""
+        for damage in self._log.damages:
+            if damage.kind in ("ENTRY", "COPY") and damage.known is not None:
+                yield damage, damage.known
 
     def look_for_missing(self, replica: Replica) -> None:
         """At the start. A crash in the middle of an installation leaves the snapshot, and of this member's own later
         entries nobody could say whether they were right. Those that the state refers to are fetched, though nobody may
         ever read them here: this member counts among those that have them."""
+        reasons = {
+            index: (term, str(damage))
+            for damage, (group, term, index) in self._damaged_bodies()
+            if group == replica.number
+        }
         for index in self._log.missing(replica.number, replica.checkpoints.newest_entries()):
-            self._healer.note(replica.number, index, 0, "the snapshot here refers to it")
+            term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
+            self._healer.note(replica.number, index, term, reason)
 
     def found_unreadable(self, group: int, index: int) -> None:
         self._healer.note(group, index, 0, "another member has asked for it")

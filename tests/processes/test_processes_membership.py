@@ -27,6 +27,13 @@ async def until(cluster: LocalCluster, at: str, done: Callable[[ClusterStatus], 
         await asyncio.sleep(POLL_S)
 
 
+async def said(cluster: LocalCluster, name: str, what: str) -> None:
+    deadline = time.monotonic() + CHANGE_LIMIT_S
+    while what not in cluster.last_output(name, 1_000):
+        assert time.monotonic() < deadline, f"{name} has not said {what!r}: {cluster.last_output(name)}"
+        await asyncio.sleep(POLL_S)
+
+
 def are_voters(*names: str) -> Callable[[ClusterStatus], bool]:
     """Exactly these vote in every group, for good."""
     wanted = tuple(sorted(names))
@@ -66,8 +73,8 @@ async def members_come_and_go(cluster: LocalCluster) -> str:
         await recorder.progress(PROGRESS)
         await asyncio.to_thread(cluster.wait_standing, "node-2", "meeting")
         assert not cluster.is_serving("node-2")
-        assert "knows 'node-2' with another data directory" in cluster.last_output("node-2", 200)
-        assert "'node-2' has come back with another data directory" in cluster.last_output("node-1", 200)
+        await said(cluster, "node-2", "knows 'node-2' with another data directory")
+        await said(cluster, "node-1", "'node-2' has come back with another data directory")
         await asyncio.to_thread(cluster.stop, ["node-2"])
         await bring_in(cluster, cluster.prepare("node-2"), replace=True)
         await until(cluster, "node-4", are_voters(*names), f"{names} vote, node-2 anew")
