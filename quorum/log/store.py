@@ -311,6 +311,12 @@ class Store:
         if found is None:
             what = "page" if is_page else "entry with index"
             raise EntryMissing(f"no {what} {key} of group {group} here")
+        with self.mutex:
+            body = self.recent.get(found.lsn)
+        if body is not None:  # it was appended between the two looks, and may not be written yet
+            if held is not None:
+                self.let_go(held)
+            return found, body, None
         return found, b"", held
 
     def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
