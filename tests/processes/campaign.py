@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -157,6 +158,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100, help="kills of the leader in all (default 100)")
     parser.add_argument("--only", default="", help="only the parts with this in their names")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves no members behind
     failures = 0
     report: list[str] = []
     for part in parts(arguments.rounds):
