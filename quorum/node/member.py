@@ -46,7 +46,7 @@ from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases,
 from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
-from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
+from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.scrubbing import Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
@@ -596,7 +596,7 @@ class Member:
                 self.healer.note(error.group, error.index, 0, error.reason)
                 replica.begin_again(index - 1, error.index, self._now_ms)
                 return
-            replica.bytes_since_snapshot += len(body)
+            replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
             if index > replica.routed_to:
                 self._route(replica, operations, applied)
             if isinstance(replica.machine, GroupMachine):
@@ -620,10 +620,14 @@ class Member:
             self._save_snapshot(replica)
 
     def _save_snapshot(self, replica: Replica) -> None:
-        """Without room for it the log goes on as it is, and it is tried again later."""
+        """A part of it in each step, so that none takes long. Without room for it the log goes on as it is, and it is
+        tried again later."""
         if self._now_ms < replica.no_snapshot_before_ms:
             return
         try:
+            if not replica.prepare_snapshot():
+                replica.touched = True
+                return
             replica.save_snapshot(self.log, self._now_ms)
         except LogFull as error:
             replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
@@ -749,7 +753,8 @@ class Member:
             for replica in self.replicas.values():
                 if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
                     self._save_snapshot(replica)
-                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+                    if not replica.bytes_since_snapshot:
+                        replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
 
     def _queue_machines(self) -> dict[int, GroupMachine]:
         return {
