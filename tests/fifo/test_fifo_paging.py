@@ -60,6 +60,28 @@ def world_producer(world: World) -> bytes:
     return next(iter(world.epochs))
 
 
+def test_a_checkpoint_can_be_written_little_by_little() -> None:
+    """Whatever happens between the parts, it is the same in the end; what has changed meanwhile is written again."""
+    world = filled(10 * BLOCK_SIZE - 384, batch=100)
+    world.queue(2)
+    memory = world.machine.memory
+    place: tuple[int, int] | None = (0, 0)
+    steps = []
+    while place is not None:
+        before = memory.writes
+        place = world.machine.write_ahead(place, 10_000)
+        steps.append(memory.writes - before)
+        if len(steps) == 4:
+            world.do(world_producer(world), Get(1, 5, settled=True))  # out of a block that was passed
+    assert max(steps) <= 3
+    assert sum(steps) == 11
+    found = world.machine.checkpoint()
+    assert memory.writes == 11
+    assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == world.machine.snapshot()
+    assert world.machine.write_ahead((0, 0), 10_000) is None
+    assert memory.writes == 11
+
+
 def test_queues_that_no_entry_has_touched_are_carried_over() -> None:
     world = filled(2 * BLOCK_SIZE)
     world.queue(2)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
+from quorum.log.index import Columns, Sealed
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import Crashed, SimDisk
@@ -188,6 +189,38 @@ def test_until_told_nothing_is_garbage() -> None:
     log = reopened(disk)
     assert planned(log) is None
     assert readable(log) == found
+
+
+def test_a_survey_looks_into_segments_only_where_it_is_not_plain_what_is_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of one, nothing of another, and some of a third."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    looked: list[int] = []
+    opened = log._opened
+    assert opened is not None
+    history = opened.store.history
+    columns = history.columns
+
+    def counted(sealed: Sealed) -> Columns:
+        looked.append(sealed.number)
+        return columns(sealed)
+
+    monkeypatch.setattr(history, "columns", counted)
+    parts = {sealed.number: sealed.parts[False, 1] for sealed in history.sealed if (False, 1) in sealed.parts}
+    numbers = sorted(parts)
+    whole, empty, mixed = numbers[0], numbers[1], numbers[2]
+    live = [*range(parts[whole].low, parts[whole].high + 1), parts[mixed].low]
+    retain(log, parts[numbers[3]].low, *live)
+    log.survey()
+    assert looked == [mixed]
+    survey = opened.collector.survey
+    found = {sealed.number: survey.live_bytes(sealed) for sealed in history.sealed}
+    assert (found[whole], found[empty]) == (parts[whole].size, 0)
+    assert 0 < found[mixed] < parts[mixed].size
+    log.survey()
+    assert looked == [mixed]
 
 
 def test_one_forgotten_message_does_not_hold_the_log() -> None:
