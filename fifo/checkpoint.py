@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fifo import snapshot
 from fifo.blocks import Block
 from fifo.codec import Reader, Writer
-from fifo.index_sets import IndexSet
+from fifo.index_sets import IndexSet, Piece
 from fifo.machine import QueueMachine
 from fifo.pages import Pages, Stored, page_data
 
@@ -43,7 +43,7 @@ class Section:
     """One queue's part."""
 
     data: bytes
-    entries: IndexSet
+    entries: tuple[Piece, ...]
     pages: array[int]
 
 
@@ -62,7 +62,7 @@ def take(group: GroupMachine) -> Checkpoint:
         out.blob(machine.section.data)
     return Checkpoint(
         bytes(out.data),
-        IndexSet.joined([each.entries for each in found]),
+        IndexSet(itertools.chain.from_iterable(each.entries for each in found)),
         _sorted([each.pages for each in found]),
     )
 
@@ -100,8 +100,8 @@ def section(machine: QueueMachine) -> Section:
     return Section(bytes(out.data), *_contents(records))
 
 
-def _contents(records: list[Stored]) -> tuple[IndexSet, array[int]]:
-    return IndexSet(stored.references for stored in records), array("Q", [stored.page for stored in records])
+def _contents(records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
+    return tuple([stored.references for stored in records]), array("Q", [stored.page for stored in records])
 
 
 def _sorted(parts: list[array[int]]) -> array[int]:
@@ -161,7 +161,9 @@ def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
         part = Reader(reader.blob())
         part.blob()
         found.append(_contents(list(_records(part))))
-    return IndexSet.joined([entries for entries, _ in found]), _sorted([pages for _, pages in found])
+    return IndexSet(itertools.chain.from_iterable(entries for entries, _ in found)), _sorted(
+        [pages for _, pages in found]
+    )
 
 
 class Export:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -97,13 +97,6 @@ class IndexSet:
         numbers = np.frombuffer(indexes, np.uint64) if isinstance(indexes, array) and indexes else indexes
         numbers = np.asarray(numbers, np.uint64)
         return cls([Piece(pack(numbers[at : at + PIECE])) for at in range(0, len(numbers), PIECE)])
-
-    @classmethod
-    def joined(cls, sets: Sequence[IndexSet]) -> IndexSet:
-        """What is in any of them."""
-        if len(sets) == 1:
-            return sets[0]
-        return cls(piece for each in sets for piece in each._pieces)
 
     def within(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Those from first to last, ascending, each once."""

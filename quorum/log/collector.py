@@ -75,8 +75,8 @@ class Survey:
         """Look at one segment. Any thread."""
         live, unclear = 0, []
         with self._store.mutex:
-            if sealed.segment.is_replaced:
-                return
+            if not self._store.has(sealed):
+                return  # replaced, or the log was closed
             epoch = self._epoch
             for part in sealed.parts.values():
                 liveness = self._store.liveness(part.group)
@@ -139,9 +139,7 @@ class Collection:
         expected_bytes: int,
         reserve: Reserve | None,
         refused: Callable[[OSError], LogError],
-        look_at: Callable[[Sealed], None],
     ) -> None:
-        """look_at: how much of what was copied is live by then."""
         self.sources = tuple(sources)
         self.result: Sealed | None = None
         """What takes their place; None if nothing does."""
@@ -154,7 +152,6 @@ class Collection:
         path = segment_path(sources[0].segment.path.parent, number)
         self._copy = _Copy(files, Segment(path, header), HEADER_BLOCK + expected_bytes, reserve)
         self._refused = refused
-        self._look_at = look_at
 
     def run(self) -> None:
         """Copy, once, from any thread. LogFull if there is no room: then it is as if this had never been planned.
@@ -188,7 +185,6 @@ class Collection:
             raise
         if self.result is not None:
             self._store.history.cache.put(self.result, self._copy.columns)
-            self._look_at(self.result)
         self.is_run = True
 
     def move(self, tables: Mapping[int, GroupTable]) -> None:

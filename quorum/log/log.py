@@ -361,7 +361,6 @@ class Log:
             reserve=self._reserve,
             expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
             refused=lambda error: opened.writer.refused(error, "copy what is live of old segments"),
-            look_at=opened.collector.survey.look_at,
         )
         opened.collector.planned(collection)
         return collection
@@ -517,8 +516,6 @@ class Log:
             opened.store.remove_replaced()
 
     def _discard(self, opened: _Opened, collection: Collection) -> None:
-        if collection.result is not None:
-            opened.collector.survey.forget(collection.result)
         with opened.writer.final("remove an unused copy"):
             collection.discard()
 
