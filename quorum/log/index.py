@@ -110,7 +110,8 @@ def index_path(segment: Path) -> Path:
 def arrange(
     bodies: Iterable[tuple[int, Rows]], pages: Iterable[tuple[int, Rows]], number: int
 ) -> tuple[list[Part], Columns]:
-    """Parts and columns from the rows of each group; rows ascend by key, groups in any order."""
+    """Parts and columns from the rows of each group, which may live on in them; rows ascend by key, groups in any
+    order."""
     parts: list[Part] = []
     collected: list[Rows] = []
     start = 0
@@ -125,15 +126,14 @@ def arrange(
             collected.append(rows)
             start += count
     joined = (
-        [np.concatenate(column) for column in zip(*collected, strict=True)]
+        [column[0] if len(column) == 1 else np.concatenate(column) for column in zip(*collected, strict=True)]
         if collected
         else [np.zeros(0)] * 6
     )
     keys, lsns, terms, places, lengths, kinds = joined
-    columns = (keys, lsns, terms, places.astype(np.int64) & (1 << PLACE_SHIFT) - 1, lengths, kinds)
-    return parts, Columns(
-        [column.astype(kind) for column, kind in zip(columns, _COLUMNS, strict=True)], number
-    )
+    offsets = places.astype(np.int64, copy=False) & (1 << PLACE_SHIFT) - 1
+    columns = zip((keys, lsns, terms, offsets, lengths, kinds), _COLUMNS, strict=True)
+    return parts, Columns([np.ascontiguousarray(column, kind) for column, kind in columns], number)
 
 
 def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> list[bytes]:
