@@ -155,9 +155,14 @@ class Journal:
             self._log.sync()
         return found
 
-    def load_snapshots(self) -> list[tuple[int, int, bytes]]:
-        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from that."""
-        return self._snapshots.load_all()
+    def load_older_snapshots(self, than: int) -> list[tuple[int, int, bytes]]:
+        """All good snapshots that are kept below this index, the newest first, as (index, term, state). Nothing follows
+        from that."""
+        return self._snapshots.load_older(than)
+
+    def snapshot_indices(self) -> list[int]:
+        """Of the snapshots that stay, not known to be damaged, the newest first: what they refer to has to stay."""
+        return self._snapshots.indices()
 
     def open_snapshot(self) -> SnapshotFile | None:
         """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""

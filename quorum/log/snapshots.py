@@ -42,6 +42,12 @@ def parse_name(name: str) -> tuple[int, int, int] | None:
     return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
 
 
+def _index(name: str) -> int:
+    found = parse_name(name)
+    assert found is not None
+    return found[1]
+
+
 def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[bytes]:
     """The file's bytes, in pieces."""
     fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, len(state), CHUNK_BYTES)
@@ -176,7 +182,7 @@ class SnapshotStore:
         commit_file(self._files, path)
         self._damaged.pop(name, None)
         names = self._names()
-        kept = [found for found in names if found not in self._damaged][:KEPT]
+        kept = self._good(names)
         for found in names:
             if found not in kept:
                 self._files.unlink(self.directory / found)
@@ -194,24 +200,29 @@ class SnapshotStore:
                 self._damaged[name] = str(error)
         return None
 
-    def load_all(self) -> list[tuple[int, int, bytes]]:
-        """All that are whole, the newest first."""
+    def load_older(self, than: int) -> list[tuple[int, int, bytes]]:
+        """All below this index that are whole, the newest first."""
         found = []
         for name in self._names():
+            if _index(name) >= than:
+                continue
             try:
                 found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
             except (SnapshotDamaged, OSError) as error:
                 self._damaged[name] = str(error)
         return found
 
+    def indices(self) -> list[int]:
+        """Of the snapshots that stay: the two newest not known to be damaged, the newest first."""
+        return [_index(name) for name in self._good(self._names())]
+
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
-        for name in self._names():
-            if name not in self._damaged:
-                try:
-                    return SnapshotFile(self._files, self.directory / name, self._group)
-                except (SnapshotDamaged, OSError) as error:
-                    self._damaged[name] = str(error)
+        for name in self._good(self._names()):
+            try:
+                return SnapshotFile(self._files, self.directory / name, self._group)
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
         return None
 
     def discard(self, reason: str) -> None:
@@ -222,6 +233,10 @@ class SnapshotStore:
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""
         self._damaged[_name(self._group, index, term)] = reason
+
+    def _good(self, names: list[str]) -> list[str]:
+        """Those of these names, newest first, that stay: a power cut may have brought back older ones."""
+        return [name for name in names if name not in self._damaged][:KEPT]
 
     def _names(self) -> list[str]:
         """This group's files, newest first."""

@@ -3,8 +3,9 @@
 A checkpoint's state (fifo/checkpoint.py) names pages of this node's log and means nothing elsewhere, so a member that
 is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
 
-The log keeps what the snapshots that count refer to, and calls the rest garbage: the two that are kept as files, and
-any that a follower is being sent. It is told after a snapshot is durable and before the next one is begun.
+The log keeps what the snapshots that count refer to, and calls the rest garbage: those that are kept as files and not
+known to be damaged (which these are the files say, see quorum/log/snapshots.py), and any that a follower is being sent.
+It is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
 from quorum.replication.membership import unwrap_state
 from quorum.replication.transfer import SnapshotSource
-
-KEPT = 2
-"""Snapshots that stay as files (quorum/log/snapshots.py)."""
 
 
 class LogPages:
@@ -110,9 +108,16 @@ class Checkpoints:
         raft.send_snapshots_from(self.newest)
 
     def begin(self) -> None:
-        """After a start: tells the log what the files refer to."""
-        for index, _, data in self._log.journal(self._group).load_snapshots():
-            self._keep(index, *contents(memoryview(unwrap_state(data)[1])[self._time_bytes :]))
+        """After a start, as long as the group has the state it goes on from: tells the log what the files refer to."""
+        newest, state = self._raft.snapshot_index, self._raft.snapshot_state
+        if state is not None:
+            self._keep(newest, *contents(memoryview(state)[self._time_bytes :]))
+            for index, _, data in self._log.journal(self._group).load_older_snapshots(newest):
+                self._keep(index, *contents(memoryview(unwrap_state(data)[1])[self._time_bytes :]))
+        self._tell()
+
+    def rewound(self) -> None:
+        """The group went back to the newest snapshot that can be read; one above it counts no more."""
         self._tell()
 
     def saved(self, index: int, entries: array[int], pages: array[int]) -> None:
@@ -128,13 +133,12 @@ class Checkpoints:
         self._kept[index] = Retained(index, entries, pages)
 
     def _tell(self) -> None:
-        newest = sorted(self._kept)[-KEPT:]
-        pinned = self._raft.pinned_snapshots()
-        self._kept = {
-            index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned
-        }
-        if self._kept:
-            self._log.retain(self._group, list(self._kept.values()))
+        counting = {*self._log.journal(self._group).snapshot_indices(), *self._raft.pinned_snapshots()}
+        was_told = bool(self._kept)
+        self._kept = {index: self._kept[index] for index in sorted(self._kept) if index in counting}
+        if was_told:  # with none left everything is to be applied again
+            kept = list(self._kept.values()) or [Retained(0, array("Q"), array("Q"))]
+            self._log.retain(self._group, kept)
 
     def refer_to(self, index: int) -> bool:
         """Whether a snapshot that counts refers to this entry."""

@@ -198,6 +198,7 @@ class Replica:
         was carried out before is not carried out again. This node does not lead until then."""
         self.routed_to = max(self.routed_to, applied_to)
         state = self.raft.rewind_applied()
+        self.checkpoints.rewound()
         if state is not None:
             self.restore(state)
         elif isinstance(self.machine, CatalogMachine):

@@ -119,7 +119,7 @@ class Group:
         self._on_install = on_install
         self._log = log
         self._view = self.view_class(log, group)
-        first = Configuration(tuple(names))
+        self._founders = first = Configuration(tuple(names))
         if self._view.snapshot_state is not None:
             first, self._view.snapshot_state = unwrap_state(self._view.snapshot_state)
         self._view.find_configurations(first)
@@ -207,6 +207,11 @@ class Group:
     def snapshot_state(self) -> bytes | None:
         """The state that applying goes on from, None for an empty one. Only between start() and the first tick."""
         return self._view.snapshot_state
+
+    @property
+    def snapshot_index(self) -> int:
+        """What applying goes on from after a start, 0 if from nothing."""
+        return self._view.snapshot_index
 
     def _enter(self) -> None:
         if self._failure is not None:
@@ -430,10 +435,15 @@ class Group:
         return index, self._view.term_at(index)
 
     def rewind_applied(self) -> bytes | None:
-        """Applying begins again from the newest snapshot here: its state, None for an empty one."""
-        found = self._view.journal.load_snapshot()
-        self.applied_index = 1 if found is None else found[0]
-        return None if found is None else self.installing.unwrapped(found[2])[1]
+        """Applying begins again from the newest snapshot that can be read here, and what is known of snapshots and
+        members too: its state, None for an empty one. LogDamaged if the journal does not go on from it."""
+        view = self._view
+        data = view.load_again()
+        first, state = (self._founders, None) if data is None else self.installing.unwrapped(data)
+        view.find_configurations(first)
+        self._follow_configuration()
+        self.applied_index = max(1, view.snapshot_index)
+        return state
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""

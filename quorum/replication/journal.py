@@ -127,11 +127,18 @@ class JournalView:
         self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
     def find_configurations(self, first: Configuration) -> None:
-        """Once, before anything is appended: first is what the snapshot holds, or what the group began with."""
+        """Before anything is appended, and after going back: first is what the snapshot holds, or what the group began
+        with."""
+        known = self.configurations
         self.configurations = Configurations(first, max(1, self.snapshot_index))
         for index in self.journal.indices_of_length(CONFIGURATION_BYTES):
-            if index > self.snapshot_index and (body := self.read(index))[0] == CONFIGURATION:
-                self.configurations.appended(index, Configuration.decode(body[1:]))
+            if index <= self.snapshot_index:
+                continue
+            found = known.entry(index)
+            if found is None and (body := self.read(index))[0] == CONFIGURATION:
+                found = Configuration.decode(body[1:])
+            if found is not None:
+                self.configurations.appended(index, found)
 
     # ---- what we ask
 
@@ -167,6 +174,13 @@ class JournalView:
         return self.durable_index
 
     # ---- snapshots
+
+    def load_again(self) -> bytes | None:
+        """The newest snapshot that can be read now, which may be an older one than was kept or installed last: it is
+        the view's from now on, but for the configurations. None if there is none: everything is in the journal."""
+        found = self.journal.load_snapshot()
+        self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
+        return None if found is None else found[2]
 
     def save_snapshot(self, index: int, state: bytes) -> None:
         """The state at an applied index, durably. LogFull leaves everything as it was."""

@@ -122,6 +122,10 @@ class Configurations:
         """What held when the log ended at this index."""
         return next(found for at, found in reversed(self._known) if at <= index)
 
+    def entry(self, index: int) -> Configuration | None:
+        """What the entry at this index says, if it is known."""
+        return next((found for at, found in self._known[1:] if at == index), None)
+
     def appended(self, index: int, configuration: Configuration) -> None:
         self._known.append((index, configuration))
 
