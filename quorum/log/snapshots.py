@@ -134,6 +134,10 @@ class SnapshotFile:
             raise SnapshotDamaged("the footer is wrong")
         return int.from_bytes(footer[len(_END) :], "little")
 
+    def prepare(self) -> bool:
+        """Everything is known."""
+        return True
+
     def read(self, offset: int, length: int) -> bytes:
         """Part of the state, fewer bytes at its end. SnapshotDamaged, OSError."""
         pieces = []

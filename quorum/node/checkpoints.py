@@ -12,16 +12,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fifo import checkpoint, snapshot
+from fifo.pages import Pages
 from fifo.references import references
 from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
-from quorum.log.record import extend_crc32c
+from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
 from quorum.replication.membership import unwrap_state
 from quorum.replication.transfer import SnapshotSource
+
+SLICE_BYTES = 1 << 20
+"""Read of a snapshot that is being made ready for a follower before other work gets its turn: about a millisecond."""
+SLICE_PIECES = 64
+"""The same, counted in blocks and heads: each page is a read of its own."""
 
 
 class LogPages:
@@ -57,32 +63,76 @@ def is_of_queues(state: bytes | memoryview) -> bool:
 
 
 class ExportedSnapshot:
-    """A checkpoint as the canonical snapshot, read from pages piece by piece (a SnapshotSource)."""
+    """A snapshot file as a follower is sent it (a SnapshotSource): a checkpoint becomes the canonical snapshot, read
+    from pages piece by piece; anything else is sent as it is.
 
-    def __init__(self, index: int, term: int, head: bytes, export: checkpoint.Export) -> None:
-        """head: what stands before the snapshot. Reads everything once, for size and CRC."""
-        self.index = index
-        self.term = term
-        self._head = head
-        self._export = export
+    For its size and CRC everything has to be read once before the first piece leaves. `prepare` does that a slice at a
+    time, so that the leader's thread does other work in between.
+    """
+
+    def __init__(self, file: SnapshotFile, pages: Pages, time_bytes: int) -> None:
+        """Takes the file over. time_bytes: see Checkpoints."""
+        self.index = file.index
+        self.term = file.term
+        self.size = self.crc = 0
+        self._file = file
+        self._pages = pages
+        self._time_bytes = time_bytes
+        self._is_canonical = False
         self._starts = array("Q", [0])
-        self._piece: tuple[int, bytes] = (0, head)
-        size, crc = len(head), extend_crc32c(0, head)
+        self._head = b""
+        self._export: checkpoint.Export | None = None
+        self._piece: tuple[int, bytes] = (-1, b"")
+        self._slices = self._all_slices()
+        self._is_prepared = False
+
+    def prepare(self) -> bool:
+        """One slice; True once size and CRC are known. OSError, ValueError: the file is damaged. PageUnreadable."""
+        if not self._is_prepared:
+            self._is_prepared = next(self._slices, True)
+        return self._is_prepared
+
+    def _all_slices(self) -> Iterator[bool]:
+        """False after each but the last."""
+        data = bytearray(self._file.read(0, SLICE_BYTES))
+        if not checkpoint.is_checkpoint(memoryview(unwrap_state(bytes(data))[1])[self._time_bytes :]):
+            self._is_canonical = True
+            self.size, self.crc = self._file.size, self._file.crc
+            return
+        while len(data) < self._file.size:
+            yield False
+            data += self._file.read(len(data), SLICE_BYTES)
+        state = memoryview(unwrap_state(bytes(data))[1])[self._time_bytes :]
+        self._head = bytes(data[: len(data) - len(state)])
+        export = self._export = checkpoint.Export(state, self._pages)
+        while not export.look_through(SLICE_PIECES):
+            yield False
+        yield from self._measure(export)
+
+    def _measure(self, export: checkpoint.Export) -> Iterator[bool]:
+        size, crc = len(self._head), crc32c(self._head)
+        pieces = sliced = 0
         for number in range(len(export)):
             data = export.piece(number)
             self._starts.append(size)
             size += len(data)
             crc = extend_crc32c(crc, data)
-        self.size = size
-        self.crc = crc
+            pieces, sliced = pieces + 1, sliced + len(data)
+            if pieces >= SLICE_PIECES or sliced >= SLICE_BYTES:
+                yield False
+                pieces = sliced = 0
+        self.size, self.crc = size, crc
 
     def read(self, offset: int, length: int) -> bytes:
-        """Part of it, fewer bytes at its end."""
-        pieces = []
+        """Part of it; fewer bytes at its end, and where they lie in many pages."""
+        if self._is_canonical:
+            return self._file.read(offset, length)
+        pieces: list[bytes] = []
         end = min(offset + length, self.size)
-        while offset < end:
+        while offset < end and len(pieces) < SLICE_PIECES:
             number = bisect_right(self._starts, offset) - 1
             if self._piece[0] != number:
+                assert self._export is not None
                 self._piece = (number, self._export.piece(number - 1) if number else self._head)
             start = offset - self._starts[number]
             piece = self._piece[1][start : start + end - offset]
@@ -91,7 +141,8 @@ class ExportedSnapshot:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Nothing is held; the group's retention is by index."""
+        """Pages are not held by this: what the log keeps goes by the snapshot's index."""
+        self._file.close()
 
 
 class Checkpoints:
@@ -160,18 +211,4 @@ class Checkpoints:
     def newest(self) -> SnapshotSource | None:
         """The newest snapshot as a follower has to be sent it."""
         file = self._log.journal(self._group).open_snapshot()
-        return None if file is None else self._exported(file)
-
-    def _exported(self, file: SnapshotFile) -> SnapshotSource | None:
-        try:
-            data = file.read(0, file.size)
-            state = memoryview(unwrap_state(data)[1])[self._time_bytes :]
-            if not checkpoint.is_checkpoint(state):
-                return file
-        except (OSError, ValueError) as error:
-            file.close()
-            self._log.journal(self._group).note_damaged_snapshot(file.index, file.term, str(error))
-            return None
-        file.close()
-        head = data[: len(data) - len(state)]
-        return ExportedSnapshot(file.index, file.term, head, checkpoint.Export(state, self.pages))
+        return None if file is None else ExportedSnapshot(file, self.pages, self._time_bytes)

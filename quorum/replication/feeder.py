@@ -17,7 +17,7 @@ from quorum.replication.codec import MAX_ENTRIES, AppendEntries, Entry, Snapshot
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
-from quorum.replication.transfer import Outgoing, SnapshotSource
+from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
@@ -248,8 +248,11 @@ class Feeder:
             return False
         guard, source = self._guard, outgoing.source
         sent = False
-        while True:
+        for _ in range(WINDOW_CHUNKS):
             try:
+                if not source.prepare():
+                    self.has_more = True
+                    return sent
                 chunk = outgoing.next_chunk()
             except (OSError, ValueError) as error:  # the next heartbeat looks for another one
                 self._view.journal.note_damaged_snapshot(source.index, source.term, str(error))
@@ -263,6 +266,8 @@ class Feeder:
             )
             self._send(name, message)
             sent = True
+        self.has_more = True
+        return sent
 
     def pinned_snapshots(self) -> set[int]:
         """The indices of the snapshots on their way: what they refer to has to stay."""

@@ -60,7 +60,14 @@ class SnapshotSource(Protocol):
     def size(self) -> int: ...
     @property
     def crc(self) -> int: ...
-    def read(self, offset: int, length: int) -> bytes: ...
+    def prepare(self) -> bool:
+        """Get on with what has to be done before size and crc are known, a little; whether they are. Raises as read."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most so many bytes; none only at the end."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -70,6 +77,9 @@ class HeldSnapshot:
     def __init__(self, index: int, term: int, state: bytes) -> None:
         self.index, self.term, self.size, self.crc = index, term, len(state), crc32c(state)
         self._state = state
+
+    def prepare(self) -> bool:
+        return True
 
     def read(self, offset: int, length: int) -> bytes:
         return self._state[offset : offset + length]
