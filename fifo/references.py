@@ -7,14 +7,14 @@ from array import array
 import numpy as np
 
 from fifo import snapshot
-from fifo.codec import Reader
+from fifo.codec import Reader, Source
 from fifo.pages import decode_block
 
 _HEAD_NUMBERS = 4
 """index, time, version and running hash stand before the number of queues"""
 
 
-def references(data: bytes | memoryview) -> array[int]:
+def references(data: bytes | memoryview | Source) -> array[int]:
     """The Raft indexes of all entries with a message that is ready or held, sorted, each once. O(state). ValueError for
     anything that is not a snapshot of a known format."""
     found: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
@@ -28,6 +28,6 @@ def references(data: bytes | memoryview) -> array[int]:
         for _ in range(queue.number()):
             found.append(decode_block(Reader(reader.blob())).live_indexes())
     if not reader.is_at_end():
-        raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
+        raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     unique = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.uint64)
     return array("Q", unique.tobytes())

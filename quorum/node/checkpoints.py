@@ -21,7 +21,7 @@ from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
-from quorum.replication.membership import unwrap_state
+from quorum.replication.membership import State, unwrap_state
 from quorum.replication.transfer import SnapshotSource
 
 SLICE_BYTES = 1 << 20
@@ -48,18 +48,16 @@ class LogPages:
             raise PageUnreadable(self._group, page, str(error)) from error
 
 
-def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
-    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's."""
-    if not is_of_queues(state):
-        return array("Q"), array("Q")
-    if checkpoint.is_checkpoint(state):
+def contents(state: bytes | memoryview | State) -> tuple[array[int], array[int]]:
+    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. One
+    that lies elsewhere is a leader's."""
+    if isinstance(state, State):
+        is_of_queues = snapshot.is_snapshot(state.read(0, len(snapshot.MAGIC)))
+    elif checkpoint.is_checkpoint(state):
         return checkpoint.contents(state)
-    return references(state), array("Q")
-
-
-def is_of_queues(state: bytes | memoryview) -> bool:
-    """Whether it is the state of a queue group, in either form."""
-    return checkpoint.is_checkpoint(state) or snapshot.is_snapshot(state)
+    else:
+        is_of_queues = snapshot.is_snapshot(state)
+    return references(state) if is_of_queues else array("Q"), array("Q")
 
 
 class ExportedSnapshot:
@@ -176,7 +174,7 @@ class Checkpoints:
         self._keep(index, entries, pages)
         self._tell()
 
-    def installed(self, index: int, state: bytes | memoryview) -> None:
+    def installed(self, index: int, state: State) -> None:
         """A leader's snapshot is in place."""
         self.saved(index, *contents(state))
 

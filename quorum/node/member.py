@@ -53,6 +53,7 @@ from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
+from quorum.replication.membership import State
 from quorum.replication.quarantine import Standing, StandingQuestion
 
 KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
@@ -648,16 +649,19 @@ class Member:
 
     def _restore(self, replica: Replica, state: bytes) -> None:
         replica.restore(state)
+        self._know_departed(replica)
+
+    def _know_departed(self, replica: Replica) -> None:
         if isinstance(replica.machine, GroupMachine):
             self._table.declared_down(replica.number, replica.machine.departed_boot(self.me))
 
-    def _restored(self, group: int, state: bytes) -> None:
+    def _restored(self, group: int, state: State) -> None:
         """A snapshot was installed while running."""
         replica = self.replicas[group]
-        self._restore(replica, state)
+        replica.install(state)
+        self._know_departed(replica)
         replica.stalled = 0
         self.healer.forget(group, replica.raft.applied_index)
-        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self._catalog_changed = True
         self._table.answers_missed(group)
 

@@ -18,6 +18,7 @@ from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
+from quorum.replication.membership import State
 
 SYSTEM_GROUP = 0
 MACHINE_VERSION = 1
@@ -232,7 +233,7 @@ class Replica:
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
-        """Goes on from what save_snapshot has kept, here or at the leader."""
+        """Goes on from what save_snapshot has kept."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
@@ -241,6 +242,17 @@ class Replica:
         else:
             self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
 
-    def references(self, state: bytes) -> array[int]:
-        """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        return contents(memoryview(state)[TIME_BYTES:])[0]
+    def install(self, state: State) -> None:
+        """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
+        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
+        rest = state.behind(TIME_BYTES)
+        if isinstance(self.machine, CatalogMachine):
+            self.machine = CatalogMachine.restore(rest.whole())
+        else:
+            self.machine = GroupMachine.restore(rest, self.field_source, self.checkpoints.pages)
+        self.checkpoints.installed(self.raft.applied_index, rest)
+
+    @staticmethod
+    def references(state: State) -> array[int]:
+        """The entries that a state refers to, as a leader has sent it; sorted."""
+        return contents(state.behind(TIME_BYTES))[0]

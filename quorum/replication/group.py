@@ -43,7 +43,7 @@ from quorum.replication.handover import HandOver
 from quorum.replication.installing import Installing
 from quorum.replication.journal import JournalView, NodeLog
 from quorum.replication.members import Members
-from quorum.replication.membership import CONFIGURATION, Configuration, unwrap_state, wrap_state
+from quorum.replication.membership import CONFIGURATION, Configuration, State, unwrap_state, wrap_state
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from quorum.replication.peers import Peers
@@ -99,13 +99,14 @@ class Group:
         clock: Callable[[], float],
         random: random_module.Random,
         send: Callable[[str, list[bytes]], None],
-        on_install: Callable[[bytes, int, int], None],
+        on_install: Callable[[State, int, int], None],
         config: GroupConfig | None = None,
-        prepare_install: Callable[[int, int, bytes], int | None] = lambda index, term, state: 0,
+        prepare_install: Callable[[int, int, State], int | None] = lambda index, term, state: 0,
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
 
-        on_install(state, index, term): a leader's snapshot has replaced everything applied so far.
+        on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both read the state
+        piece by piece, while they are called.
         prepare_install(index, term, state): asked before, and again until it answers: None while something that the
         state refers to is not here yet, else up to where this member's own entries are proven right (0: nothing is).
         """
@@ -356,7 +357,7 @@ class Group:
         self._bytes_since_snapshot += size
         return found
 
-    def _installed(self, state: bytes, index: int, term: int) -> None:
+    def _installed(self, state: State, index: int, term: int) -> None:
         self.applied_index = index
         self._bytes_since_snapshot = 0
         self._on_install(state, index, term)

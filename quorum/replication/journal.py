@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
-from quorum.replication.transfer import SnapshotSource
+from quorum.replication.transfer import Received, SnapshotSource
 
 QUARANTINED = ""
 """In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
@@ -43,6 +43,7 @@ class GroupJournal(Protocol):
     def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int: ...
     def set_hard_state(self, term: int, vote: str | None) -> int: ...
     def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
+    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> Received: ...
     def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
     def open_snapshot(self) -> SnapshotSource | None: ...
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
@@ -194,10 +195,6 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def keep_snapshot(self, index: int, term: int, state: bytes) -> None:
-        """A leader's snapshot, durably; it does not count before install_snapshot, or the next start. LogFull."""
-        self.journal.save_snapshot(index, term, state)
-
     def install_snapshot(
         self,
         index: int,
@@ -206,8 +203,9 @@ class JournalView:
         configuration: Configuration,
         proven_index: int = 0,
     ) -> None:
-        """Go on from a kept snapshot. Entries behind it stay if they follow from it (Raft §7). Otherwise the bodies
-        that stay readable are those up to proven_index, which are known to be of its history, or commit_index."""
+        """Go on from a snapshot that is kept, durably. Entries behind it stay if they follow from it (Raft §7).
+        Otherwise the bodies that stay readable are those up to proven_index, which are known to be of its history, or
+        commit_index."""
         self.snapshot_index, self.snapshot_term = index, term
         follows = self.base <= index <= self.last_index and self.term_at(index) == term
         self.configurations.begin_at(index, configuration, keeps_later=follows)
