@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged
-from quorum.replication.codec import MAX_ENTRIES, AppendEntries, Entry, SnapshotChunk
+from quorum.replication.codec import AppendEntries, Entry, SnapshotChunk
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
@@ -21,6 +21,8 @@ from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
+TURN_ENTRIES = 512
+"""The same, where entries are small: each costs some microseconds, whatever its size."""
 
 
 class Feed:
@@ -177,8 +179,9 @@ class Feeder:
         feed.end_transfer()
         last = self._view.last_index
         sent = 0
+        first = self._next(name)
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
-            if sent >= TURN_BYTES:
+            if sent >= TURN_BYTES or index - first >= TURN_ENTRIES:
                 self.has_more = True
                 break
             size = self._send_frame(name, feed, index)
@@ -194,7 +197,7 @@ class Feeder:
         last = view.last_index
         first, size = index, 0
         entries: list[Entry] = []
-        while index <= last and size < self._frame_bytes and len(entries) < MAX_ENTRIES:
+        while index <= last and size < self._frame_bytes and len(entries) < TURN_ENTRIES:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged):

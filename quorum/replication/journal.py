@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
+from quorum.replication.errors import ReplicationFailed
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
 from quorum.replication.transfer import Received, SnapshotSource
 
@@ -241,10 +242,12 @@ class JournalView:
         self.durable_index = min(self.durable_index, index - 1)
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        raise NotImplementedError("compaction is ours: save_snapshot")
+        raise ReplicationFailed("the library wanted to compact the journal: Group.save_snapshot does")
 
     def clear(self) -> None:
-        raise NotImplementedError("a journal is never cleared: install_snapshot")
+        raise ReplicationFailed(
+            "the library wanted to clear the journal: a snapshot is installed by the group"
+        )
 
     @overload
     def __getitem__(self, at: int) -> ViewEntry: ...

@@ -10,7 +10,7 @@ import pytest
 
 from quorum.log import received, snapshots
 from quorum.log.record import crc32c
-from quorum.replication import codec, library
+from quorum.replication import codec, feeder, library
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -372,6 +372,25 @@ def test_entries_stay_for_a_member_that_lacks_few() -> None:
     world.nodes["n2"].snapshot()
     assert world.nodes["n1"].group._view.base > 25, "all have them: they may go"
     assert world.nodes["n2"].group._view.base > 25, "a follower hears what all have from the leader"
+
+
+def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> None:
+    config = replace(QUICK, keep_entries=10_000, window_bytes=1 << 20, frame_bytes=1 << 20)
+    world = World(3, config=config)
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *[b"x"] * (3 * feeder.TURN_ENTRIES))
+    world.run(0.3, "n1", "n2")
+    world.heal()
+    most = 0
+    for _ in range(200):
+        world.now += 0.01
+        world.turn()
+        sent = [codec.decode(frame) for frame in world.links["n1", "n3"]]
+        most = max(most, sum(len(each.entries) for each in sent if isinstance(each, AppendEntries)))
+        world.deliver_all()
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+    assert 0 < most <= 2 * feeder.TURN_ENTRIES, "once with a heartbeat, once with what is new"
 
 
 def test_a_transfer_goes_on_after_lost_pieces() -> None:
