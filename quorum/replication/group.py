@@ -398,7 +398,7 @@ class Group:
             self.is_leader,
             not self.quarantine.is_on,
             configurations.index,
-            configurations.current.voters,
+            configurations.voters_from(self.commit_index),
         )
 
     def hear_standing(self, peer: str, standing: Standing) -> None:

@@ -131,6 +131,15 @@ class Configurations:
         """What held when the log ended at this index."""
         return next(found for at, found in reversed(self._known) if at <= index)
 
+    def voters_from(self, committed: int) -> tuple[str, ...]:
+        """The voters of every configuration that may be in force somewhere, with entries up to here committed: the last
+        one that is committed, and those behind it."""
+        found = set(self.at(committed).voters)
+        for index, configuration in self._known:
+            if index > committed:
+                found.update(configuration.voters)
+        return tuple(sorted(found))
+
     def entry(self, index: int) -> Configuration | None:
         """What the entry at this index says, if it is known."""
         return next((found for at, found in self._known[1:] if at == index), None)
