@@ -16,8 +16,9 @@ mark is in its hard state, survives every restart, and is taken away only like t
    before. Its vote in that term is recorded as the leader's, who has won already, and the mark is gone.
 
 *All others* are the voters of the newest configuration that an answer knows, and of the one before it as long as the
-newest is not committed. A majority of answers would not do: the candidate that was voted for may be just the one that is not heard. If another
-member is quarantined too, or stays away, the quarantine stays, and an operator has to decide.
+newest is not committed. A majority of answers would not do: the candidate that was voted for may be just the one that
+is not heard. If another member is quarantined too, or stays away, or there are only two and nobody leads, the
+quarantine stays, and an operator has to decide (docs/operations.md).
 
 The leader forgets what the lost life had acknowledged (`welcome`): entries that counted because of it stay committed,
 nothing more is counted for it, and it is fed from where its log is now.
