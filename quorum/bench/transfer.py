@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -190,7 +189,7 @@ async def _measure(plan: Plan, cluster: LocalCluster, note: Note) -> TransferRes
             note(f"all members are well: {plan.seconds:g} s")
             well = await _phase(pulse, plan.seconds, publishing)
             await asyncio.to_thread(cluster.kill, lost)
-            shutil.rmtree(member.folder / "data" / "log")
+            (member.folder / "data" / "log").rename(member.folder / "lost")  # removing takes the disk's time
             await asyncio.sleep(SETTLE_S + plan.warmup_s)
             note(f"{lost} is away: {plan.seconds:g} s")
             away = await _phase(pulse, plan.seconds, publishing)

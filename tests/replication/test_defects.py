@@ -395,7 +395,7 @@ class GoesOn(Group):
         try:
             super().receive(peer, data)
         finally:
-            self._failure = None
+            self._call.failure = None
 
 
 def after_an_exception_in_a_callback(group_class: type[Group]) -> World:
