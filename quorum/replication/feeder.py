@@ -21,7 +21,7 @@ from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
-TURN_ENTRIES = 512
+TURN_ENTRIES = 256
 """The same, where entries are small: each costs some microseconds, whatever its size."""
 
 
