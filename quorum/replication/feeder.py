@@ -21,6 +21,8 @@ from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
+BEHIND_BYTES = 1 << 20
+"""The same, once a turn was not enough: what is left goes a megabyte at a time, other work in between."""
 TURN_ENTRIES = 256
 """The same, where entries are small: each costs some microseconds, whatever its size."""
 
@@ -28,13 +30,23 @@ TURN_ENTRIES = 256
 class Feed:
     """What is known of one follower besides the library's match and next index."""
 
-    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "life", "outgoing", "waits_for_heartbeat")
+    __slots__ = (
+        "in_flight",
+        "in_flight_bytes",
+        "is_behind",
+        "is_connected",
+        "life",
+        "outgoing",
+        "waits_for_heartbeat",
+    )
 
     def __init__(self) -> None:
         self.is_connected = False
         self.in_flight: deque[tuple[int, int]] = deque()
         """(last index, bytes) of each frame not yet acknowledged"""
         self.in_flight_bytes = 0
+        self.is_behind = False
+        """its last turn was not enough"""
         self.waits_for_heartbeat = False
         """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
         self.outgoing: Outgoing | None = None
@@ -180,15 +192,18 @@ class Feeder:
         last = self._view.last_index
         sent = 0
         first = self._next(name)
+        most = BEHIND_BYTES if feed.is_behind else TURN_BYTES
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
-            if sent >= TURN_BYTES or index - first >= TURN_ENTRIES:
-                self.has_more = True
+            if sent >= most or index - first >= TURN_ENTRIES:
+                self.has_more = feed.is_behind = True
                 break
             size = self._send_frame(name, feed, index)
             if not size:
                 feed.waits_for_heartbeat = True
                 break
             sent += size
+        if self._next(name) > last:
+            feed.is_behind = False
         return sent > 0
 
     def _send_frame(self, name: str, feed: Feed, index: int) -> int:

@@ -393,6 +393,24 @@ def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> Non
     assert 0 < most <= 2 * feeder.TURN_ENTRIES, "once with a heartbeat, once with what is new"
 
 
+def test_a_member_that_catches_up_gets_a_megabyte_a_turn() -> None:
+    config = replace(QUICK, keep_entries=10_000, window_bytes=64 << 20, frame_bytes=1 << 20)
+    world = World(3, config=config)
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *[bytes(1 << 20)] * 16)
+    world.run(0.3, "n1", "n2")
+    world.heal()
+    turns = []
+    for _ in range(40):
+        world.now += 0.01
+        world.turn()
+        turns.append(sum(map(len, world.links["n1", "n3"])) >> 20)
+        world.deliver_all()
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+    assert sorted(turns, reverse=True)[:2] <= [5, 2], "a burst, and then little at a time"
+
+
 def test_a_transfer_goes_on_after_lost_pieces() -> None:
     world = World(3)
     node = behind(world)
