@@ -12,6 +12,7 @@ import itertools
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fifo import snapshot
@@ -168,22 +169,35 @@ def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
 
 class Export:
     """The canonical snapshot of a checkpoint's state, in pieces: heads, and blocks that are read from their pages when
-    asked for. Raises ValueError."""
+    asked for. Which pieces there are is known after `look_through`. Raises ValueError."""
 
     def __init__(self, state: bytes | memoryview, pages: Pages) -> None:
         self._pages = pages
-        reader = _begin(state)
+        self._pieces: list[bytes | Stored] = []
+        self._looking = self._look(_begin(state))
+
+    def _look(self, reader: Reader) -> Iterator[None]:
         begin = Writer()
         begin.data += snapshot.MAGIC
         begin.number(snapshot.FORMAT)
         begin.blob(reader.blob())
-        self._pieces: list[bytes | Stored] = [bytes(begin.data)]
+        self._pieces.append(bytes(begin.data))
+        yield
         while not reader.is_at_end():
             part = Reader(reader.blob())
             self._pieces.append(_piece(part.blob()))
-            self._pieces.extend(_records(part))
+            yield
+            for stored in _records(part):
+                self._pieces.append(stored)
+                yield
+
+    def look_through(self, count: int | None = None) -> bool:
+        """Finds so many more pieces, or all; whether all are known. No page is read for that."""
+        found = sum(1 for _ in islice(self._looking, count))
+        return count is None or found < count
 
     def __len__(self) -> int:
+        """How many pieces are known."""
         return len(self._pieces)
 
     def piece(self, number: int) -> bytes:
@@ -194,6 +208,7 @@ class Export:
 def export_snapshot(state: bytes | memoryview, pages: Pages) -> Iterator[bytes]:
     """The pieces of `Export`, one after the other."""
     export = Export(state, pages)
+    export.look_through()
     return (export.piece(number) for number in range(len(export)))
 
 

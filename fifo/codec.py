@@ -4,6 +4,29 @@ from __future__ import annotations
 
 import sys
 from array import array
+from typing import Protocol
+
+READ_BYTES = 1 << 20
+"""Of bytes that lie elsewhere so many are in memory at a time, or one section if it is longer."""
+
+
+class Source(Protocol):
+    """Bytes that lie elsewhere. read: at most so many from there; fewer only at the end, or where that is easier."""
+
+    @property
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+class Held:
+    """Bytes in memory, as a source."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
 
 
 class Writer:
@@ -89,3 +112,60 @@ class Reader:
 
     def is_at_end(self) -> bool:
         return self.position == len(self.data)
+
+
+class Sections:
+    """Takes numbers and blobs out of a source, with little of it in memory. Raises ValueError where it ends too early,
+    and what the source raises."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._window = b""
+        self._window_at = 0
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are still to come."""
+        return self._source.size - self.position
+
+    def is_at_end(self) -> bool:
+        return self.position == self._source.size
+
+    def take(self, size: int) -> bytes:
+        """So many bytes."""
+        if size > self.left:
+            raise ValueError(
+                f"a snapshot ends at byte {self._source.size}, {size} more expected at {self.position}"
+            )
+        start = self.position - self._window_at
+        if start + size > len(self._window):
+            self._read_on(size)
+            start = 0
+        self.position += size
+        return self._window[start : start + size]
+
+    def _read_on(self, size: int) -> None:
+        """The window begins here and has at least so many bytes."""
+        wanted = min(max(size, READ_BYTES), self.left)
+        found = bytearray()
+        while len(found) < size:
+            piece = self._source.read(self.position + len(found), wanted - len(found))
+            if not piece:
+                raise ValueError(f"a snapshot cannot be read on at byte {self.position + len(found)}")
+            found += piece
+        self._window, self._window_at = bytes(found), self.position
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            if not self.left:
+                raise ValueError(f"a snapshot ends inside a number, at byte {self.position}")
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def blob(self) -> bytes:
+        return self.take(self.number())

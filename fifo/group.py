@@ -21,6 +21,7 @@ from sortedcontainers import SortedList
 from fifo import checkpoint, snapshot
 from fifo.block_store import BlockMemory
 from fifo.checkpoint import Checkpoint
+from fifo.codec import Source
 from fifo.commands import (
     Attach,
     Cancel,
@@ -402,7 +403,9 @@ class GroupMachine:
         return snapshot.encode(self)
 
     @staticmethod
-    def restore(data: bytes, field_source: FieldSource, pages: Pages | None = None) -> GroupMachine:
+    def restore(
+        data: bytes | memoryview | Source, field_source: FieldSource, pages: Pages | None = None
+    ) -> GroupMachine:
         """The group of a snapshot, all blocks warm. Raises ValueError if the bytes are none."""
         group = GroupMachine(field_source, pages)
         snapshot.decode(data, group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fifo import snapshot
-from fifo.codec import Reader
+from fifo.codec import Reader, Source
 from fifo.index_sets import IndexSet, Piece, pack
 from fifo.pages import decode_block
 
@@ -11,7 +11,7 @@ _HEAD_NUMBERS = 4
 """index, time, version and running hash stand before the number of queues"""
 
 
-def references(data: bytes | memoryview) -> IndexSet:
+def references(data: bytes | memoryview | Source) -> IndexSet:
     """The Raft indexes of all entries with a message that is ready or held. O(state). ValueError for anything that is
     not a snapshot of a known format."""
     found: list[Piece] = []
@@ -25,5 +25,5 @@ def references(data: bytes | memoryview) -> IndexSet:
         for _ in range(queue.number()):
             found.append(Piece(pack(decode_block(Reader(reader.blob())).live_indexes())))
     if not reader.is_at_end():
-        raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
+        raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return IndexSet(found)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fifo.blocks import NEVER, Block
-from fifo.codec import Reader, Writer
+from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import Address, QueueConfig
 from fifo.machine import PRIORITY, REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
@@ -53,19 +53,18 @@ def is_snapshot(data: bytes | memoryview) -> bool:
     return bytes(data[: len(MAGIC)]) == MAGIC
 
 
-def open_sections(data: bytes | memoryview) -> Reader:
+def open_sections(data: bytes | memoryview | Source) -> Sections:
     """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
-    reader = Reader(data)
-    if not is_snapshot(reader.data):
+    reader = Sections(Held(data) if isinstance(data, bytes | memoryview) else data)
+    if not is_snapshot(reader.take(min(len(MAGIC), reader.left))):
         raise ValueError("reading a snapshot of a group: it does not begin like one")
-    reader.position = len(MAGIC)
     found = reader.number()
     if found != FORMAT:
         raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMAT}")
     return reader
 
 
-def decode(data: bytes, group: GroupMachine) -> None:
+def decode(data: bytes | memoryview | Source, group: GroupMachine) -> None:
     """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
     reader = open_sections(data)
     queue_count = read_group_head(Reader(reader.blob()), group)
@@ -76,7 +75,7 @@ def decode(data: bytes, group: GroupMachine) -> None:
             add_block(machine, decode_block(Reader(reader.blob())))
         group.note_expiry(machine)
     if not reader.is_at_end():
-        raise ValueError(f"reading a snapshot of a group: {len(data) - reader.position} bytes too many")
+        raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
 
 
 # ---- group

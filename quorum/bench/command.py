@@ -10,11 +10,15 @@ import typer
 from rich.console import Console
 
 from quorum.bench import backlog as backlog_bench
+from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan, Result
 from quorum.bench.report import table
 from quorum.bench.run import BenchFailed, run
 
 BACKLOG_MESSAGES = 10_000_000
+TRANSFER_MESSAGES = 2_000_000
+TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
+"""A hundred batches a second: some thousand values for a 99th percentile, and no load to speak of."""
 
 
 class BenchMode(StrEnum):
@@ -22,13 +26,19 @@ class BenchMode(StrEnum):
     consume = "consume"
     both = "both"
     backlog = "backlog"
+    transfer = "transfer"
 
 
 def bench(
     mode: Annotated[BenchMode, typer.Argument(help="what the load does")] = BenchMode.both,
     *,
     body: Annotated[int, typer.Option(min=0, help="bytes of a message's body")] = Plan().body_bytes,
-    batch: Annotated[int, typer.Option(min=1, help="messages in a batch")] = Plan().batch,
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=0, help=f"messages in a batch; 0: {Plan().batch}, in mode transfer {TRANSFER_BATCH}"
+        ),
+    ] = 0,
     window: Annotated[int, typer.Option(min=1, help="batches a producer has under way")] = Plan().window,
     producers: Annotated[
         int, typer.Option(min=0, help="one in three on the leader; 0: three, in mode backlog one")
@@ -37,9 +47,18 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="measured time")] = Plan().seconds,
     warmup: Annotated[float, typer.Option(min=0.0, help="time before it, not measured")] = Plan().warmup_s,
     members: Annotated[int, typer.Option(min=1, help="member processes")] = Plan().members,
-    rate: Annotated[int, typer.Option(min=0, help="messages a second at most; 0: no limit")] = Plan().rate,
+    rate: Annotated[
+        int,
+        typer.Option(min=0, help=f"messages a second at most; 0: no limit, in mode transfer {TRANSFER_RATE}"),
+    ] = Plan().rate,
     backlog: Annotated[int, typer.Option(min=1, help="messages to consume (mode consume)")] = Plan().backlog,
-    messages: Annotated[int, typer.Option(min=10, help="messages in all (mode backlog)")] = BACKLOG_MESSAGES,
+    messages: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help=f"messages in all; 0: in mode backlog {BACKLOG_MESSAGES:,}, in mode transfer {TRANSFER_MESSAGES:,}",
+        ),
+    ] = 0,
     filter_enabled: Annotated[
         bool, typer.Option("--filter-enabled", help="five fields a message, four selectors")
     ] = False,
@@ -49,12 +68,14 @@ def bench(
     """Measures a cluster of real member processes, started for this and taken away again."""
     console = Console(stderr=as_json)
     if mode == BenchMode.backlog:
-        backlog, producers = messages, producers or 1
+        backlog, producers = messages or BACKLOG_MESSAGES, producers or 1
+    if mode == BenchMode.transfer:
+        backlog, batch, rate = messages or TRANSFER_MESSAGES, batch or TRANSFER_BATCH, rate or TRANSFER_RATE
     plan = Plan(
         mode=mode.value,
         members=members,
         body_bytes=body,
-        batch=batch,
+        batch=batch or Plan().batch,
         window=window,
         producers=producers or Plan().producers,
         consumers=consumers,
@@ -69,11 +90,14 @@ def bench(
     def note(text: str) -> None:
         console.print(f"[dim]{text}[/dim]")
 
-    result: Result | backlog_bench.BacklogResult
+    result: Result | backlog_bench.BacklogResult | transfer_bench.TransferResult
     try:
         if mode == BenchMode.backlog:
             result = backlog_bench.run(plan, note)
             console.print(backlog_bench.table(result))
+        elif mode == BenchMode.transfer:
+            result = transfer_bench.run(plan, note)
+            console.print(transfer_bench.table(result))
         else:
             result = run(plan, note)
             console.print(table(result))

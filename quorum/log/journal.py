@@ -9,12 +9,13 @@ before first_index is known too, so that an append after it can be checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from quorum.log.contents import encode_number, encode_vote
 from quorum.log.errors import Damage, LogDamaged, LogFull
 from quorum.log.files import NO_ROOM
+from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import RecordKind
 from quorum.log.snapshots import SnapshotFile, SnapshotStore
 from quorum.log.table import GroupTable
@@ -122,13 +123,33 @@ class Journal:
         more of this member's own log than the log itself does. LogFull if neither the disk nor the reserve has room:
         then the snapshots that were there still are.
         """
+        self._sync_to(index)
+        self._write(lambda: self._snapshots.save(index, term, state), f"at {index}")
+
+    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> ReceivedSnapshot:
+        """A file for another member's snapshot, which comes in pieces; what an earlier process has received of the same
+        one is still there. size, crc: of its state. LogFull, here and from its methods: all is as it was."""
+
+        def write(do: Callable[[], None]) -> None:
+            self._write(do, f"at {index} from another member")
+
+        def keep(received: ReceivedSnapshot) -> None:
+            self._sync_to(index)
+            write(lambda: self._snapshots.keep(received))
+
+        return self._snapshots.receive(index, term, size, crc, write, keep)
+
+    def _sync_to(self, index: int) -> None:
         table = self._table
         if table.first_index <= index <= table.last_index and self.lsn_at(index) > self._log.synced_lsn:
             self._log.sync()
-        doing = f"save a snapshot of group {self.group} at {index}"
+
+    def _write(self, do: Callable[[], None], which: str) -> None:
+        """do() writes to snapshot files, and may be called again if there was no room."""
+        doing = f"save a snapshot of group {self.group} {which}"
         while True:
             try:
-                return self._snapshots.save(index, term, state)
+                return do()
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise self._log.fail(error, doing) from error
@@ -155,9 +176,14 @@ class Journal:
             self._log.sync()
         return found
 
-    def load_snapshots(self) -> list[tuple[int, int, bytes]]:
-        """All good snapshots that are kept, the newest first, as (index, term, state). Nothing follows from that."""
-        return self._snapshots.load_all()
+    def load_older_snapshots(self, than: int) -> list[tuple[int, int, bytes]]:
+        """All good snapshots that are kept below this index, the newest first, as (index, term, state). Nothing follows
+        from that."""
+        return self._snapshots.load_older(than)
+
+    def snapshot_indices(self) -> list[int]:
+        """Of the snapshots that stay, not known to be damaged, the newest first: what they refer to has to stay."""
+        return self._snapshots.indices()
 
     def open_snapshot(self) -> SnapshotFile | None:
         """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""

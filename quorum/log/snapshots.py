@@ -5,25 +5,33 @@
     footer   magic 8, CRC32C of the whole state 4
 
 A file is written under another name, synced, renamed, and its directory synced; the last two are kept, so
-that one damaged file is not the end.
+that one damaged file is not the end. One that another member sends is written as it comes (received.py).
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from quorum.log.files import Files, commit_file, prepare_file, read_file
+from quorum.log.received import (
+    CHUNK_BYTES,
+    END,
+    ReceivedSnapshot,
+    Write,
+    encode_footer,
+    parse_received_name,
+    received_name,
+)
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.log.segments import SNAPSHOTS
 
 FORMAT = 1
-CHUNK_BYTES = 1 << 20
 KEPT = 2
 
 _MAGIC = b"QUORUMSN"
-_END = b"SNAPSEND"
 _HEADER = struct.Struct("<8sIIQQQI")
 _NAME = re.compile(r"group-([0-9a-f]{8})-index-([0-9a-f]{16})-term-([0-9a-f]{16})\.snapshot")
 
@@ -42,17 +50,29 @@ def parse_name(name: str) -> tuple[int, int, int] | None:
     return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16))
 
 
+def _index(name: str) -> int:
+    found = parse_name(name)
+    assert found is not None
+    return found[1]
+
+
 def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[bytes]:
     """The file's bytes, in pieces."""
-    fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, len(state), CHUNK_BYTES)
-    pieces = [fields, crc32c(fields).to_bytes(4, "little")]
+    pieces = [encode_header(group, index, term, len(state))]
     whole = 0
     for start in range(0, len(state), CHUNK_BYTES):
         chunk = state[start : start + CHUNK_BYTES]
         whole = extend_crc32c(whole, chunk)
         pieces += (crc32c(chunk).to_bytes(4, "little"), chunk)
-    pieces += (_END, whole.to_bytes(4, "little"))
+    pieces.append(encode_footer(whole))
     return pieces
+
+
+def encode_header(group: int, index: int, term: int, size: int) -> bytes:
+    """What stands before the chunks."""
+    fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, size, CHUNK_BYTES)
+    crc: bytes = crc32c(fields).to_bytes(4, "little")
+    return fields + crc
 
 
 def decode_snapshot_header(data: bytes) -> tuple[int, int, int, int]:
@@ -90,7 +110,7 @@ def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
         chunks.append(chunk)
         at += 4 + size
         left -= size
-    if data[at:] != _END + whole.to_bytes(4, "little"):
+    if data[at:] != encode_footer(whole):
         raise SnapshotDamaged("the footer is wrong")
     return index, term, b"".join(chunks)
 
@@ -123,10 +143,14 @@ class SnapshotFile:
 
     def _read_footer(self) -> int:
         chunks = -(-self.size // self._chunk_bytes)
-        footer = self._file.pread(len(_END) + 4, _HEADER.size + 4 + self.size + 4 * chunks)
-        if len(footer) != len(_END) + 4 or footer[: len(_END)] != _END:
+        footer = self._file.pread(len(END) + 4, _HEADER.size + 4 + self.size + 4 * chunks)
+        if len(footer) != len(END) + 4 or footer[: len(END)] != END:
             raise SnapshotDamaged("the footer is wrong")
-        return int.from_bytes(footer[len(_END) :], "little")
+        return int.from_bytes(footer[len(END) :], "little")
+
+    def prepare(self) -> bool:
+        """Everything is known."""
+        return True
 
     def read(self, offset: int, length: int) -> bytes:
         """Part of the state, fewer bytes at its end. SnapshotDamaged, OSError."""
@@ -161,6 +185,8 @@ class SnapshotStore:
         self._files = files
         self._group = group
         self._damaged: dict[str, str] = {}
+        self._receiving = ""
+        """the name of the file that is being received now, or was"""
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -170,13 +196,58 @@ class SnapshotStore:
     def save(self, index: int, term: int, state: bytes) -> None:
         """Put a snapshot in place, durably, and remove all but the two newest good ones."""
         self._files.make_directory(self.directory)
-        name = _name(self._group, index, term)
-        path = self.directory / name
+        path = self.directory / _name(self._group, index, term)
         prepare_file(self._files, path, encode_snapshot(self._group, index, term, state))
         commit_file(self._files, path)
+        self._saved(path.name)
+
+    def receive(
+        self,
+        index: int,
+        term: int,
+        size: int,
+        crc: int,
+        write: Write,
+        keep: Callable[[ReceivedSnapshot], None],
+    ) -> ReceivedSnapshot:
+        """A file for a snapshot that comes in pieces, or what is there of it. Others that were begun are removed."""
+        self._files.make_directory(self.directory)
+        name = received_name(self._group, index, term, size, crc)
+        self._receiving = name
+        self._remove_begun()
+        return ReceivedSnapshot(
+            self._files,
+            self.directory / name,
+            index,
+            term,
+            size,
+            crc,
+            encode_header(self._group, index, term, size),
+            write,
+            lambda path: SnapshotFile(self._files, path, self._group),
+            keep,
+        )
+
+    def keep(self, received: ReceivedSnapshot) -> None:
+        """Put a received snapshot that is whole in place, as `save` does."""
+        path = self.directory / _name(self._group, received.index, received.term)
+        received.move(path)
+        self._saved(path.name)
+
+    def _remove_begun(self, to_index: int | None = None) -> None:
+        """What was begun to be received before, of snapshots up to this index."""
+        for name in self._listed():
+            found = parse_received_name(name)
+            if found is None or found[0] != self._group or name == self._receiving:
+                continue
+            if to_index is None or found[1] <= to_index:
+                self._files.unlink(self.directory / name)
+
+    def _saved(self, name: str) -> None:
         self._damaged.pop(name, None)
+        self._remove_begun(_index(name))
         names = self._names()
-        kept = [found for found in names if found not in self._damaged][:KEPT]
+        kept = self._good(names)
         for found in names:
             if found not in kept:
                 self._files.unlink(self.directory / found)
@@ -194,24 +265,29 @@ class SnapshotStore:
                 self._damaged[name] = str(error)
         return None
 
-    def load_all(self) -> list[tuple[int, int, bytes]]:
-        """All that are whole, the newest first."""
+    def load_older(self, than: int) -> list[tuple[int, int, bytes]]:
+        """All below this index that are whole, the newest first."""
         found = []
         for name in self._names():
+            if _index(name) >= than:
+                continue
             try:
                 found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
             except (SnapshotDamaged, OSError) as error:
                 self._damaged[name] = str(error)
         return found
 
+    def indices(self) -> list[int]:
+        """Of the snapshots that stay: the two newest not known to be damaged, the newest first."""
+        return [_index(name) for name in self._good(self._names())]
+
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
-        for name in self._names():
-            if name not in self._damaged:
-                try:
-                    return SnapshotFile(self._files, self.directory / name, self._group)
-                except (SnapshotDamaged, OSError) as error:
-                    self._damaged[name] = str(error)
+        for name in self._good(self._names()):
+            try:
+                return SnapshotFile(self._files, self.directory / name, self._group)
+            except (SnapshotDamaged, OSError) as error:
+                self._damaged[name] = str(error)
         return None
 
     def discard(self, reason: str) -> None:
@@ -223,14 +299,22 @@ class SnapshotStore:
         """A snapshot could not be read to its end."""
         self._damaged[_name(self._group, index, term)] = reason
 
+    def _good(self, names: list[str]) -> list[str]:
+        """Those of these names, newest first, that stay: a power cut may have brought back older ones."""
+        return [name for name in names if name not in self._damaged][:KEPT]
+
     def _names(self) -> list[str]:
         """This group's files, newest first."""
-        try:
-            found = self._files.list_directory(self.directory)
-        except FileNotFoundError:
-            return []
         matches = [
-            match for match in map(_NAME.fullmatch, found) if match and int(match[1], 16) == self._group
+            match
+            for match in map(_NAME.fullmatch, self._listed())
+            if match and int(match[1], 16) == self._group
         ]
         matches.sort(key=lambda match: (int(match[2], 16), int(match[3], 16)), reverse=True)
         return [match[0] for match in matches]
+
+    def _listed(self) -> list[str]:
+        try:
+            return self._files.list_directory(self.directory)
+        except FileNotFoundError:
+            return []

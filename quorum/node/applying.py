@@ -16,8 +16,9 @@ from fifo.group import GroupMachine
 from quorum.log import Log, LogFull
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.operations import Command
-from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, TIME_BYTES, Replica
+from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, Replica
 from quorum.node.session_table import SessionTable
+from quorum.replication.membership import State
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
@@ -147,14 +148,17 @@ class Applier:
     def begin(self, replica: Replica, state: bytes) -> None:
         """From the snapshot that a replica has at its start."""
         replica.restore(state)
-        if isinstance(replica.machine, GroupMachine):
-            self._table.declared_down(replica.number, replica.machine.departed_boot(self._table.me))
+        self._know_departed(replica)
 
-    def installed(self, replica: Replica, state: bytes) -> None:
+    def installed(self, replica: Replica, state: State) -> None:
         """A leader's snapshot has come while running."""
-        self.begin(replica, state)
+        replica.install(state)
+        self._know_departed(replica)
         replica.stalled = 0
         self._healer.forget(replica.number, replica.raft.applied_index)
-        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
         self.catalog_changed = True
         self._table.answers_missed(replica.number)
+
+    def _know_departed(self, replica: Replica) -> None:
+        if isinstance(replica.machine, GroupMachine):
+            self._table.declared_down(replica.number, replica.machine.departed_boot(self._table.me))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorum.node.bodies import Fetcher, Job
+from quorum.replication.membership import State
 
 
 class Journal(Protocol):
@@ -54,7 +55,7 @@ class Arrivals:
         log: Inventory,
         fetcher: Fetcher,
         journal: Callable[[int], Journal],
-        references: Callable[[int, bytes], array[int]],
+        references: Callable[[int, State], array[int]],
     ) -> None:
         """references(group, state): the entries that the state refers to, sorted."""
         self._log = log
@@ -63,7 +64,7 @@ class Arrivals:
         self._references = references
         self._arrivals: dict[int, _Arrival] = {}
 
-    def prepare(self, group: int, index: int, term: int, state: bytes) -> int | None:
+    def prepare(self, group: int, index: int, term: int, state: State) -> int | None:
         """Up to where this member's own entries are right, once everything is here; None until then."""
         journal = self._journal(group)
         last = journal.last_index, journal.term_at(journal.last_index)

@@ -21,6 +21,7 @@ from quorum.log import LogDamaged, LogUnknown, RealFiles, RecordInfo, inspect
 from quorum.log.files import TEMPORARY, read_file
 from quorum.log.index import decode_index, index_path
 from quorum.log.manifest import MANIFEST, read_manifest
+from quorum.log.received import parse_received_name
 from quorum.log.record import HEADER_BYTES
 from quorum.log.reserve import reserve_names
 from quorum.log.segments import (
@@ -316,10 +317,14 @@ class _Checker:
             path = folder / name
             found = parse_name(name)
             if found is None:
-                left = name.endswith(TEMPORARY)
-                self._report.notes.append(
-                    f"{path}: " + ("left by a crash" if left else "no file of ours; it is left alone")
-                )
+                if parse_received_name(name) is not None:
+                    what = (
+                        "part of a snapshot that another member was sending; that goes on, or it is removed"
+                    )
+                else:
+                    left = name.endswith(TEMPORARY)
+                    what = "left by a crash" if left else "no file of ours; it is left alone"
+                self._report.notes.append(f"{path}: {what}")
                 continue
             group, index, _ = found
             self._report.snapshots += 1

@@ -3,28 +3,32 @@
 A checkpoint's state (fifo/checkpoint.py) names pages of this node's log and means nothing elsewhere, so a member that
 is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
 
-The log keeps what the snapshots that count refer to, and calls the rest garbage: the two that are kept as files, and
-any that a follower is being sent. It is told after a snapshot is durable and before the next one is begun.
+The log keeps what the snapshots that count refer to, and calls the rest garbage: those that are kept as files and not
+known to be damaged (which these are the files say, see quorum/log/snapshots.py), and any that a follower is being sent.
+It is told after a snapshot is durable and before the next one is begun.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fifo import checkpoint, snapshot
 from fifo.index_sets import IndexSet
+from fifo.pages import Pages
 from fifo.references import references
 from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
-from quorum.log.record import extend_crc32c
+from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
-from quorum.replication.membership import unwrap_state
+from quorum.replication.membership import State, unwrap_state
 from quorum.replication.transfer import SnapshotSource
 
-KEPT = 2
-"""Snapshots that stay as files (quorum/log/snapshots.py)."""
+SLICE_BYTES = 1 << 20
+"""Read of a snapshot that is being made ready for a follower before other work gets its turn: about a millisecond."""
+SLICE_PIECES = 64
+"""The same, counted in blocks and heads: each page is a read of its own."""
 
 
 class LogPages:
@@ -45,47 +49,89 @@ class LogPages:
             raise PageUnreadable(self._group, page, str(error)) from error
 
 
-def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
-    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's."""
-    if not is_of_queues(state):
-        return IndexSet(()), array("Q")
-    if checkpoint.is_checkpoint(state):
+def contents(state: bytes | memoryview | State) -> tuple[IndexSet, array[int]]:
+    """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's. One
+    that lies elsewhere is a leader's."""
+    if isinstance(state, State):
+        is_of_queues = snapshot.is_snapshot(state.read(0, len(snapshot.MAGIC)))
+    elif checkpoint.is_checkpoint(state):
         return checkpoint.contents(state)
-    return references(state), array("Q")
-
-
-def is_of_queues(state: bytes | memoryview) -> bool:
-    """Whether it is the state of a queue group, in either form."""
-    return checkpoint.is_checkpoint(state) or snapshot.is_snapshot(state)
+    else:
+        is_of_queues = snapshot.is_snapshot(state)
+    return references(state) if is_of_queues else IndexSet(()), array("Q")
 
 
 class ExportedSnapshot:
-    """A checkpoint as the canonical snapshot, read from pages piece by piece (a SnapshotSource)."""
+    """A snapshot file as a follower is sent it (a SnapshotSource): a checkpoint becomes the canonical snapshot, read
+    from pages piece by piece; anything else is sent as it is.
 
-    def __init__(self, index: int, term: int, head: bytes, export: checkpoint.Export) -> None:
-        """head: what stands before the snapshot. Reads everything once, for size and CRC."""
-        self.index = index
-        self.term = term
-        self._head = head
-        self._export = export
+    For its size and CRC everything has to be read once before the first piece leaves. `prepare` does that a slice at a
+    time, so that the leader's thread does other work in between.
+    """
+
+    def __init__(self, file: SnapshotFile, pages: Pages, time_bytes: int) -> None:
+        """Takes the file over. time_bytes: see Checkpoints."""
+        self.index = file.index
+        self.term = file.term
+        self.size = self.crc = 0
+        self._file = file
+        self._pages = pages
+        self._time_bytes = time_bytes
+        self._is_canonical = False
         self._starts = array("Q", [0])
-        self._piece: tuple[int, bytes] = (0, head)
-        size, crc = len(head), extend_crc32c(0, head)
+        self._head = b""
+        self._export: checkpoint.Export | None = None
+        self._piece: tuple[int, bytes] = (-1, b"")
+        self._slices = self._all_slices()
+        self._is_prepared = False
+
+    def prepare(self) -> bool:
+        """One slice; True once size and CRC are known. OSError, ValueError: the file is damaged. PageUnreadable."""
+        if not self._is_prepared:
+            self._is_prepared = next(self._slices, True)
+        return self._is_prepared
+
+    def _all_slices(self) -> Iterator[bool]:
+        """False after each but the last."""
+        data = bytearray(self._file.read(0, SLICE_BYTES))
+        if not checkpoint.is_checkpoint(memoryview(unwrap_state(bytes(data))[1])[self._time_bytes :]):
+            self._is_canonical = True
+            self.size, self.crc = self._file.size, self._file.crc
+            return
+        while len(data) < self._file.size:
+            yield False
+            data += self._file.read(len(data), SLICE_BYTES)
+        state = memoryview(unwrap_state(bytes(data))[1])[self._time_bytes :]
+        self._head = bytes(data[: len(data) - len(state)])
+        export = self._export = checkpoint.Export(state, self._pages)
+        while not export.look_through(SLICE_PIECES):
+            yield False
+        yield from self._measure(export)
+
+    def _measure(self, export: checkpoint.Export) -> Iterator[bool]:
+        size, crc = len(self._head), crc32c(self._head)
+        pieces = sliced = 0
         for number in range(len(export)):
             data = export.piece(number)
             self._starts.append(size)
             size += len(data)
             crc = extend_crc32c(crc, data)
-        self.size = size
-        self.crc = crc
+            pieces, sliced = pieces + 1, sliced + len(data)
+            if pieces >= SLICE_PIECES or sliced >= SLICE_BYTES:
+                yield False
+                pieces = sliced = 0
+        self.size, self.crc = size, crc
 
     def read(self, offset: int, length: int) -> bytes:
-        """Part of it, fewer bytes at its end."""
-        pieces = []
+        """Part of it; fewer bytes at its end, and where they lie in many pages."""
+        if self._is_canonical:
+            return self._file.read(offset, length)
+        pieces: list[bytes] = []
         end = min(offset + length, self.size)
-        while offset < end:
+        while offset < end and len(pieces) < SLICE_PIECES:
             number = bisect_right(self._starts, offset) - 1
             if self._piece[0] != number:
+                assert self._export is not None
                 self._piece = (number, self._export.piece(number - 1) if number else self._head)
             start = offset - self._starts[number]
             piece = self._piece[1][start : start + end - offset]
@@ -94,7 +140,8 @@ class ExportedSnapshot:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Nothing is held; the group's retention is by index."""
+        """Pages are not held by this: what the log keeps goes by the snapshot's index."""
+        self._file.close()
 
 
 class Checkpoints:
@@ -113,9 +160,16 @@ class Checkpoints:
         raft.send_snapshots_from(self.newest)
 
     def begin(self) -> None:
-        """After a start: tells the log what the files refer to."""
-        for index, _, data in self._log.journal(self._group).load_snapshots():
-            self._keep(index, *contents(memoryview(unwrap_state(data)[1])[self._time_bytes :]))
+        """After a start, as long as the group has the state it goes on from: tells the log what the files refer to."""
+        newest, state = self._raft.snapshot_index, self._raft.snapshot_state
+        if state is not None:
+            self._keep(newest, *contents(memoryview(state)[self._time_bytes :]))
+            for index, _, data in self._log.journal(self._group).load_older_snapshots(newest):
+                self._keep(index, *contents(memoryview(unwrap_state(data)[1])[self._time_bytes :]))
+        self._tell()
+
+    def rewound(self) -> None:
+        """The group went back to the newest snapshot that can be read; one above it counts no more."""
         self._tell()
 
     def saved(self, index: int, entries: IndexSet, pages: array[int]) -> None:
@@ -123,7 +177,7 @@ class Checkpoints:
         self._keep(index, entries, pages)
         self._tell()
 
-    def installed(self, index: int, state: bytes | memoryview) -> None:
+    def installed(self, index: int, state: State) -> None:
         """A leader's snapshot is in place."""
         self.saved(index, *contents(state))
 
@@ -132,14 +186,13 @@ class Checkpoints:
         self._kept[index] = Retained(index, entries, pages)
 
     def _tell(self) -> None:
-        newest = sorted(self._kept)[-KEPT:]
-        pinned = self._raft.pinned_snapshots()
-        self._kept = {
-            index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned
-        }
+        counting = {*self._log.journal(self._group).snapshot_indices(), *self._raft.pinned_snapshots()}
+        was_told = bool(self._kept)
+        self._kept = {index: self._kept[index] for index in sorted(self._kept) if index in counting}
         self._entries = {index: self._entries[index] for index in self._kept}
-        if self._kept:
-            self._log.retain(self._group, list(self._kept.values()))
+        if was_told:  # with none left everything is to be applied again
+            kept = list(self._kept.values()) or [Retained(0, array("Q"), array("Q"))]
+            self._log.retain(self._group, kept)
 
     def refer_to(self, index: int) -> bool:
         """Whether a snapshot that counts refers to this entry."""
@@ -157,18 +210,4 @@ class Checkpoints:
     def newest(self) -> SnapshotSource | None:
         """The newest snapshot as a follower has to be sent it."""
         file = self._log.journal(self._group).open_snapshot()
-        return None if file is None else self._exported(file)
-
-    def _exported(self, file: SnapshotFile) -> SnapshotSource | None:
-        try:
-            data = file.read(0, file.size)
-            state = memoryview(unwrap_state(data)[1])[self._time_bytes :]
-            if not checkpoint.is_checkpoint(state):
-                return file
-        except (OSError, ValueError) as error:
-            file.close()
-            self._log.journal(self._group).note_damaged_snapshot(file.index, file.term, str(error))
-            return None
-        file.close()
-        head = data[: len(data) - len(state)]
-        return ExportedSnapshot(file.index, file.term, head, checkpoint.Export(state, self.pages))
+        return None if file is None else ExportedSnapshot(file, self.pages, self._time_bytes)

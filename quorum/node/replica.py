@@ -19,6 +19,7 @@ from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
+from quorum.replication.membership import State
 
 SYSTEM_GROUP = 0
 MACHINE_VERSION = 1
@@ -207,6 +208,7 @@ class Replica:
         was carried out before is not carried out again. This node does not lead until then."""
         self.routed_to = max(self.routed_to, applied_to)
         state = self.raft.rewind_applied()
+        self.checkpoints.rewound()
         if state is not None:
             self.restore(state)
         elif isinstance(self.machine, CatalogMachine):
@@ -248,7 +250,7 @@ class Replica:
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
     def restore(self, state: bytes) -> None:
-        """Goes on from what save_snapshot has kept, here or at the leader."""
+        """Goes on from what save_snapshot has kept."""
         self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
@@ -257,6 +259,17 @@ class Replica:
         else:
             self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
 
-    def references(self, state: bytes) -> array[int]:
-        """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        return contents(memoryview(state)[TIME_BYTES:])[0].as_array()
+    def install(self, state: State) -> None:
+        """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
+        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
+        rest = state.behind(TIME_BYTES)
+        if isinstance(self.machine, CatalogMachine):
+            self.machine = CatalogMachine.restore(rest.whole())
+        else:
+            self.machine = GroupMachine.restore(rest, self.field_source, self.checkpoints.pages)
+        self.checkpoints.installed(self.raft.applied_index, rest)
+
+    @staticmethod
+    def references(state: State) -> array[int]:
+        """The entries that a state refers to, as a leader has sent it; sorted."""
+        return contents(state.behind(TIME_BYTES))[0].as_array()

@@ -13,26 +13,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged
-from quorum.replication.codec import MAX_ENTRIES, AppendEntries, Entry, SnapshotChunk
+from quorum.replication.codec import AppendEntries, Entry, SnapshotChunk
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
-from quorum.replication.transfer import Outgoing, SnapshotSource
+from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
+BEHIND_BYTES = 1 << 20
+"""The same, once a turn was not enough: what is left goes a megabyte at a time, other work in between."""
+TURN_ENTRIES = 256
+"""The same, where entries are small: each costs some microseconds, whatever its size."""
 
 
 class Feed:
     """What is known of one follower besides the library's match and next index."""
 
-    __slots__ = ("in_flight", "in_flight_bytes", "is_connected", "life", "outgoing", "waits_for_heartbeat")
+    __slots__ = (
+        "in_flight",
+        "in_flight_bytes",
+        "is_behind",
+        "is_connected",
+        "life",
+        "outgoing",
+        "waits_for_heartbeat",
+    )
 
     def __init__(self) -> None:
         self.is_connected = False
         self.in_flight: deque[tuple[int, int]] = deque()
         """(last index, bytes) of each frame not yet acknowledged"""
         self.in_flight_bytes = 0
+        self.is_behind = False
+        """its last turn was not enough"""
         self.waits_for_heartbeat = False
         """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
         self.outgoing: Outgoing | None = None
@@ -177,15 +191,19 @@ class Feeder:
         feed.end_transfer()
         last = self._view.last_index
         sent = 0
+        first = self._next(name)
+        most = BEHIND_BYTES if feed.is_behind else TURN_BYTES
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
-            if sent >= TURN_BYTES:
-                self.has_more = True
+            if sent >= most or index - first >= TURN_ENTRIES:
+                self.has_more = feed.is_behind = True
                 break
             size = self._send_frame(name, feed, index)
             if not size:
                 feed.waits_for_heartbeat = True
                 break
             sent += size
+        if self._next(name) > last:
+            feed.is_behind = False
         return sent > 0
 
     def _send_frame(self, name: str, feed: Feed, index: int) -> int:
@@ -194,7 +212,7 @@ class Feeder:
         last = view.last_index
         first, size = index, 0
         entries: list[Entry] = []
-        while index <= last and size < self._frame_bytes and len(entries) < MAX_ENTRIES:
+        while index <= last and size < self._frame_bytes and len(entries) < TURN_ENTRIES:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged):
@@ -248,8 +266,11 @@ class Feeder:
             return False
         guard, source = self._guard, outgoing.source
         sent = False
-        while True:
+        for _ in range(WINDOW_CHUNKS):
             try:
+                if not source.prepare():
+                    self.has_more = True
+                    return sent
                 chunk = outgoing.next_chunk()
             except (OSError, ValueError) as error:  # the next heartbeat looks for another one
                 self._view.journal.note_damaged_snapshot(source.index, source.term, str(error))
@@ -263,6 +284,8 @@ class Feeder:
             )
             self._send(name, message)
             sent = True
+        self.has_more = True
+        return sent
 
     def pinned_snapshots(self) -> set[int]:
         """The indices of the snapshots on their way: what they refer to has to stay."""

@@ -34,16 +34,16 @@ from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
+from quorum.replication.door import Door, Excepting
 from quorum.replication.election import Candidacy
 from quorum.replication.engine import CANDIDATE, FOLLOWER, LEADER, Peer
-from quorum.replication.errors import ReentryError, ReplicationFailed
 from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
 from quorum.replication.handover import HandOver
 from quorum.replication.installing import Installing
 from quorum.replication.journal import JournalView, NodeLog
 from quorum.replication.members import Members
-from quorum.replication.membership import CONFIGURATION, Configuration, unwrap_state, wrap_state
+from quorum.replication.membership import CONFIGURATION, Configuration, State, unwrap_state, wrap_state
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from quorum.replication.peers import Peers
@@ -99,13 +99,14 @@ class Group:
         clock: Callable[[], float],
         random: random_module.Random,
         send: Callable[[str, list[bytes]], None],
-        on_install: Callable[[bytes, int, int], None],
+        on_install: Callable[[State, int, int], None],
         config: GroupConfig | None = None,
-        prepare_install: Callable[[int, int, bytes], int | None] = lambda index, term, state: 0,
+        prepare_install: Callable[[int, int, State], int | None] = lambda index, term, state: 0,
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
 
-        on_install(state, index, term): a leader's snapshot has replaced everything applied so far.
+        on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both read the state
+        piece by piece, while they are called.
         prepare_install(index, term, state): asked before, and again until it answers: None while something that the
         state refers to is not here yet, else up to where this member's own entries are proven right (0: nothing is).
         """
@@ -119,13 +120,12 @@ class Group:
         self._on_install = on_install
         self._log = log
         self._view = self.view_class(log, group)
-        first = Configuration(tuple(names))
+        self._founders = first = Configuration(tuple(names))
         if self._view.snapshot_state is not None:
             first, self._view.snapshot_state = unwrap_state(self._view.snapshot_state)
         self._view.find_configurations(first)
-        self._failure: BaseException | None = None
-        self._inside = False
-        self._is_started = False
+        self._call = Door(group)
+        self._appending = Excepting(self._call, LogFull)
         self._bytes_since_snapshot = 0
         self._kept = KeptBytes(self.config.keep_bytes)
         self._unreadable: int | None = None
@@ -201,21 +201,17 @@ class Group:
 
     def start(self) -> None:
         """To be called once, before anything else. `snapshot_state` is there until the first tick."""
-        self._is_started = True
+        self._call.is_open = True
 
     @property
     def snapshot_state(self) -> bytes | None:
         """The state that applying goes on from, None for an empty one. Only between start() and the first tick."""
         return self._view.snapshot_state
 
-    def _enter(self) -> None:
-        if self._failure is not None:
-            raise ReplicationFailed(f"group {self.group} has stopped: {self._failure}") from self._failure
-        if self._inside:
-            raise ReentryError(f"group {self.group} was called from inside one of its calls")
-        if not self._is_started:
-            raise ValueError(f"group {self.group} is not started")
-        self._inside = True
+    @property
+    def snapshot_index(self) -> int:
+        """What applying goes on from after a start, 0 if from nothing."""
+        return self._view.snapshot_index
 
     # ---- the turn
 
@@ -226,27 +222,17 @@ class Group:
         message = codec.decode(frame)
         if self.quarantine.is_deaf:
             return
-        self._enter()
-        try:
-            self.messages.handlers[type(message)](peer, message)
-            self._follow_configuration()
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
-            self.messages.handled()
+        with self._call:
+            try:
+                self.messages.handlers[type(message)](peer, message)
+                self._follow_configuration()
+            finally:
+                self.messages.handled()
 
     def tick(self) -> None:
         """Let time act: elections, the commit index, heartbeats; new entries go to the followers."""
-        self._enter()
-        try:
+        with self._call:
             self._tick()
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     def _tick(self) -> None:
         self._view.snapshot_state = None
@@ -268,44 +254,28 @@ class Group:
         size = sum(map(len, parts))
         if not 0 < size < codec.MAX_BODY_BYTES:
             raise ValueError(f"a command has 1 to {codec.MAX_BODY_BYTES - 1} bytes, not {size}")
-        self._enter()
-        try:
+        with self._appending:
             if not self.is_leader or self._hand_over.is_on:
                 return None
             index = self._view.last_index + 1
             self._view.append([COMMAND_BYTE, *parts], index, self.term)
             return index
-        except LogFull:
-            raise
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     def send_appends(self) -> None:
         """New entries to the followers now, without a tick."""
-        self._enter()
-        try:
+        with self._call:
             if self.is_leader:
                 self._feeder.feed()
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     def flush_early(self) -> None:
         """Before the log is synced: send what depends on nothing unsynced. Appends depend on term and vote only: the
         leader's own disk is not waited for, and does not count until it is synced (thesis §10.2.1)."""
-        self._enter()
-        self._inside = False
+        self._call.check()
         self._outbox.send_ready()
 
     def flush(self) -> None:
         """After log.sync(): acknowledgements that waited for this node's disk count, and all that waited leaves."""
-        self._enter()
-        try:
+        with self._call:
             durable = self._view.note_synced()
             if self.quarantine.is_on:
                 self._end_quarantine(durable)
@@ -319,11 +289,6 @@ class Group:
                     self._tick()
             elif self.is_leader and not guard.voters and guard.commit_index < self._view.durable_index:
                 self._tick()
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
         self._outbox.send_ready()
 
     def take_committed(self, max_bytes: int, max_entries: int) -> list[tuple[int, int, bytes | memoryview]]:
@@ -351,7 +316,7 @@ class Group:
         self._bytes_since_snapshot += size
         return found
 
-    def _installed(self, state: bytes, index: int, term: int) -> None:
+    def _installed(self, state: State, index: int, term: int) -> None:
         self.applied_index = index
         self._bytes_since_snapshot = 0
         self._on_install(state, index, term)
@@ -372,17 +337,11 @@ class Group:
     def standing(self, peer: str, life: int) -> Standing:
         """What a quarantined member asks, to be sent after a sync. As a leader, forget what its lost life acknowledged:
         what is counted already stays so, and it is fed from where it is now."""
-        self._enter()
-        try:
+        with self._call:
             if self.is_leader and peer in self._peers.others and self._feeder.welcome(peer, life):
                 self._engine._SyncObj__raftMatchIndex[self._peers.others[peer]] = 0
                 self._guard.parked.pop(peer, None)
                 self._guard.note_rewind(peer)
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
         configurations = self._view.configurations
         return Standing(
             self.group,
@@ -392,22 +351,16 @@ class Group:
             self.is_leader,
             not self.quarantine.is_on,
             configurations.index,
-            configurations.current.voters,
+            configurations.voters_from(self.commit_index),
         )
 
     def hear_standing(self, peer: str, standing: Standing) -> None:
         """An answer to this quarantined member's question."""
-        self._enter()
-        try:
+        with self._call:
             if self.quarantine.take(peer, standing):
                 assert self.quarantine.floor is not None
                 if self.quarantine.floor > self.term:
                     self.messages.follow(self.quarantine.floor)
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     def _end_quarantine(self, durable: int) -> None:
         term, matched = self.messages.matched
@@ -430,23 +383,22 @@ class Group:
         return index, self._view.term_at(index)
 
     def rewind_applied(self) -> bytes | None:
-        """Applying begins again from the newest snapshot here: its state, None for an empty one."""
-        found = self._view.journal.load_snapshot()
-        self.applied_index = 1 if found is None else found[0]
-        return None if found is None else self.installing.unwrapped(found[2])[1]
+        """Applying begins again from the newest snapshot that can be read here, and what is known of snapshots and
+        members too: its state, None for an empty one. LogDamaged if the journal does not go on from it."""
+        view = self._view
+        data = view.load_again()
+        first, state = (self._founders, None) if data is None else self.installing.unwrapped(data)
+        view.find_configurations(first)
+        self._follow_configuration()
+        self.applied_index = max(1, view.snapshot_index)
+        return state
 
     def resign(self) -> None:
         """A leader goes on as a follower, in the same term and with the same vote."""
-        self._enter()
-        try:
+        with self._call:
             if self.is_leader:
                 self._engine._SyncObj__setState(FOLLOWER)
                 self._engine._SyncObj__raftLeader = None
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     # ---- what is known
 
@@ -524,21 +476,13 @@ class Group:
         first. LogFull leaves no trace."""
         if not wanted.may_follow(self.configuration) or self.me not in wanted.voters:
             raise ValueError(f"{self.me} cannot change {self.configuration} into {wanted}")
-        self._enter()
-        try:
+        with self._appending:
             if not self._may_change():
                 return None
             index = self._view.last_index + 1
             self._view.add(CONFIGURATION_BYTE + wanted.encode(), index, self.term)
             self._follow_configuration()
             return index
-        except LogFull:
-            raise
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     def _may_change(self) -> bool:
         return self.leader_ready and self.is_settled and not self._hand_over.is_on
@@ -568,17 +512,11 @@ class Group:
         """Begin to hand over to another voter (thesis §3.10): nothing is proposed from now on, the target is brought up
         to date and told to stand. See in `leader` whether it worked; if nothing has come of it after an election
         timeout, this node goes on. False if it does not lead, hands over already, or the target cannot be reached."""
-        self._enter()
-        try:
+        with self._call:
             if not self.leader_ready or not self._hand_over.begin(peer):
                 return False
             self.messages.is_due = True
             return True
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     @property
     def is_handing_over(self) -> bool:
@@ -607,8 +545,7 @@ class Group:
         """Keep the state at applied_index, durably; False if a snapshot at or behind it was kept before. Entries it
         covers leave the journal, except what a member may still lack; their bodies stay readable in the log. LogFull
         leaves everything as it was."""
-        self._enter()
-        try:
+        with self._appending:
             is_newer = self.applied_index > self._view.snapshot_index
             if is_newer:
                 self._view.save_snapshot(self.applied_index, self.wrapped(self.applied_index, state))
@@ -621,13 +558,6 @@ class Group:
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
             self._bytes_since_snapshot = 0
             return is_newer
-        except LogFull:
-            raise
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._inside = False
 
     @property
     def lacks_snapshot(self) -> bool:

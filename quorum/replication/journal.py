@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
+from quorum.replication.errors import ReplicationFailed
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
-from quorum.replication.transfer import SnapshotSource
+from quorum.replication.transfer import Received, SnapshotSource
 
 QUARANTINED = ""
 """In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
@@ -43,6 +44,7 @@ class GroupJournal(Protocol):
     def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int: ...
     def set_hard_state(self, term: int, vote: str | None) -> int: ...
     def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
+    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> Received: ...
     def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
     def open_snapshot(self) -> SnapshotSource | None: ...
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
@@ -127,11 +129,18 @@ class JournalView:
         self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
     def find_configurations(self, first: Configuration) -> None:
-        """Once, before anything is appended: first is what the snapshot holds, or what the group began with."""
+        """Before anything is appended, and after going back: first is what the snapshot holds, or what the group began
+        with."""
+        known = self.configurations
         self.configurations = Configurations(first, max(1, self.snapshot_index))
         for index in self.journal.indices_of_length(CONFIGURATION_BYTES):
-            if index > self.snapshot_index and (body := self.read(index))[0] == CONFIGURATION:
-                self.configurations.appended(index, Configuration.decode(body[1:]))
+            if index <= self.snapshot_index:
+                continue
+            found = known.entry(index)
+            if found is None and (body := self.read(index))[0] == CONFIGURATION:
+                found = Configuration.decode(body[1:])
+            if found is not None:
+                self.configurations.appended(index, found)
 
     # ---- what we ask
 
@@ -168,6 +177,13 @@ class JournalView:
 
     # ---- snapshots
 
+    def load_again(self) -> bytes | None:
+        """The newest snapshot that can be read now, which may be an older one than was kept or installed last: it is
+        the view's from now on, but for the configurations. None if there is none: everything is in the journal."""
+        found = self.journal.load_snapshot()
+        self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
+        return None if found is None else found[2]
+
     def save_snapshot(self, index: int, state: bytes) -> None:
         """The state at an applied index, durably. LogFull leaves everything as it was."""
         term = self.term_at(index)
@@ -180,10 +196,6 @@ class JournalView:
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
 
-    def keep_snapshot(self, index: int, term: int, state: bytes) -> None:
-        """A leader's snapshot, durably; it does not count before install_snapshot, or the next start. LogFull."""
-        self.journal.save_snapshot(index, term, state)
-
     def install_snapshot(
         self,
         index: int,
@@ -192,8 +204,9 @@ class JournalView:
         configuration: Configuration,
         proven_index: int = 0,
     ) -> None:
-        """Go on from a kept snapshot. Entries behind it stay if they follow from it (Raft §7). Otherwise the bodies
-        that stay readable are those up to proven_index, which are known to be of its history, or commit_index."""
+        """Go on from a snapshot that is kept, durably. Entries behind it stay if they follow from it (Raft §7).
+        Otherwise the bodies that stay readable are those up to proven_index, which are known to be of its history, or
+        commit_index."""
         self.snapshot_index, self.snapshot_term = index, term
         follows = self.base <= index <= self.last_index and self.term_at(index) == term
         self.configurations.begin_at(index, configuration, keeps_later=follows)
@@ -229,10 +242,12 @@ class JournalView:
         self.durable_index = min(self.durable_index, index - 1)
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        raise NotImplementedError("compaction is ours: save_snapshot")
+        raise ReplicationFailed("the library wanted to compact the journal: Group.save_snapshot does")
 
     def clear(self) -> None:
-        raise NotImplementedError("a journal is never cleared: install_snapshot")
+        raise ReplicationFailed(
+            "the library wanted to clear the journal: a snapshot is installed by the group"
+        )
 
     @overload
     def __getitem__(self, at: int) -> ViewEntry: ...

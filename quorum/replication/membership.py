@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quorum.replication.errors import WireError
 
@@ -30,6 +31,14 @@ CONFIGURATION_BYTES = 4_099
 _HEAD = struct.Struct("<BBB")
 _FORMAT = 1
 _SNAPSHOT = struct.Struct("<I")
+
+
+class Readable(Protocol):
+    """What a snapshot is read from (SnapshotSource in transfer.py)."""
+
+    @property
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,19 @@ class Configurations:
         """What held when the log ended at this index."""
         return next(found for at, found in reversed(self._known) if at <= index)
 
+    def voters_from(self, committed: int) -> tuple[str, ...]:
+        """The voters of every configuration that may be in force somewhere, with entries up to here committed: the last
+        one that is committed, and those behind it."""
+        found = set(self.at(committed).voters)
+        for index, configuration in self._known:
+            if index > committed:
+                found.update(configuration.voters)
+        return tuple(sorted(found))
+
+    def entry(self, index: int) -> Configuration | None:
+        """What the entry at this index says, if it is known."""
+        return next((found for at, found in self._known[1:] if at == index), None)
+
     def appended(self, index: int, configuration: Configuration) -> None:
         self._known.append((index, configuration))
 
@@ -140,6 +162,40 @@ def wrap_state(configuration: Configuration, state: bytes) -> bytes:
     """A snapshot as it is kept and sent: with the configuration that held at its index."""
     data = configuration.encode()
     return b"".join((_SNAPSHOT.pack(len(data)), data, state))
+
+
+class State:
+    """Part of a snapshot that lies elsewhere, from a place on; read piece by piece."""
+
+    def __init__(self, source: Readable, begin: int) -> None:
+        self._source = source
+        self._begin = begin
+
+    @property
+    def size(self) -> int:
+        return self._source.size - self._begin
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most so many bytes from there; none only at the end. OSError, ValueError if it is damaged."""
+        return self._source.read(self._begin + offset, length)
+
+    def behind(self, offset: int) -> State:
+        """What follows from this place on."""
+        return State(self._source, self._begin + offset)
+
+    def whole(self) -> bytes:
+        """All of it in memory."""
+        found = bytearray()
+        while piece := self.read(len(found), self.size - len(found)):
+            found += piece
+        return bytes(found)
+
+
+def open_state(source: Readable) -> tuple[Configuration, State]:
+    """The same as `unwrap_state`, of a snapshot that is not read as a whole."""
+    head = source.read(0, _SNAPSHOT.size + CONFIGURATION_BYTES)
+    configuration, rest = unwrap_state(head)
+    return configuration, State(source, len(head) - len(rest))
 
 
 def unwrap_state(data: bytes) -> tuple[Configuration, bytes]:

@@ -15,8 +15,10 @@ mark is in its hard state, survives every restart, and is taken away only like t
    acknowledged to itself it holds. Once this member has the same entries up to there, on disk, it is as good as
    before. Its vote in that term is recorded as the leader's, who has won already, and the mark is gone.
 
-A majority of answers would not do: the candidate that was voted for may be just the one that is not heard. If another
-member is quarantined too, or stays away, the quarantine stays, and an operator has to decide.
+*All others* are the voters of the newest configuration that an answer knows, and of the one before it as long as the
+newest is not committed. A majority of answers would not do: the candidate that was voted for may be just the one that
+is not heard. If another member is quarantined too, or stays away, or there are only two and nobody leads, the
+quarantine stays, and an operator has to decide (docs/operations.md).
 
 The leader forgets what the lost life had acknowledged (`welcome`): entries that counted because of it stay committed,
 nothing more is counted for it, and it is fed from where its log is now.
@@ -53,7 +55,8 @@ class StandingQuestion:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself. voters: of the
-    configuration that holds in its log, an entry at configuration_index."""
+    configuration that holds in its log, an entry at configuration_index, and, as long as that is not known to be
+    committed, of those before it back to one that is: whoever is being removed may have been elected meanwhile."""
 
     group: int
     life: int
@@ -133,8 +136,9 @@ class Quarantine:
         return is_news
 
     def _wanted(self) -> set[str]:
-        """All other voters, as the newest configuration among the answers has them. Between two configurations in force
-        at a time any majorities have somebody in common, so who answers knows the newest."""
+        """All other voters, as the newest answer has them. Between two configurations in force at a time any majorities
+        have somebody in common, so who answers knows the newest. With a configuration that is committed no leader of a
+        later term is elected by the voters of the one before it; until then those have to answer, too."""
         newest = max(self._answers.values(), key=lambda each: each.configuration_index)
         return set(newest.voters) - {self._me}
 

@@ -3,14 +3,15 @@
 Sending: a window of chunks is under way, read from the snapshot piece by piece; what the follower says it has moves it
 on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all is there, an
 empty chunk at its end asks again. Receiving: chunks of one snapshot, identified by index, term, size and CRC, are put
-one behind the other; any other offset is answered with what is here. The state is handed on only when it is whole and
-its CRC right, and kept until it is installed or another one comes: the bodies it refers to are fetched meanwhile
+one behind the other on disk; any other offset is answered with what is here. It is handed on only when it is whole and
+its CRC right, and stays until it is installed or another one comes: the bodies it refers to are fetched meanwhile
 (quorum/node), and the leader asks on until they are there.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,7 +61,14 @@ class SnapshotSource(Protocol):
     def size(self) -> int: ...
     @property
     def crc(self) -> int: ...
-    def read(self, offset: int, length: int) -> bytes: ...
+    def prepare(self) -> bool:
+        """Get on with what has to be done before size and crc are known, a little; whether they are. Raises as read."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most so many bytes; none only at the end."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -70,6 +78,9 @@ class HeldSnapshot:
     def __init__(self, index: int, term: int, state: bytes) -> None:
         self.index, self.term, self.size, self.crc = index, term, len(state), crc32c(state)
         self._state = state
+
+    def prepare(self) -> bool:
+        return True
 
     def read(self, offset: int, length: int) -> bytes:
         return self._state[offset : offset + length]
@@ -135,42 +146,94 @@ class Outgoing:
         return now_s - self.heard_s > SILENT_S or now_s - self.began_s > LIMIT_S
 
 
+class Received(Protocol):
+    """A snapshot that is being received, on disk (quorum.log has it). LogFull from everything that writes."""
+
+    @property
+    def received(self) -> int:
+        """How many bytes are here, in order."""
+        ...
+
+    @property
+    def is_whole(self) -> bool: ...
+    def check(self) -> bool:
+        """Looks at a part of what an earlier process has left; True once there is nothing to look at."""
+        ...
+
+    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Takes what begins where the last piece ended, nothing else."""
+        ...
+
+    def finish(self) -> bool:
+        """It is whole: makes it durable; False if its CRC is wrong."""
+        ...
+
+    def open(self) -> SnapshotSource:
+        """Once it is finished."""
+        ...
+
+    def keep(self) -> None:
+        """It takes its place among the snapshots."""
+        ...
+
+    def drop(self) -> None:
+        """It is not wanted any more."""
+        ...
+
+
+Receive = Callable[[int, int, int, int], Received]
+"""(index, term, size, crc) of a snapshot: where it is received."""
+
+
 class Incoming:
     """The snapshot that is being received."""
 
-    def __init__(self) -> None:
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
         self._identity: tuple[int, int, int, int] | None = None
-        self._data = bytearray()
-        self._state: bytes | None = None
+        self._here: Received | None = None
+        self._source: SnapshotSource | None = None
 
-    def take(self, chunk: SnapshotChunk) -> bytes | None:
-        """The whole state if it is here and its CRC right, the same again for every further chunk; None otherwise."""
-        identity = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc)
+    def take(self, chunk: SnapshotChunk) -> SnapshotSource | None:
+        """The snapshot, to be read, if it is here and its CRC right; the same for every further chunk. None otherwise.
+        LogFull: the same chunk may come again."""
+        identity = _identity(chunk)
         if identity != self._identity:
             self.drop()
+            self._here = self._receive(*identity)
             self._identity = identity
-        if self._state is None:
-            if chunk.offset == len(self._data):
-                self._data += chunk.data
-            if len(self._data) < chunk.size:
-                return None
-            state = bytes(self._data)
-            self._data = bytearray()
-            if crc32c(state) != chunk.crc:
-                self.drop()
-                return None
-            self._state = state
-        return self._state
+        assert self._here is not None
+        if self._source is None and self._here.check():
+            self._here.add(chunk.offset, chunk.data)
+            if self._here.is_whole:
+                if self._here.finish():
+                    self._source = self._here.open()
+                else:
+                    self.drop()
+        return self._source
 
-    def received(self, chunk: SnapshotChunk) -> int:
-        """How many bytes of this chunk's snapshot are here."""
-        identity = (chunk.index, chunk.snapshot_term, chunk.size, chunk.crc)
-        if identity != self._identity:
+    def received(self, chunk: SnapshotChunk) -> int | None:
+        """How many bytes of this chunk's snapshot are here; None while that is still looked at."""
+        if _identity(chunk) != self._identity or self._here is None:
             return 0
-        return len(self._data) if self._state is None else len(self._state)
+        return self._here.received if self._source is not None or self._here.check() else None
+
+    def keep(self) -> None:
+        """The snapshot that `take` gave takes its place; it can still be read. LogFull."""
+        assert self._here is not None
+        self._here.keep()
+        self._here = None
 
     def drop(self) -> None:
-        """Forget what was received."""
+        """Forget what was received and not kept."""
         self._identity = None
-        self._data = bytearray()
-        self._state = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+        if self._here is not None:
+            self._here.drop()
+            self._here = None
+
+
+def _identity(chunk: SnapshotChunk) -> tuple[int, int, int, int]:
+    return chunk.index, chunk.snapshot_term, chunk.size, chunk.crc

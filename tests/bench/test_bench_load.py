@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import types
@@ -25,6 +26,7 @@ except ImportError:  # the command line is a room of its own; nothing here start
 
 from quorum.bench.backlog import BacklogResult, directory_bytes, tenths
 from quorum.bench.run import QUEUE, Places, add_up, loads_for, measure, places_of
+from quorum.bench.transfer import Phase, Pulse, TransferResult
 
 SHORT = Plan(
     members=1, body_bytes=16, batch=10, window=2, producers=1, consumers=1, warmup_s=0.2, seconds=0.5
@@ -74,6 +76,55 @@ def test_a_backlog_consumed_early_shortens_the_measured_time() -> None:
     result = add_up(plan, loads, tallies, start=50.0, server_cpu_s=0.5, sizes=())
     assert result.to_dict()["messages_per_s"] == 50
     assert result.to_dict()["server_cpu_s_per_100k"] == 500.0
+
+
+class Twenty(list[int]):
+    """Says when twenty are in it."""
+
+    def __init__(self) -> None:
+        self.are_there = asyncio.Event()
+
+    def append(self, value: int) -> None:
+        super().append(value)
+        if len(self) >= 20:
+            self.are_there.set()
+
+
+def test_a_pulse_notes_what_was_due_in_a_phase() -> None:
+    async def scenario() -> tuple[Phase, int]:
+        cluster = FakeCluster()
+        node = await FakeNode(cluster, "alone").start()
+        queue = cluster.declare(QUEUE)
+        pulse = Pulse(node.address, 10, 5, 500.0)
+        phase = pulse.begin()
+        phase.latencies_us = there = Twenty()
+        publishing = asyncio.create_task(pulse.run())
+        try:
+            await there.are_there.wait()
+            pulse.end()
+            pulse.stop()
+            await publishing
+        finally:
+            await node.stop()
+        return phase, queue.next_sequence - 1
+
+    phase, published = asyncio.run(scenario())
+    assert 20 <= len(phase.latencies_us) <= published / 5
+    assert phase.seconds > 0
+    assert all(latency > 0 for latency in phase.latencies_us)
+
+
+def test_a_transfer_is_told_with_what_it_is_compared_to() -> None:
+    well = Phase(0.0, 10.0, [1_000] * 99 + [4_000])
+    busy = Phase(0.0, 5.0, [2_000] * 98 + [6_000] * 2)
+    result = TransferResult(
+        replace(SHORT, mode="transfer", backlog=100), well, Phase(), busy, 50_000_000, 0.5
+    )
+    told = result.to_dict()
+    assert (told["well_p99_ms"], told["transfer_p99_ms"], told["p99_ratio"]) == (1.0, 6.0, 6.0)
+    assert (told["away_p99_ms"], told["away_batches"], told["transfer_max_ms"]) == (None, 0, 6.0)
+    assert (told["received_mb"], told["received_mb_per_s"], told["transfer_s"]) == (50.0, 10.0, 5.0)
+    assert json.loads(json.dumps(told)) == told
 
 
 @pytest.mark.parametrize("mode", ["both", "publish", "consume"])

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fifo import codec, snapshot
 from fifo.commands import CloseSession, Credit, Modify, NodeDown, Return
 from fifo.group import GroupMachine
+from fifo.references import references
 from support.fifo_world import Log, World
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +101,42 @@ def test_an_entry_that_cannot_be_next_is_an_error() -> None:
     meta, operations = world.entries[-1]
     with pytest.raises(ValueError, match="both must not go back"):
         world.machine.apply(meta, operations)
+
+
+class Elsewhere:
+    """Bytes that are read a little at a time."""
+
+    def __init__(self, data: bytes, least: int) -> None:
+        self._data = data
+        self._least = least
+        self.size = len(data)
+        self.most = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.most = max(self.most, length)
+        return self._data[offset : offset + min(length, self._least)]
+
+
+@pytest.mark.parametrize("least", [1, 7, 1 << 20])
+def test_a_snapshot_is_read_from_elsewhere_with_little_of_it_in_memory(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(codec, "READ_BYTES", 16)
+    world = busy_world()
+    data = world.machine.snapshot()
+    longest = max(len(section) for section in snapshot.sections(world.machine))
+    source = Elsewhere(data, least)
+    assert GroupMachine.restore(source, world.log).snapshot() == data
+    assert references(source) == references(data)
+    assert source.most <= max(16, longest) < len(data)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 6, 20, -1])
+def test_a_snapshot_elsewhere_that_ends_too_early_is_refused(cut: int) -> None:
+    data = busy_world().machine.snapshot()
+    with pytest.raises(ValueError, match="snapshot"):
+        references(Elsewhere(data[:cut], 5))
+    whole = Elsewhere(data, 5)
+    whole.size += 1
+    with pytest.raises(ValueError, match="snapshot"):
+        references(whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -299,6 +300,81 @@ def test_a_replica_that_needs_a_damaged_body_waits_for_it_and_goes_on_as_the_oth
     assert cluster.members[name].healer.healed == {group: 3}
     assert cluster.members[name].healer.lost(group) == 0
     assert has_all(cluster, name, group)
+
+
+def snapshot_files(cluster: Cluster, name: str, group: int) -> list[Path]:
+    return sorted(path for path in cluster.disks[name].names if path.name.startswith(f"group-{group:08x}"))
+
+
+@pytest.mark.parametrize("how_many", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "started from the newest"])
+def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_with_a_body(
+    restarts: bool, how_many: int
+) -> None:
+    """What counts as kept, and the members of the group, are those of what was really loaded; with both files gone all
+    entries are applied again."""
+    cluster, group, queue, sent = damaged_cluster()
+    producer = Session(cluster, "n1")
+    name = "n3"
+    if restarts:
+        cluster.crash(name)
+        cluster.start(name)
+        cluster.ready()
+    member = cluster.members[name]
+    replica = member.replicas[group]
+    older, newest = replica.checkpoints.kept
+    for path in snapshot_files(cluster, name, group)[2 - how_many :]:
+        cluster.disks[name].flip(path, 8 * 70)
+    for index in live(cluster, group)[20:23]:
+        damage(cluster, name, group, index)
+    machine = member.queue_machine(group)
+    for number in machine.queues[queue].blocks.numbers():
+        machine.queues[queue].blocks.get(number).columns = None
+    taker = Session(cluster, "n2")
+    taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
+    cluster.until(lambda: replica.stalled > 0, "it has gone back")
+    base = older if how_many == 1 else 0
+    assert replica.raft.snapshot_index == base
+    assert replica.raft.applied_index == max(1, base)
+    assert replica.checkpoints.kept == ((older,) if base else ())
+    assert replica.raft.configuration.voters == cluster.names
+    log = cluster.logs[name]
+    alike(cluster, group)
+    assert not replica.raft.quarantine.is_on
+    sent += publish(producer, group, queue, range(100, 220))  # two more snapshots
+    cluster.settle()
+    assert list(reversed(replica.checkpoints.kept)) == log.journal(group).snapshot_indices()
+    assert min(replica.checkpoints.kept) > newest
+    cluster.crash(name)
+    cluster.start(name)
+    cluster.ready()
+    alike(cluster, group)
+    assert not cluster.members[name].replicas[group].raft.quarantine.is_on
+    assert has_all(cluster, name, group)
+
+
+def test_a_snapshot_taken_after_going_back_keeps_what_the_older_file_refers_to() -> None:
+    """The log keeps what the files that are here refer to, not the highest indices that were ever kept: else the one
+    that is left beside the new one could not be used any more."""
+    cluster, group, queue, _ = damaged_cluster()
+    name = "n3"
+    replica = cluster.members[name].replicas[group]
+    older, newest = replica.checkpoints.kept
+    cluster.disks[name].flip(snapshot_files(cluster, name, group)[-1], 8 * 70)
+    replica.begin_again(replica.raft.applied_index, 0, cluster.now_ms)
+    cluster.settle()
+    replica.save_snapshot(cluster.logs[name], cluster.now_ms)
+    kept = replica.checkpoints.kept
+    assert kept == (older, replica.raft.applied_index)
+    assert list(reversed(kept)) == cluster.logs[name].journal(group).snapshot_indices()
+    cluster.crash(name)
+    cluster.disks[name].flip(snapshot_files(cluster, name, group)[-1], 8 * 70)
+    cluster.start(name)
+    assert not cluster.members[name].replicas[group].raft.quarantine.is_on
+    assert cluster.members[name].replicas[group].checkpoints.kept == (older,)
+    cluster.ready()
+    alike(cluster, group)
+    assert newest > older and queue
 
 
 def test_disjoint_damage_on_all_members_is_healed_from_each_other() -> None:

@@ -10,10 +10,12 @@ from fifo.blocks import BLOCK_SIZE
 from fifo.effects import AttachedReply, Ok
 from fifo.group import GroupMachine
 from fifo.storage import Storage
-from quorum.node import replica
-from quorum.node.checkpoints import ExportedSnapshot
+from quorum.node import checkpoints, replica
+from quorum.node.checkpoints import ExportedSnapshot, LogPages
 from quorum.node.replica import TIME_BYTES
+from quorum.replication.group import GroupConfig
 from quorum.replication.membership import unwrap_state
+from quorum.replication.transfer import WINDOW_CHUNKS
 from support.cluster import Cluster, Session
 
 
@@ -137,6 +139,8 @@ def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
     leading = cluster.members[leader].replicas[group]
     state = leading.checkpoints.newest()
     assert isinstance(state, ExportedSnapshot)
+    while not state.prepare():
+        pass
     whole = b"".join(state.read(at, 777) for at in range(0, state.size, 777))
     assert len(whole) == state.size
     sent = unwrap_state(whole)[1][TIME_BYTES:]
@@ -148,6 +152,44 @@ def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
     assert len(drained(cluster, Session(cluster, behind), group, queue, 20_000)) == 20_000
+
+
+def test_a_snapshot_is_made_ready_and_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pages it lies in, a step of the leader reads few of them."""
+    monkeypatch.setattr(checkpoints, "SLICE_PIECES", 2)
+    queues = 60
+    cluster = Cluster(queue_groups=1, raft=GroupConfig(keep_entries=5), snapshot_ms=2_000)
+    cluster.ready()
+    leader = cluster.leader(1)
+    assert leader is not None
+    behind = next(name for name in cluster.names if name != leader)
+    cluster.crash(behind)
+    session = Session(cluster, leader)
+    for number in range(queues):
+        cluster.members[leader].replicas[1].own(
+            c.CreateQueue(1_000 + number, c.QueueConfig(name=f"q{number}"))
+        )
+    cluster.run(50)
+    for number in range(queues):
+        session.publish(1, 1_000 + number, b"x")
+        cluster.run(5)
+    cluster.until(lambda: len(session.confirmed()) == queues, "confirms")
+    cluster.run(3_000)
+    reads: dict[int, int] = {}
+    read = LogPages.read
+
+    def counted(pages: LogPages, page: int) -> bytes:
+        if pages is cluster.members[leader].replicas[1].checkpoints.pages:
+            reads[cluster.now_ms] = reads.get(cluster.now_ms, 0) + 1
+        return read(pages, page)
+
+    monkeypatch.setattr(LogPages, "read", counted)
+    cluster.start(behind)
+    cluster.ready()
+    cluster.settle()
+    assert len(cluster.snapshots(1)) == 1
+    assert sum(reads.values()) >= 2 * queues  # measured, then sent
+    assert max(reads.values()) <= 2 * WINDOW_CHUNKS
 
 
 def test_two_snapshots_are_told_to_the_log_and_after_a_restart_again() -> None:

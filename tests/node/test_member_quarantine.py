@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 
 from fifo import checkpoint
 from fifo import commands as c
-from fifo.effects import AttachedReply
+from fifo.effects import AttachedReply, Ok
+from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
+from quorum.node.founding import Founding
 from quorum.node.healing import PageUnreadable
 from quorum.node.lost_log import begin_again, open_log, quarantine
 from quorum.replication.errors import WireError
-from quorum.replication.group import GroupConfig
+from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion
 from support.cluster import Cluster, Session
 from support.disk import SimDisk
@@ -179,6 +182,181 @@ def test_two_of_three_in_quarantine_stay_there_and_nothing_is_served() -> None:
     cluster.run(5_000)
     assert cluster.leader(group) is None
     assert is_quarantined(cluster, "n2") and is_quarantined(cluster, "n3")
+
+
+# ---- while members come and go
+
+
+def grown(cluster: Cluster, member: str) -> None:
+    """One more member, which votes in every group."""
+    cluster.join(member)
+    admit(cluster, member)
+    cluster.until(
+        lambda: all(
+            member in each.raft.configuration.voters for each in cluster.members[member].replicas.values()
+        ),
+        "it votes everywhere",
+    )
+    cluster.ready()
+
+
+def admit(cluster: Cluster, member: str) -> None:
+    name = member.partition("~")[0]
+    command = AddMember(member, name, f"{member}:1", f"{member}:2", cluster.memories[member].incarnation)
+    assert cluster.administer(command) == Ok(1)
+
+
+def lose_group(cluster: Cluster, name: str, group: int) -> None:
+    """The member is down, and when it starts it finds that it has lost its share in one group."""
+    if name in cluster.members:
+        cluster.crash(name)
+    log = Log(Path("/data/log"), cluster.disks[name])
+    log.open()
+    founders = cluster.founders if name in cluster.founders else ()
+    Founding(log, founders, GROUPS - 1, structlog.get_logger()).lose_replica(group, "as in a test")
+    log.close()
+
+
+@pytest.mark.parametrize("what", ["one group", "everything"])
+def test_a_member_that_joined_later_and_lost_what_it_promised_finds_back(what: str) -> None:
+    """Neither its configuration nor its log names any voter: the others say who they are."""
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    grown(cluster, "n4~a")
+    sent = publish(Session(cluster, "n1"), group, queue, range(30))
+    cluster.settle()
+    cluster.crash("n4~a")
+    if what == "one group":
+        lose_group(cluster, "n4~a", group)
+    else:
+        lose_disk(cluster, "n4~a")
+    cluster.crash("n2")
+    cluster.start("n4~a")
+    cluster.run(5_000)
+    lost = {number for number, r in cluster.members["n4~a"].replicas.items() if r.raft.quarantine.is_on}
+    assert lost == ({group} if what == "one group" else set(range(GROUPS))), "n2 has not said how it stands"
+    cluster.start("n2")
+    everything_is_there(cluster, group, queue, sent)
+    assert "n4~a" in cluster.members["n4~a"].replicas[group].raft.configuration.voters
+
+
+class Pair:
+    """Two voters, and a third member that is on its way to be one."""
+
+    def __init__(self, *, is_voter: bool) -> None:
+        """is_voter: the entry that makes it one is in the log of a voter, and perhaps nowhere else."""
+        self.cluster = cluster = Cluster(size=2)
+        cluster.ready()
+        self.group, self.queue = cluster.declare("orders")
+        self.sent = publish(Session(cluster, "n1"), self.group, self.queue, range(20))
+        cluster.settle()
+        leader = cluster.leader(self.group)
+        assert leader is not None
+        self.leader = leader
+        self.follower = "n2" if leader == "n1" else "n1"
+        cluster.join("n3~a")
+        admit(cluster, "n3~a")
+        if is_voter:
+            cluster.until(lambda: "n3~a" in self.raft(leader).configuration.voters, "the leader has it so")
+        else:
+            assert self.raft(leader).configuration.voters == ("n1", "n2")
+
+    def raft(self, name: str) -> Group:
+        return self.cluster.members[name].replicas[self.group].raft
+
+    def lose(self, name: str) -> None:
+        lose_group(self.cluster, name, self.group)
+        self.cluster.start(name)
+        assert self.raft(name).quarantine.is_on
+
+    def finds_back(self, name: str) -> None:
+        cluster, group = self.cluster, self.group
+        cluster.until(lambda: not self.raft(name).quarantine.is_on, "it is sound again")
+        cluster.until(
+            lambda: all("n3~a" in self.raft(each).configuration.voters for each in cluster.names),
+            "the newcomer votes",
+        )
+        cluster.ready()
+        self.sent += publish(Session(cluster, "n3~a"), group, self.queue, range(20, 30))
+        cluster.settle()
+        assert len(cluster.snapshots(group)) == 1
+        consumer = Session(cluster, name)
+        assert isinstance(consumer.call(group, c.Attach(self.queue, "c", b"", 10_000)), AttachedReply)
+        cluster.until(lambda: len(consumer.received(group)) >= len(self.sent), "all messages")
+        assert consumer.received(group) == self.sent
+
+
+@pytest.mark.parametrize("is_voter", [False, True])
+def test_one_of_two_is_lost_while_a_third_is_being_added_and_the_leader_remembers(is_voter: bool) -> None:
+    pair = Pair(is_voter=is_voter)
+    pair.lose(pair.follower)
+    pair.finds_back(pair.follower)
+
+
+def test_the_leader_is_lost_when_the_third_has_just_become_a_voter() -> None:
+    """The two that remember are a majority of three."""
+    pair = Pair(is_voter=True)
+    pair.cluster.until(
+        lambda: any("n3~a" in pair.raft(each).configuration.voters for each in (pair.follower, "n3~a")),
+        "somebody else has it so",
+    )
+    pair.lose(pair.leader)
+    pair.finds_back(pair.leader)
+
+
+def test_the_leader_of_two_is_lost_and_the_other_one_is_no_majority() -> None:
+    """What it had committed with the newcomer's help, if that was a voter to it, the other one could not know. So it
+    stays as with two of three: nobody leads, and who remembers keeps everything."""
+    pair = Pair(is_voter=False)
+    last = pair.raft(pair.follower).last_index
+    pair.lose(pair.leader)
+    pair.cluster.run(20_000)
+    assert pair.cluster.leader(pair.group) is None
+    assert pair.raft(pair.leader).quarantine.is_on
+    assert not pair.raft(pair.follower).quarantine.is_on
+    assert pair.raft(pair.follower).last_index >= last > len(pair.sent)
+
+
+def test_two_members_that_have_lost_different_groups_find_back() -> None:
+    """Each group has a majority that remembers; that one is quarantined elsewhere is nothing to it."""
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sent = publish(Session(cluster, "n1"), group, queue, range(20))
+    other = next(number for number in range(1, GROUPS) if number != group)
+    cluster.crash("n2")
+    cluster.crash("n3")
+    lose_group(cluster, "n2", group)
+    lose_group(cluster, "n3", other)
+    cluster.start("n2")
+    cluster.start("n3")
+    assert is_quarantined(cluster, "n2") and is_quarantined(cluster, "n3")
+    everything_is_there(cluster, group, queue, sent)
+
+
+def test_with_two_of_three_in_quarantine_a_third_that_comes_back_changes_nothing() -> None:
+    """Restarting whom and how often one likes never makes a majority of those that have forgotten, and the one that
+    remembers keeps what it has."""
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    publish(Session(cluster, "n1"), group, queue, range(5))
+    cluster.settle()
+    last = cluster.members["n1"].replicas[group].raft.last_index
+    for name in ("n2", "n3"):
+        lose_disk(cluster, name)
+        cluster.start(name)
+    for name in ("n1", "n2", "n3", "n1"):
+        cluster.crash(name)
+        cluster.run(2_000)
+        cluster.start(name)
+        cluster.run(3_000)
+        assert cluster.leader(group) is None
+    assert is_quarantined(cluster, "n2") and is_quarantined(cluster, "n3")
+    replica = cluster.members["n1"].replicas[group]
+    assert replica.raft.last_index == last
+    assert not replica.raft.quarantine.is_on
 
 
 def snapshot_files(cluster: Cluster, name: str, group: int) -> list[Path]:

@@ -23,6 +23,7 @@ from quorum.replication.errors import ReplicationFailed, TruncationError, WireEr
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
+from quorum.replication.membership import State
 from support.disk import SimDisk
 from support.raft_ablations import (
     AnswersOfAnyTerm,
@@ -394,14 +395,14 @@ class GoesOn(Group):
         try:
             super().receive(peer, data)
         finally:
-            self._failure = None
+            self._call.failure = None
 
 
 def after_an_exception_in_a_callback(group_class: type[Group]) -> World:
     world = World(1)
     log = ModelLog(ModelDisk())
 
-    def broken(state: bytes, index: int, term: int) -> None:
+    def broken(state: State, index: int, term: int) -> None:
         raise RuntimeError("no such state")
 
     group = group_class(

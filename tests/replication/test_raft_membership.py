@@ -12,6 +12,7 @@ from quorum.replication.codec import AppendAnswer, AppendEntries, Entry, Outcome
 from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
+from quorum.replication.journal import QUARANTINED
 from quorum.replication.membership import (
     CONFIGURATION,
     CONFIGURATION_BYTES,
@@ -141,6 +142,47 @@ def test_bytes_that_are_no_configuration_are_refused(data: bytes, words: str) ->
     if len(data) == CONFIGURATION_BYTES - 1:
         with pytest.raises(WireError, match=words):
             codec.decode(frame(AppendEntries(1, 1, 1, 1, 0, 0, [Entry(1, bytes([CONFIGURATION]) + data)])))
+
+
+def test_who_is_being_removed_has_to_answer_a_quarantined_member_too() -> None:
+    """n1's removal of n3 is not committed, and never will be: n3 was elected with n2's voice before. If n2, which has
+    lost all that, went by n1's word alone, both would commit what differs from what n3 and n2 have committed."""
+    world = World(3)
+    world.elect("n1")
+    world.propose("n1", b"old")
+    world.run(0.3)
+    world.isolate("n1")
+    old = world.nodes["n1"].group
+    assert old.change_members(THREE.without("n3")) is not None
+    world.elect("n3")
+    world.propose("n3", b"kept")
+    world.run(0.1)
+    kept = world.nodes["n3"].group.commit_index
+    world.crash("n2")
+    world.isolate("n3")
+    world.heal("n1", "n2")
+    world.disks["n2"] = ModelDisk()
+    log = ModelLog(world.disks["n2"])
+    log.journal(GROUP).set_hard_state(0, QUARANTINED)
+    log.sync()
+    log.crash(random.Random(0))
+    lost = world.start("n2").group
+    assert old.is_leader, "it has not noticed yet"
+    before = old.commit_index
+    for _ in range(60):
+        lost.hear_standing("n1", old.standing("n2", lost.quarantine.life))
+        world.now += 0.01
+        world.turn("n1", "n2")
+        world.deliver_all()
+        assert lost.quarantine.is_deaf
+    assert old.commit_index == before < kept
+    world.heal()
+    for _ in range(200):
+        for name in ("n1", "n3"):
+            lost.hear_standing(name, world.nodes[name].group.standing("n2", lost.quarantine.life))
+        world.run(0.01)
+    assert not lost.quarantine.is_on
+    assert [node.commands for node in world.nodes.values()] == [[b"old", b"kept"]] * 3
 
 
 def test_what_held_at_an_index_is_known_until_a_snapshot_covers_it() -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from quorum.log import received, snapshots
 from quorum.log.record import crc32c
-from quorum.replication import codec, library
+from quorum.replication import codec, feeder, library
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -58,7 +59,7 @@ class Lone:
             lambda: self.now,
             random.Random(1),
             lambda peer, parts: self.sent.append((peer, codec.decode(b"".join(parts)))),
-            lambda *given: self.installed.append(given),
+            lambda state, index, term: self.installed.append((state.whole(), index, term)),
             QUICK,
         )
         self.group.start()
@@ -373,6 +374,43 @@ def test_entries_stay_for_a_member_that_lacks_few() -> None:
     assert world.nodes["n2"].group._view.base > 25, "a follower hears what all have from the leader"
 
 
+def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> None:
+    config = replace(QUICK, keep_entries=10_000, window_bytes=1 << 20, frame_bytes=1 << 20)
+    world = World(3, config=config)
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *[b"x"] * (3 * feeder.TURN_ENTRIES))
+    world.run(0.3, "n1", "n2")
+    world.heal()
+    most = 0
+    for _ in range(200):
+        world.now += 0.01
+        world.turn()
+        sent = [codec.decode(frame) for frame in world.links["n1", "n3"]]
+        most = max(most, sum(len(each.entries) for each in sent if isinstance(each, AppendEntries)))
+        world.deliver_all()
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+    assert 0 < most <= 2 * feeder.TURN_ENTRIES, "once with a heartbeat, once with what is new"
+
+
+def test_a_member_that_catches_up_gets_a_megabyte_a_turn() -> None:
+    config = replace(QUICK, keep_entries=10_000, window_bytes=64 << 20, frame_bytes=1 << 20)
+    world = World(3, config=config)
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *[bytes(1 << 20)] * 16)
+    world.run(0.3, "n1", "n2")
+    world.heal()
+    turns = []
+    for _ in range(40):
+        world.now += 0.01
+        world.turn()
+        turns.append(sum(map(len, world.links["n1", "n3"])) >> 20)
+        world.deliver_all()
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+    assert sorted(turns, reverse=True)[:2] <= [5, 2], "a burst, and then little at a time"
+
+
 def test_a_transfer_goes_on_after_lost_pieces() -> None:
     world = World(3)
     node = behind(world)
@@ -387,6 +425,41 @@ def test_a_transfer_goes_on_after_lost_pieces() -> None:
         if lost == 2:
             world.reconnect("n1", "n3")
     assert node.commands == world.nodes["n1"].commands
+
+
+def test_a_transfer_goes_on_where_it_was_after_the_receiver_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was received is on disk; it is looked through a chunk at a time, and the leader waits for that."""
+    monkeypatch.setattr(received, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(received, "SYNC_CHUNKS", 1)
+    world = RealLogWorld(3)
+    behind(world)
+    world.heal()
+    for _ in range(400):
+        here = world.nodes["n3"].group.installing.incoming._here
+        if here is not None and here.received > 2_600:
+            break
+        world.run(0.01)
+    else:
+        raise AssertionError("nothing has come")
+    on_file = here.received // 500 * 500
+    world.crash("n3")
+    offsets = []
+    carry = world.carry
+
+    def listen(sender: str, to: str, frame: bytes) -> None:
+        message = codec.decode(frame)
+        if isinstance(message, SnapshotChunk):
+            offsets.append(message.offset)
+        carry(sender, to, frame)
+
+    monkeypatch.setattr(world, "carry", listen)
+    world.start("n3")
+    world.run(3.0)
+    assert world.nodes["n3"].group._view.snapshot_index == world.nodes["n1"].group._view.snapshot_index
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
+    window = 4  # sent before the receiver could say how far it is
+    assert 0 < min(offsets) < on_file == min(offsets[window:])
 
 
 def test_a_snapshot_with_a_wrong_crc_is_not_installed() -> None:

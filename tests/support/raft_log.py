@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorum.log.record import crc32c
 from quorum.replication.transfer import HeldSnapshot
 
 
@@ -38,6 +39,44 @@ class ModelDisk:
         """Term and vote as safely kept."""
         assert self.synced is not None
         return self.synced.journal(group).hard_state
+
+
+class ModelReceived:
+    """A snapshot that comes in pieces; a crash loses what there is of it."""
+
+    def __init__(self, journal: ModelJournal, index: int, term: int, size: int, crc: int) -> None:
+        self._journal = journal
+        self._at = (index, term)
+        self._size = size
+        self._crc = crc
+        self._data = bytearray()
+
+    @property
+    def received(self) -> int:
+        return len(self._data)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self._data) == self._size
+
+    def check(self) -> bool:
+        return True
+
+    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        if offset == len(self._data):
+            self._data += data
+
+    def finish(self) -> bool:
+        return crc32c(bytes(self._data)) == self._crc
+
+    def open(self) -> HeldSnapshot:
+        return HeldSnapshot(*self._at, bytes(self._data))
+
+    def keep(self) -> None:
+        self._journal.save_snapshot(*self._at, bytes(self._data))
+
+    def drop(self) -> None:
+        self._data.clear()
 
 
 class ModelJournal:
@@ -103,6 +142,9 @@ class ModelJournal:
         if self.first_index <= index <= self.last_index:
             self._log.sync()
         self._log.disk.snapshots[self._group] = (index, term, state)
+
+    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> ModelReceived:
+        return ModelReceived(self, index, term, size, crc)
 
     def load_snapshot(self) -> tuple[int, int, bytes] | None:
         found = self._log.disk.snapshots.get(self._group)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quorum.log import Log
 from quorum.replication.group import Group, GroupConfig
-from quorum.replication.membership import Configuration, wrap_state
+from quorum.replication.membership import Configuration, State, wrap_state
 from support.disk import SimDisk
 from support.raft_checks import Checks
 from support.raft_log import ModelDisk, ModelLog
@@ -80,8 +80,8 @@ class Node:
             self.commands = unpack(self.group.snapshot_state)
             world.checks.restored(name, self.group.applied_index, self.commands)
 
-    def install(self, state: bytes, index: int, term: int) -> None:
-        self.commands = unpack(state)
+    def install(self, state: State, index: int, term: int) -> None:
+        self.commands = unpack(state.whole())
         self.world.checks.restored(self.name, index, self.commands)
 
     def apply(self, max_bytes: int = 1 << 30, max_entries: int = 1 << 30) -> None:

@@ -1,0 +1,199 @@
+"""A snapshot that another member sends: written as it comes, in the form of a snapshot file, under a name of its own.
+
+The name says which snapshot it is to become, with the size and CRC that its sender gives: what was received of another
+one is never taken for this. A chunk is on file only whole, behind its CRC; less than that waits in memory. A process
+that finds such a file checks its chunks, one at a time, and goes on behind the last good one. The file gets a
+snapshot's name only when all of it is there, its CRC right, and everything synced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorum.log.files import File, Files, write_fully
+from quorum.log.record import crc32c, extend_crc32c
+
+if TYPE_CHECKING:
+    from quorum.log.snapshots import SnapshotFile
+
+CHUNK_BYTES = 1 << 20
+SYNC_CHUNKS = 8
+"""So many are written between two syncs: the last one has little left to do."""
+END = b"SNAPSEND"
+
+_NAME = re.compile(
+    r"group-([0-9a-f]{8})-index-([0-9a-f]{16})-term-[0-9a-f]{16}-size-[0-9a-f]{16}-crc-[0-9a-f]{8}\.received"
+)
+
+Write = Callable[[Callable[[], None]], None]
+"""Does something that writes, again if it found no room and some was made; LogFull."""
+
+
+def received_name(group: int, index: int, term: int, size: int, crc: int) -> str:
+    return f"group-{group:08x}-index-{index:016x}-term-{term:016x}-size-{size:016x}-crc-{crc:08x}.received"
+
+
+def parse_received_name(name: str) -> tuple[int, int] | None:
+    """(group, index) of the snapshot that a file of this name is on its way to become, None if it is no such name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1], 16), int(match[2], 16))
+
+
+def encode_footer(crc: int) -> bytes:
+    """What stands behind the chunks of a snapshot. crc: of the whole state."""
+    return END + crc.to_bytes(4, "little")
+
+
+class ReceivedSnapshot:
+    """See the module's text. OSError that is no want of room goes through `write`, too."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        index: int,
+        term: int,
+        size: int,
+        crc: int,
+        header: bytes,
+        write: Write,
+        opened: Callable[[Path], SnapshotFile],
+        keep: Callable[[ReceivedSnapshot], None],
+    ) -> None:
+        """opened(path): a finished file, to be read. keep(received): what `keep` is to do."""
+        self.path = path
+        self.index = index
+        self.term = term
+        self.size = size
+        self._crc = crc
+        self._files = files
+        self._header = header
+        self._write = write
+        self._opened = opened
+        self._keep = keep
+        self._good = 0
+        """bytes of the state that are on file, in whole chunks, and checked"""
+        self._good_crc = 0
+        self._begun = bytearray()
+        """of the next chunk"""
+        self._unsynced = 0
+        self._is_checked = False
+        self._file = self._open()
+
+    def _open(self) -> File:
+        try:
+            file = self._files.open(self.path, writable=True)
+        except FileNotFoundError:
+            return self._create()
+        if file.pread(len(self._header), 0) == self._header:
+            return file
+        file.close()
+        return self._create()
+
+    def _create(self) -> File:
+        made: list[File] = []
+
+        def create() -> None:
+            file = self._files.create(self.path)
+            try:
+                write_fully(file, [self._header], 0)
+                file.sync()
+                self._files.sync_directory(self.path.parent)
+            except OSError:
+                file.close()
+                raise
+            made.append(file)
+
+        self._write(create)
+        self._is_checked = True
+        return made[0]
+
+    def check(self) -> bool:
+        """Looks at one chunk that an earlier process has left; True once there are none to look at."""
+        if not self._is_checked:
+            size = min(CHUNK_BYTES, self.size - self._good)
+            try:
+                data = self._file.pread(4 + size, self._place())
+            except OSError:
+                data = b""  # written anew
+            chunk = data[4:]
+            if size and len(chunk) == size and crc32c(chunk) == int.from_bytes(data[:4], "little"):
+                self._count(chunk)
+            else:
+                self._is_checked = True
+        return self._is_checked
+
+    @property
+    def received(self) -> int:
+        """How many bytes of the state are here, from its beginning."""
+        return self._good + len(self._begun)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._is_checked and self._good == self.size
+
+    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Takes a piece that begins where the last one ended; others are left out. After LogFull what waits to be
+        written is tried again first, with an empty piece too."""
+        self._put_begun()
+        if offset == self.received and offset + len(data) <= self.size:
+            self._begun += data
+            self._put_begun()
+
+    def _put_begun(self) -> None:
+        while len(self._begun) >= CHUNK_BYTES or (self._begun and self.received == self.size):
+            self._put(bytes(self._begun[:CHUNK_BYTES]))
+
+    def _put(self, chunk: bytes) -> None:
+        def put() -> None:
+            write_fully(self._file, [crc32c(chunk).to_bytes(4, "little"), chunk], self._place())
+            if self._unsynced + 1 >= SYNC_CHUNKS:
+                self._file.sync_data()
+
+        self._write(put)
+        self._unsynced = (self._unsynced + 1) % SYNC_CHUNKS
+        self._count(chunk)
+        del self._begun[: len(chunk)]
+
+    def _count(self, chunk: bytes) -> None:
+        self._good_crc = extend_crc32c(self._good_crc, chunk)
+        self._good += len(chunk)
+
+    def _place(self) -> int:
+        """Where the next chunk stands in the file."""
+        return len(self._header) + self._good + 4 * (self._good // CHUNK_BYTES)
+
+    def finish(self) -> bool:
+        """All is here: makes it durable, if its CRC is right."""
+        if self._good_crc != self._crc:
+            return False
+
+        def end() -> None:
+            chunks = -(-self.size // CHUNK_BYTES)
+            write_fully(self._file, [encode_footer(self._crc)], len(self._header) + self.size + 4 * chunks)
+            self._file.sync()
+
+        self._write(end)
+        return True
+
+    def open(self) -> SnapshotFile:
+        """What is finished, to be read piece by piece, also after it has got its name; the caller closes it."""
+        return self._opened(self.path)
+
+    def keep(self) -> None:
+        """Puts what is finished in place, durably. LogFull."""
+        self._keep(self)
+
+    def move(self, path: Path) -> None:
+        """Gives the finished file its name, durably."""
+        self._files.rename(self.path, path)
+        self._files.sync_directory(path.parent)
+        self._file.close()
+
+    def drop(self) -> None:
+        """It is not wanted any more."""
+        self._file.close()
+        self._files.unlink(self.path)

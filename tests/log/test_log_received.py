@@ -1,0 +1,188 @@
+"""Snapshots that come from another member (quorum/log/received.py): on disk as they come, and taken only when whole."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from quorum.log import Log, LogFull
+from quorum.log.received import CHUNK_BYTES, ReceivedSnapshot
+from quorum.log.record import crc32c
+from support.disk import SimDisk
+
+GROUP = 1
+PIECE = 256 << 10
+STATE = bytes(range(256)) * (11 * CHUNK_BYTES // 1024) + b"the end"
+"""Between two and three chunks."""
+
+
+def opened(disk: SimDisk) -> Log:
+    log = Log(Path("/log"), disk)
+    log.open()
+    return log
+
+
+def begun(log: Log, state: bytes = STATE, index: int = 9) -> ReceivedSnapshot:
+    return log.journal(GROUP).receive_snapshot(index, 3, len(state), crc32c(state))
+
+
+def send(received: ReceivedSnapshot, state: bytes = STATE, to: int | None = None) -> None:
+    while received.received < (len(state) if to is None else to):
+        at = received.received
+        received.add(at, state[at : at + PIECE])
+
+
+def files(disk: SimDisk) -> list[str]:
+    return sorted(
+        path.name.split(".")[-1] for path in disk.names if "snapshots" in path.parts and path.suffix
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, len(STATE)])
+def test_what_was_received_whole_is_the_snapshot_that_saving_would_have_made(size: int) -> None:
+    state = STATE[:size]
+    disk, other = SimDisk(), SimDisk()
+    log = opened(disk)
+    received = begun(log, state)
+    assert received.check()
+    send(received, state)
+    assert received.is_whole
+    assert received.finish()
+    source = received.open()
+    received.keep()
+    assert b"".join(source.read(at, PIECE) for at in range(0, size, PIECE)) == state
+    source.close()
+    opened(other).journal(GROUP).save_snapshot(9, 3, state)
+    (path,) = (path for path in disk.names if path.suffix == ".snapshot")
+    assert disk.open(path).pread(1 << 30, 0) == other.open(path).pread(1 << 30, 0)
+    log.close()
+    disk.power_cut(1)
+    assert opened(disk).journal(GROUP).load_snapshot() == (9, 3, state)
+    assert files(disk) == ["snapshot"]
+
+
+def test_no_more_than_a_chunk_of_it_waits_in_memory() -> None:
+    received = begun(opened(SimDisk()))
+    assert received.check()
+    while not received.is_whole:
+        at = received.received
+        received.add(at, STATE[at : at + PIECE])
+        assert len(received._begun) < CHUNK_BYTES
+
+
+def test_pieces_that_do_not_follow_change_nothing() -> None:
+    received = begun(opened(SimDisk()))
+    assert received.check()
+    send(received, to=2 * PIECE)
+    for offset in (0, PIECE, 3 * PIECE, len(STATE)):
+        received.add(offset, b"wrong")
+    received.add(2 * PIECE, STATE + b"too long")
+    assert received.received == 2 * PIECE
+    send(received)
+    assert received.finish()
+
+
+def test_another_process_goes_on_behind_the_last_chunk_that_is_good() -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    received = begun(log)
+    assert received.check()
+    send(received, to=2 * CHUNK_BYTES + PIECE)
+    log.close()
+    disk.restart()
+    received = begun(opened(disk))
+    looks = 1
+    while not received.check():
+        looks += 1
+    assert looks == 3, "a chunk at a time, and one that is not there"
+    assert received.received == 2 * CHUNK_BYTES
+    send(received)
+    assert received.finish()
+
+
+def test_a_damaged_chunk_and_all_behind_it_are_received_again() -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    received = begun(log)
+    assert received.check()
+    send(received, to=2 * CHUNK_BYTES)
+    log.close()
+    disk.restart()
+    disk.flip(received.path, 8 * (CHUNK_BYTES + 100))
+    received = begun(opened(disk))
+    while not received.check():
+        pass
+    assert received.received == CHUNK_BYTES
+    send(received)
+    assert received.finish()
+
+
+def test_a_power_cut_at_any_write_leaves_what_can_be_gone_on_with() -> None:
+    state = STATE[: CHUNK_BYTES + 1]
+    for seed in range(6):
+        disk = SimDisk(seed)
+        received = begun(opened(disk), state)
+        assert received.check()
+        send(received, state)
+        if seed % 2:
+            assert received.finish()
+        disk.power_cut(seed)
+        log = opened(disk)
+        assert log.journal(GROUP).load_snapshot() is None
+        received = begun(log, state)
+        while not received.check():
+            pass
+        send(received, state)
+        assert received.finish()
+        received.keep()
+        assert log.journal(GROUP).load_snapshot() == (9, 3, state)
+
+
+def test_a_whole_with_another_crc_than_was_said_is_not_taken() -> None:
+    log = opened(SimDisk())
+    received = log.journal(GROUP).receive_snapshot(9, 3, len(STATE), crc32c(STATE) ^ 1)
+    assert received.check()
+    send(received)
+    assert received.is_whole
+    assert not received.finish()
+    received.drop()
+    assert log.journal(GROUP).load_snapshot() is None
+
+
+def test_one_is_received_at_a_time_and_what_was_begun_before_is_removed() -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    assert begun(log).check()
+    assert begun(log, index=12).check()
+    assert files(disk) == ["received"]
+    log.close()
+    disk.restart()
+    log = opened(disk)
+    log.journal(GROUP).save_snapshot(20, 3, b"own")  # it was brought up by other means meanwhile
+    assert files(disk) == ["snapshot"]
+
+
+def test_without_room_it_waits_and_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    received = begun(log)
+    assert received.check()
+    send(received, to=CHUNK_BYTES - PIECE)
+    with monkeypatch.context() as full:
+
+        def no_room(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "no room")
+
+        full.setattr("quorum.log.received.write_fully", no_room)
+        full.setattr(type(log), "release_reserve", lambda log: False)
+        for _ in range(3):
+            at = received.received
+            with pytest.raises(LogFull):
+                received.add(at, STATE[at : at + PIECE])
+        assert received.received == CHUNK_BYTES
+    send(received)
+    assert received.finish()
+    received.keep()
+    assert log.journal(GROUP).load_snapshot() == (9, 3, STATE)
