@@ -60,6 +60,7 @@ LANDABLE = (
         "disk error",
         "disk slow",
         "disk full",
+        "disk lost",
     ),
     *("bit rot", "pause", "clock jump", "clock drift", "network delay", "frames lost", "frames doubled"),
     *("frames reordered", "connection reset", "partition flapping"),
@@ -77,6 +78,7 @@ STATES = (
     "another member down",
     "lease lapsed here",
     "queues draining",
+    "members changing",
 )
 BEHIND = 20
 """Entries that a member lacks when it is said to be catching up."""
@@ -85,15 +87,17 @@ BEHIND = 20
 def states_of(world: World, node: Node | None) -> list[str]:
     """What was going on, at this node as a rule."""
     found = []
-    ups = [each for each in world.nodes.values() if each.is_up]
+    ups = world.members()
     if any(r.raft.leader is None for each in ups for r in each.member.replicas.values()):
         found.append("election running")
-    if len(ups) < len(world.names) - (node is not None and not node.is_up) or any(
+    if len(ups) < len(world.changes.wished) - (node is not None and not node.is_up) or any(
         each.is_paused for each in ups if each is not node
     ):
         found.append("another member down")
     if world.is_ebb:
         found.append("queues draining")
+    if world.changes.is_under_way:
+        found.append("members changing")
     if node is not None:
         member = node.member
         replicas = list(member.replicas.values())
@@ -171,6 +175,9 @@ class Faults:
             self._strike(self.chance.choice(self._kinds))
             self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
 
+    def strike_in(self, for_ms: int, kind: str) -> None:
+        self._world.after(for_ms, lambda: None if self.is_over else self._strike(kind))
+
     def _strike(self, kind: str) -> None:
         world, chance = self._world, self.chance
         running = [node for node in world.nodes.values() if node.runs]
@@ -240,14 +247,14 @@ class Faults:
                     self._world.pause(each, for_ms + self.chance.randrange(400))
 
     def _reset(self, node: Node) -> None:
-        other = self.chance.choice([name for name in self._world.names if name != node.name])
+        other = self.chance.choice([name for name in self._world.nodes if name != node.name])
         if self._world.network.is_connected(node.name, other):
             self.land("connection reset", node)
             self._world.network.break_pair(node.name, other, self.chance.choice((5, 100, 1_000)))
 
     def _partition(self, kind: str, for_ms: int) -> None:
         number = self._numbers = self._numbers + 1
-        names = list(self._world.names)
+        names = list(self._world.nodes)
         self.chance.shuffle(names)
         self._partitions[number] = None
         network = self._world.network
@@ -268,7 +275,7 @@ class Faults:
         network.unblock(number)
         if times and not self.is_over:
             if times % 2:
-                others = [each for each in self._world.names if each != name]
+                others = [each for each in self._world.nodes if each != name]
                 network.block(number, "flapping", shape("isolated", [name, *others]))
             self._world.after(
                 self.chance.choice((40, 150, 400, 700)), lambda: self._flap(number, name, times - 1)
@@ -292,7 +299,8 @@ class Faults:
 
     def _rot(self, node: Node) -> None:
         """Of one member only: what it has had synced counts as lost, so others may lose nothing for good."""
-        if self._rotted < ROT_TIMES and self.rotten in (None, node.name) and self._world.may_lose_one:
+        may_rot = self._world.may_lose_one and node.name in self._world.founders
+        if may_rot and self._rotted < ROT_TIMES and self.rotten in (None, node.name):
             where = node.disk.rot()
             if where is not None:
                 self.rotten = node.name
@@ -359,8 +367,8 @@ class Faults:
         world = self._world
         world.client_late_ms = 0
         world.network.unblock_all()
-        for disk in world.disks.values():
-            disk.disarm()
+        for machine in world.machines.values():
+            machine.disk.disarm()
         for connection in list(world.connections):
             connection.stall(False, False)
         for node in world.nodes.values():

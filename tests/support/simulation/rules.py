@@ -62,22 +62,29 @@ class Rules:
     # ---- members
 
     def stepped(self, node: Node) -> None:
-        """One leader a term (Raft §5.2), and members that have applied the same entries have given the same answers."""
+        """One leader a term (Raft §5.2); members that have applied the same entries have given the same answers; who
+        has forgotten what it promised promises nothing."""
         member = node.member
         for group, replica in member.replicas.items():
             raft = replica.raft
+            if node.machine.is_wiped and raft.term:
+                raise Broken(f"{node.id} has lost its disk and takes part in term {raft.term} of group {group}")
             if raft.is_leader:
-                leader = self._leaders.setdefault((group, raft.term), node.name)
-                if leader != node.name:
-                    raise Broken(f"{node.name} and {leader} lead term {raft.term} of group {group}")
+                leader = self._leaders.setdefault((group, raft.term), node.id)
+                if leader != node.id:
+                    raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
             if group != SYSTEM_GROUP:
                 machine = member.queue_machine(group)
-                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.name))
+                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))
                 if known[0] != machine.running_hash:
                     raise Broken(
-                        f"{node.name} and {known[1]} differ at entry {machine.index} of group {group}"
+                        f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}"
                     )
-                self._compared += known[1] != node.name
+                self._compared += known[1] != node.id
+
+    def refused(self, dialer: Node, listener: Node) -> None:
+        """A handshake between two nodes came to nothing."""
+        self.counts["wiped members refused"] += dialer.machine.is_wiped or listener.machine.is_wiped
 
     # ---- what nodes read and write
 
@@ -215,7 +222,7 @@ class Rules:
             raise Broken("an empty proof: no fault has landed")
 
     def _agree(self) -> None:
-        members = [node.member for node in self._world.nodes.values() if node.is_up]
+        members = [node.member for node in self._world.members()]
         for group in members[0].replicas:
             if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
                 raise Broken(f"members differ in the state of group {group}")
