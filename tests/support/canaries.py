@@ -21,6 +21,7 @@ from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.member import Member
+from quorum.replication import codec
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -32,6 +33,7 @@ from quorum.replication.codec import (
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.messages import Messages
+from quorum.replication.outbox import Outbox
 from support.simulation.world import Build
 
 LIMIT = 500
@@ -109,6 +111,17 @@ class NoGuard(Guard):
 
     def is_first_vote(self, peer: str, m: Vote) -> bool:
         return True
+
+
+class PromisesBeforeSync(Outbox):
+    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
+
+    def queue(self, peer: str, message: codec.Message) -> None:
+        self._waiting.append((0, peer, codec.encode(message)))
+
+
+class GroupThatPromisesEarly(Group):
+    outbox_class = PromisesBeforeSync
 
 
 class ForgetsReferences(Retention):
@@ -190,6 +203,11 @@ CANARIES: tuple[Canary, ...] = (
         (2, 4),
     ),
     Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
+    Canary(
+        "promise before sync",
+        _patched("promise before sync", quorum__node__member__Group=GroupThatPromisesEarly),
+        (1, 4),
+    ),
     Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
     Canary(
         "unsettled messages forgotten",

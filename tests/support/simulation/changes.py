@@ -198,7 +198,7 @@ class Mover(App):
         before = next((world.changes.machine_of(m) for m in world.changes.wished.values() if m.name == step.name), "")
         machine = world.machines[step.machine]
         if step.machine not in world.nodes or machine.is_retired:
-            world.set_up(step.machine, step.name)
+            await self._at_the_machine(lambda: world.set_up(step.machine, step.name))
         new = await self._who_waits(step.machine)
         request = admin_pb2.AddMemberRequest(member=new, replace=replace)
         was_leading = self._leads(step.name)
@@ -210,7 +210,7 @@ class Mover(App):
         if self.chance.random() < 0.7:
             await self._carried_out()
             if replace and before != step.machine:
-                self._retire(before)
+                await self._retire(before)
 
     async def _remove(self, step: Step) -> None:
         was_leading = self._leads(step.name)
@@ -222,7 +222,7 @@ class Mover(App):
         counts["leaders removed"] += was_leading
         if self.chance.random() < 0.7:
             await self._carried_out()
-            self._retire(step.machine)
+            await self._retire(step.machine)
 
     async def _mend(self, step: Step) -> None:
         """A disk is lost, what ran on it comes back as if nothing were wrong, and then it is replaced."""
@@ -230,19 +230,23 @@ class Mover(App):
         if not step.is_asked:
             member = world.nodes[step.machine].id
             for _ in range(WIPED_MS // 100):
-                if world.faults.is_over or world.changes.may_lose(member):
+                await self._at_the_machine(lambda: self._lose_disk(step, member))
+                if step.is_asked or world.faults.is_over:
                     break
                 await asyncio.sleep(0.1)
-            if world.faults.is_over or not world.changes.may_lose(member):
+            if not step.is_asked:
                 return
-            step.is_asked = True
-            world.lose_disk(step.machine)
             await asyncio.sleep(self.chance.choice((0.5, 2.0, 4.0)))
         if machine.is_wiped:
-            world.set_up(step.machine, step.name)
+            await self._at_the_machine(lambda: world.set_up(step.machine, step.name))
         await self._add(step, replace=True)
         world.rules.counts["members mended"] += 1
         await self._carried_out()
+
+    def _lose_disk(self, step: Step, member: str) -> None:
+        if not self.world.faults.is_over and self.world.changes.may_lose(member):
+            step.is_asked = True
+            self.world.lose_disk(step.machine)
 
     # ---- how it is done
 
@@ -263,10 +267,17 @@ class Mover(App):
                     self.chance.choice((5, 20, 100, 400, 900)), self.chance.choice(STRIKES)
                 )
 
-    def _retire(self, machine: str) -> None:
+    async def _retire(self, machine: str) -> None:
         """Of a node that every group has let go: it is switched off, or forgotten and runs on."""
         if self.chance.random() < 0.5:
-            self.world.retire(machine)
+            await self._at_the_machine(lambda: self.world.retire(machine))
+
+    async def _at_the_machine(self, work: Callable[[], None]) -> None:
+        """What is done by hand, not from inside this process's loop."""
+        done: list[None] = []
+        self.world.after(1, lambda: done.append(work()))
+        while not done:
+            await asyncio.sleep(0.002)
 
     async def _carried_out(self) -> None:
         while not self.world.changes.is_carried_out:

@@ -76,7 +76,7 @@ class App(Process):
         raise NotImplementedError
 
     async def connect(self) -> Client:
-        names = list(self.world.names)
+        names = list(self.world.machines)
         self.chance.shuffle(names)
         url = "quorum://" + ",".join(f"{name}:7400" for name in names)
         while True:
@@ -343,7 +343,7 @@ class Operator(App):
                 excuse(error, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
     def _stub(self) -> Any:
-        return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(self.world.names)}:7400"))
+        return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(list(self.world.machines))}:7400"))
 
     def _member(self) -> str:
         return self.chance.choice(sorted(each.name for each in self.world.changes.wished.values()))
@@ -416,7 +416,7 @@ class Administrator(App):
                 raise Broken(f"queue {name} was declared and is gone") from None
 
     def _stub(self) -> Any:
-        name = self.chance.choice(self.world.names)
+        name = self.chance.choice(list(self.world.machines))
         return queue_pb2_grpc.QueueStub(self.channel(f"{name}:7400"))
 
     async def _publish(self, client: Client, queue: str) -> None:

@@ -27,6 +27,8 @@ class FaultyDisk(SimDisk):
         self.is_rotten = False
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
+        self.drops_all = False
+        """of what is not synced, the next power cut leaves nothing"""
         self._undo: list[tuple[Inode, int, dict[int, bytes], dict[int, list[bytes]], list[int]]] = []
         """what the last sync of this step has made durable, which it does only when it is done"""
 
@@ -45,6 +47,11 @@ class FaultyDisk(SimDisk):
                     inode.versions[number] = before + inode.versions.get(number, [])
                 inode.lengths[:0] = lengths
         self._undo.clear()
+        if self.drops_all:
+            self.drops_all = False
+            self.name_changes.clear()
+            for kept in self.durable_names.values():
+                kept.forget()
         super().power_cut(seed)
 
     def change(self, what: str, do: Do, instead: Do | None = None) -> None:

@@ -80,6 +80,8 @@ STATES = (
     "queues draining",
     "members changing",
 )
+SYNC_CUT_MS = 600
+"""How long a sync takes in which the power shall go."""
 BEHIND = 20
 """Entries that a member lacks when it is said to be catching up."""
 
@@ -215,17 +217,27 @@ class Faults:
                 self._world.down(each.name, power=True)
 
     def _power_in_a_sync(self, node: Node) -> None:
-        """The disks of all, or of all but one, are slow, and then the power goes everywhere: what the ones have
-        promised in the middle of a sync, and only that, may be missing when they are a majority again, before that one
-        is back."""
+        """The disks of all, or of all but one, are slow, and when all of these sync the power goes everywhere: what the
+        ones have promised in the middle of a sync, and only that, may be missing when they are a majority again, before
+        that one is back. Often nothing of it has reached any disk."""
         leaders = [replica.raft.leader for replica in node.member.replicas.values()]
         spared = self.chance.choice([None, *leaders])
         for each in self._world.nodes.values():
-            if each.runs and each.name != spared:
-                self._slow(each, 600)
-        self._world.after(self.chance.randrange(20, 600), lambda: self._power_during_syncs(spared))
+            if each.runs and each.id != spared:
+                self._slow(each, SYNC_CUT_MS)
+        self._await_syncs(spared, self._world.now_ms + SYNC_CUT_MS)
 
-    def _power_during_syncs(self, late: str | None) -> None:
+    def _await_syncs(self, spared: str | None, until_ms: int) -> None:
+        ups = [each for each in self._world.nodes.values() if each.is_up and each.id != spared]
+        if all(each.is_syncing for each in ups) or self._world.now_ms >= until_ms:
+            drops_all = self.chance.random() < 0.7
+            self._world.after(
+                self.chance.choice((5, 20, 60, 200)), lambda: self._power_during_syncs(spared, drops_all)
+            )
+        else:
+            self._world.after(10, lambda: self._await_syncs(spared, until_ms))
+
+    def _power_during_syncs(self, late: str | None, drops_all: bool) -> None:
         ups = [each for each in self._world.nodes.values() if each.is_up]
         if self.is_over or not any(each.is_syncing for each in ups):
             return
@@ -233,7 +245,8 @@ class Faults:
             if each.is_syncing:
                 self.land("power cut in a sync", each)
         for each in ups:
-            self._world.down(each.name, power=True, back_ms=6_000 if each.name == late else 50)
+            each.disk.drops_all = drops_all
+            self._world.down(each.name, power=True, back_ms=6_000 if each.id == late else 50)
 
     def _pause(self, node: Node) -> None:
         self._world.pause(node, self.chance.choice((50, 400, 1_200, 2_500, 4_000, 6_000)))
@@ -329,7 +342,7 @@ class Faults:
                 *(["frames doubled", "frames reordered"] if wild.doubled else []),
             ]
         for each in kinds:
-            for name in self._world.names:
+            for name in self._world.nodes:
                 self.arm(each, name)
         self._world.after(chance.choice((2_000, 4_000) if self.is_stormy else (300, 2_000)), self.calm)
 

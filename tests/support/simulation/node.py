@@ -78,6 +78,8 @@ class Node(Process):
         self._due_ms = world.now_ms
         self._busy_until_ms = 0
         self.lease_until: dict[int, int] = {}
+        self.judged: dict[int, int] = {}
+        """group -> up to which entry the rules have looked at what it says is committed"""
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
         disk.node = None  # what recovery does is nobody's fault

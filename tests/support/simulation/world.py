@@ -109,7 +109,7 @@ class World:
         self.faults = Faults(self)
         self.changes = Changes(self)
         self.apps: list[App] = []
-        for name in self.names:
+        for name in self.founders:
             self.start(name)
 
     def _configure(self, chance: random.Random) -> None:
@@ -132,11 +132,6 @@ class World:
         self.machines[name] = machine
         self.network.add(name)
         return machine
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all machines."""
-        return tuple(self.machines)
 
     def random_of(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
