@@ -21,6 +21,8 @@ from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.member import Member
+from quorum.node.membership import Membership
+from quorum.node.roster import Roster
 from quorum.replication import codec
 from quorum.replication.codec import (
     AppendAnswer,
@@ -168,6 +170,18 @@ def always_leased(hub: Hub, group: int) -> bool:
     return True
 
 
+def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
+    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
+    membership.memory.met[peer] = incarnation
+    membership.memory.save()
+    return incarnation
+
+
+def whoever(roster: Roster, member: str) -> str:
+    """In the place of Roster.incarnation: nobody is refused for another data directory."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """seeds: (first, how many), of which at least one catches it, the first of them as a rule."""
@@ -209,6 +223,15 @@ CANARIES: tuple[Canary, ...] = (
         (1, 4),
     ),
     Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
+    Canary(
+        "emptied disk welcome",
+        _patched(
+            "emptied disk welcome",
+            quorum__node__membership__Membership__met=meets_anew,
+            quorum__node__roster__Roster__incarnation=whoever,
+        ),
+        (24, 12),
+    ),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),

@@ -103,7 +103,9 @@ class Changes:
 
     @property
     def is_under_way(self) -> bool:
-        return self.has_any and (self.current is not None and self.current.is_asked or not self.is_carried_out)
+        return self.has_any and (
+            (self.current is not None and self.current.is_asked) or not self.is_carried_out
+        )
 
     @property
     def is_done(self) -> bool:
@@ -195,7 +197,9 @@ class Mover(App):
     async def _add(self, step: Step, *, replace: bool) -> None:
         """As `quorum cluster add` and `replace` do it: the new node says who it is, and any member is told."""
         world = self.world
-        before = next((world.changes.machine_of(m) for m in world.changes.wished.values() if m.name == step.name), "")
+        before = next(
+            (world.changes.machine_of(m) for m in world.changes.wished.values() if m.name == step.name), ""
+        )
         machine = world.machines[step.machine]
         if step.machine not in world.nodes or machine.is_retired:
             await self._at_the_machine(lambda: world.set_up(step.machine, step.name))

@@ -97,9 +97,9 @@ class PeerNetwork:
     def peers_changed(self, node: Node) -> None:
         """It has connections to its peers only, as far as it knows any."""
         for other in self._machines:
-            if other != node.name and self.is_connected(node.name, other):
-                if node.peers and self._world.nodes[other].id not in node.peers:
-                    self.break_pair(node.name, other)
+            is_there = other != node.name and self.is_connected(node.name, other)
+            if is_there and node.peers and self._world.nodes[other].id not in node.peers:
+                self.break_pair(node.name, other)
 
     def send(self, node: Node, peer: str, kind: int, data: bytes) -> None:
         other = self.other_end(node, peer)

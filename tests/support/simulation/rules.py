@@ -65,13 +65,15 @@ class Rules:
     # ---- members
 
     def stepped(self, node: Node) -> None:
-        """One leader a term (Raft §5.2); what is committed stays; members that have applied the same entries have given the same answers; who
-        has forgotten what it promised promises nothing."""
+        """One leader a term (Raft §5.2); what is committed stays; members that have applied the same entries have given
+        the same answers; who has forgotten what it promised promises nothing."""
         member = node.member
         for group, replica in member.replicas.items():
             raft = replica.raft
             if node.machine.is_wiped and raft.term:
-                raise Broken(f"{node.id} has lost its disk and takes part in term {raft.term} of group {group}")
+                raise Broken(
+                    f"{node.id} has lost its disk and takes part in term {raft.term} of group {group}"
+                )
             if raft.is_leader:
                 leader = self._leaders.setdefault((group, raft.term), node.id)
                 if leader != node.id:
@@ -81,9 +83,7 @@ class Rules:
                 machine = member.queue_machine(group)
                 known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))
                 if known[0] != machine.running_hash:
-                    raise Broken(
-                        f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}"
-                    )
+                    raise Broken(f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}")
                 self._compared += known[1] != node.id
 
     def _committed_for_good(self, node: Node, group: int, raft: Group) -> None:

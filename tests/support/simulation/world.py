@@ -389,9 +389,7 @@ class World:
         self.phase = "healed"
         chance = self.random_of("heal")
         names = [name for name in self.nodes if not self.machines[name].is_retired]
-        dead = [
-            name for name in names if not self.nodes[name].is_up and self.machines[name].disk.is_rotten
-        ]
+        dead = [name for name in names if not self.nodes[name].is_up and self.machines[name].disk.is_rotten]
         if self.loses_one and not dead:
             dead = [chance.choice(self.founders)]
         self.left_dead = tuple(dead)
