@@ -11,8 +11,9 @@ settles is thus never behind megabytes of publishes.
 
 Losing the stream is noticed in three ways: the transport says so, its keepalive pings stay unanswered, or
 nothing has come for `silence_ms` while an answer was due, or nothing but that the service is unavailable (a
-node that is cut off from its leader still answers pings, and says of requests that nobody leads). Silence doubles its patience each time it strikes without progress, so that a cluster without
-a majority is not flooded with resends.
+node that is cut off from its leader still answers pings, and says of requests that nobody leads). Silence
+doubles its patience each time it strikes without progress, so that a cluster without a majority is not
+flooded with resends.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ stream returns what its consumers hold. Selectors are known by their text only: 
 text to a predicate.
 
 Faults on command: `node.cut()` breaks the streams, `node.stop()` takes the server away, `node.muted` reads
-and never answers, `node.is_cut_off` refuses attaches for want of a leader, `cluster.holds_confirms` accepts publishes and keeps the answers, `cluster.cut_after`
-breaks the stream right after so many publishes were accepted, unanswered.
+and never answers, `node.is_cut_off` refuses attaches for want of a leader, `cluster.holds_confirms` accepts
+publishes and keeps the answers, `cluster.cut_after` breaks the stream right after so many publishes were
+accepted, unanswered.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ class FaultyDisk(SimDisk):
         self.is_rotten = False
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
+        self.has_saved_snapshot = False
+        """in this step"""
         self.drops_all = False
         """of what is not synced, the next power cut leaves nothing"""
         self._undo: list[tuple[Inode, int, dict[int, bytes], dict[int, list[bytes]], list[int]]] = []
@@ -34,6 +36,7 @@ class FaultyDisk(SimDisk):
 
     def begin_step(self) -> None:
         self._undo.clear()
+        self.has_saved_snapshot = False
 
     def power_cut(self, seed: int) -> None:
         """In the middle of a sync, what it was about to make durable is as unsure as before."""
@@ -85,6 +88,7 @@ class FaultyDisk(SimDisk):
 
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
+        self.has_saved_snapshot |= self.is_saving_snapshot
         self.is_saving_snapshot = False
 
     def restart(self) -> None:

@@ -7,6 +7,7 @@ had something to do. With it is noted what the node was doing at that moment; `S
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from support.simulation.network import Wildness, shape
@@ -48,6 +49,14 @@ STORM = (*PARTITIONS, "reset", "wild", "wild", "wild", "pause", "flapping", "pow
 """In stormy seeds these come three times as often."""
 STORMY_PART = 0.3
 """Of all seeds."""
+CALM_PART = 0.25
+"""Of all seeds: faults come so far apart that what one has upset has settled when the next one strikes."""
+GAPS_MS = (20, 80, 200, 600, 1_200)
+CALM_GAPS_MS = (600, 1_500, 3_000)
+AIMED_PART = 0.3
+"""Of the strikes: they wait for a moment that chance alone seldom meets."""
+AIM_MS = 2_000
+"""How long they wait."""
 ROT_TIMES = 3
 """Bits that turn at most, all of one member."""
 LANDABLE = (
@@ -86,6 +95,25 @@ BEHIND = 20
 """Entries that a member lacks when it is said to be catching up."""
 
 
+def _leads_and_syncs(node: Node) -> bool:
+    return node.is_syncing and any(replica.raft.is_leader for replica in node.member.replicas.values())
+
+
+def _saves_a_snapshot(node: Node) -> bool:
+    return node.disk.is_saving_snapshot or (node.disk.has_saved_snapshot and node.is_syncing)
+
+
+def _moves_a_snapshot(node: Node) -> bool:
+    return any(
+        replica.raft.installing.incoming._identity is not None
+        or any(feed.outgoing is not None for feed in replica.raft._feeder.feeds.values())
+        for replica in node.member.replicas.values()
+    )
+
+
+AIMS = (_leads_and_syncs, _saves_a_snapshot, _moves_a_snapshot)
+
+
 def states_of(world: World, node: Node | None) -> list[str]:
     """What was going on, at this node as a rule."""
     found = []
@@ -107,15 +135,12 @@ def states_of(world: World, node: Node | None) -> list[str]:
         if any(r.raft.last_index > r.raft.commit_index for r in leading):
             found.append("leader with uncommitted entries")
         writer = None if node.log._opened is None else node.log._opened.writer
-        if leading and writer is not None and writer.synced_lsn < writer.last_lsn:
+        is_behind = writer is not None and writer.synced_lsn < writer.last_lsn
+        if leading and (is_behind or node.is_syncing):
             found.append("leader with unsynced appends")
-        if node.disk.is_saving_snapshot:
+        if _saves_a_snapshot(node):
             found.append("snapshot being taken")
-        if any(
-            r.raft.installing.incoming._identity is not None
-            or any(feed.outgoing is not None for feed in r.raft._feeder.feeds.values())
-            for r in replicas
-        ):
+        if _moves_a_snapshot(node):
             found.append("snapshot on its way")
         furthest = {
             n: max(each.member.replicas[n].raft.commit_index for each in ups) if ups else 0
@@ -142,6 +167,11 @@ class Faults:
         self._rotted = 0
         self.is_stormy = world.random_of("storm").random() < STORMY_PART
         self._kinds = SCHEDULED + (STORM * 2 if self.is_stormy else ())
+        self._gaps_ms = GAPS_MS
+        if not self.is_stormy and world.random_of("calm").random() < CALM_PART / (1 - STORMY_PART):
+            self._gaps_ms = CALM_GAPS_MS
+        self._aim: tuple[Callable[[Node], bool], str, int] | None = None
+        """(what to wait for, kind of fault, until when)"""
         self.is_over = False
 
     # ---- counting
@@ -174,21 +204,33 @@ class Faults:
 
     def _next(self) -> None:
         if not self.is_over:
-            self._strike(self.chance.choice(self._kinds))
-            self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
+            kind = self.chance.choice(self._kinds)
+            if self._aim is None and self.chance.random() < AIMED_PART:
+                self._aim = self.chance.choice(AIMS), kind, self._world.now_ms + AIM_MS
+            else:
+                self._strike(kind)
+            self._world.after(self.chance.choice(self._gaps_ms), self._next)
+
+    def stepped(self, node: Node) -> None:
+        """A node is about to wait for its disk, or has nothing to wait for: perhaps this is the moment."""
+        if self._aim is not None:
+            is_met, kind, until_ms = self._aim
+            if is_met(node) or self._world.now_ms > until_ms:
+                self._aim = None
+                self._world.after(0, lambda: None if self.is_over else self._strike(kind, node))
 
     def strike_in(self, for_ms: int, kind: str) -> None:
         self._world.after(for_ms, lambda: None if self.is_over else self._strike(kind))
 
-    def _strike(self, kind: str) -> None:
+    def _strike(self, kind: str, aimed: Node | None = None) -> None:
         world, chance = self._world, self.chance
         running = [node for node in world.nodes.values() if node.runs]
         if not running:
             return
-        node = chance.choice(running)
+        node = aimed if aimed is not None and aimed.runs else chance.choice(running)
         world.tell(f"{kind} {node.name}")
         if kind in PARTITIONS:
-            self._partition(kind, chance.choice((300, 1_000, 3_000, 7_000)))
+            self._partition(kind, node, chance.choice((300, 1_000, 3_000, 7_000)))
         elif kind.startswith("disk"):
             self._disk(kind, node)
         elif kind.startswith("client"):
@@ -265,10 +307,11 @@ class Faults:
             self.land("connection reset", node)
             self._world.network.break_pair(node.name, other, self.chance.choice((5, 100, 1_000)))
 
-    def _partition(self, kind: str, for_ms: int) -> None:
+    def _partition(self, kind: str, node: Node, for_ms: int) -> None:
         number = self._numbers = self._numbers + 1
-        names = list(self._world.nodes)
+        names = [name for name in self._world.nodes if name != node.name]
         self.chance.shuffle(names)
+        names.insert(0, node.name)
         self._partitions[number] = None
         network = self._world.network
         ways = shape(kind, names)

@@ -219,6 +219,7 @@ class Node(Process):
         world.changes.saw(self)
         world.rules.stepped(self)
         self._works.stepped(self)
+        world.faults.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
         for output in outputs:
