@@ -16,6 +16,7 @@ from support.simulation import runner, world
 from support.simulation.faults import LANDABLE
 from support.simulation.report import MANY, Outcome, Report
 from support.simulation.rules import Broken
+from support.simulation.seed import prepared
 
 SEEDS = 12
 BY_NAME = {canary.name: canary for canary in CANARIES}
@@ -68,7 +69,7 @@ def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
 
 
 def test_a_disk_is_lost_only_where_the_groups_can_do_without() -> None:
-    with world._prepared(24, world.Build()):
+    with prepared(24, world.Build()):
         made = world.World(24)
         changes = made.changes
         assert changes.has_any
@@ -88,7 +89,7 @@ def test_a_disk_is_lost_only_where_the_groups_can_do_without() -> None:
 
 
 def test_a_power_cut_in_a_sync_may_leave_nothing_of_it() -> None:
-    with world._prepared(1, world.Build()):
+    with prepared(1, world.Build()):
         made = world.World(1)
         made.run_until(made._is_ready, "every group has a leader", 30_000)
         made.faults.stop()
@@ -175,7 +176,7 @@ def test_a_report_of_nothing_is_a_failure() -> None:
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
-    with world._prepared(1, world.Build()):
+    with prepared(1, world.Build()):
         idle = world.World(1)
         idle.run_for(3_000)
         with pytest.raises(Broken, match="an empty proof: nothing was confirmed"):

@@ -12,7 +12,8 @@ from multiprocessing import get_context
 from support.canaries import CANARIES, Canary
 from support.simulation.report import Outcome, Report
 from support.simulation.rules import Broken
-from support.simulation.world import START_MS, World, run
+from support.simulation.seed import run
+from support.simulation.world import START_MS, World
 
 Say = Callable[[str], None]
 NOTICED_LENGTH = 160
