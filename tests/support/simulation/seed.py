@@ -1,4 +1,4 @@
-"""One seed, from its beginning to its end: what stands in the place of chance, logs and parts of the product meanwhile."""
+"""One seed, from its beginning to its end: what stands in the place of chance, of logs and of the product's parts."""
 
 from __future__ import annotations
 
