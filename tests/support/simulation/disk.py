@@ -24,6 +24,7 @@ class FaultyDisk(SimDisk):
         self.slow_ms = 0
         """how long a sync takes, beside the usual"""
         self.is_full = False
+        self.refused = self._is_found_full
         self.is_rotten = False
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
@@ -99,11 +100,13 @@ class FaultyDisk(SimDisk):
         self.is_full = is_full
         self.room = 0 if is_full else 1 << 40
 
+    def _is_found_full(self) -> None:
+        if self.node is not None:
+            self.node.world.faults.land_once("disk full", self.node)
+
     def explains(self, error: Exception) -> bool:
         """Whether a fault of this disk is the reason for what stopped its node."""
         if self.is_full and isinstance(error, LogFull):
-            assert self.node is not None
-            self.node.world.faults.land("disk full", self.node)
             return True
         if self.is_rotten and isinstance(error, LogDamaged):
             return True

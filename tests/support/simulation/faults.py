@@ -343,7 +343,8 @@ class Faults:
             self._slow(node, chance.choice((100, 400, 1_500, 3_000)))
         elif kind == "disk full":
             disk.fill(True)
-            self._world.after(chance.choice((500, 3_000)), lambda: disk.fill(False))
+            self.arm("disk full", node.name)
+            self._world.after(chance.choice((2_000, 8_000)), lambda: disk.fill(False))
         else:
             disk.arm(chance.randrange(12), error=kind == "disk error")
 
