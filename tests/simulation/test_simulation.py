@@ -51,8 +51,8 @@ def test_nothing_is_lost_doubled_reordered_or_stuck() -> None:
     ]
 
 
-CHANGING = (11, 24, 30)
-"""Seeds in which every kind of change of members happens."""
+CHANGING = (24, 1004, 1011)
+"""Seeds in which, taken together, every kind of change of members happens; a change of the product may move that."""
 
 
 def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
