@@ -43,7 +43,7 @@ SCHEDULED = (
     ),
     *PARTITIONS,
     *("client reset", "client stall", "client kill", "client kill", "client slow", "rot"),
-    "power in a sync",
+    *("power in a sync", "power in a sync"),
 )
 STORM = (*PARTITIONS, "reset", "wild", "wild", "wild", "pause", "flapping", "power in a sync")
 """In stormy seeds these come three times as often."""
@@ -270,7 +270,7 @@ class Faults:
         self._await_syncs(spared, self._world.now_ms + SYNC_CUT_MS)
 
     def _await_syncs(self, spared: str | None, until_ms: int) -> None:
-        ups = [each for each in self._world.nodes.values() if each.is_up and each.id != spared]
+        ups = [each for each in self._world.members() if each.runs and each.id != spared]
         if all(each.is_syncing for each in ups) or self._world.now_ms >= until_ms:
             drops_all = self.chance.random() < 0.7
             self._world.after(
