@@ -199,7 +199,7 @@ CANARIES: tuple[Canary, ...] = (
     Canary(
         "confirm before sync",
         _patched("confirm before sync", quorum__log__log__Writer=ConfirmsBeforeSync),
-        (1, 4),
+        (1, 2),
     ),
     Canary(
         "CRC skipped",
@@ -209,20 +209,20 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (8, 8),
+        (13, 4),
     ),
     Canary(
         "live message dropped",
         lambda: Build("live message dropped", log=LogThatDropsLive),
-        (2, 4),
+        (2, 2),
     ),
-    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
+    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (4, 2)),
     Canary(
         "promise before sync",
         _patched("promise before sync", quorum__node__member__Group=GroupThatPromisesEarly),
-        (1, 4),
+        (18, 4),
     ),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 2)),
     Canary(
         "emptied disk welcome",
         _patched(
@@ -230,12 +230,12 @@ CANARIES: tuple[Canary, ...] = (
             quorum__node__membership__Membership__met=meets_anew,
             quorum__node__roster__Roster__incarnation=whoever,
         ),
-        (24, 12),
+        (24, 2),
     ),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
-        (2, 4),
+        (5, 2),
     ),
     Canary(
         "lapse of a lease ignored",
@@ -247,6 +247,6 @@ CANARIES: tuple[Canary, ...] = (
                 "quorum.api.hub.Hub.may_deliver": always_leased,
             },
         ),
-        (1, 20),
+        (1, 4),
     ),
 )
