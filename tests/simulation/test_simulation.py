@@ -227,4 +227,4 @@ UNREACHED = """
 
 def test_the_modules_that_the_simulation_never_reaches_are_these() -> None:
     """A module that falls out of the simulation is noticed, and so is one that comes in."""
-    assert run_module("support.simulation.reached", "3", "4").split() == UNREACHED.split()
+    assert run_module("support.simulation.reached", "3", "4", "6").split() == UNREACHED.split()
