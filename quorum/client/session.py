@@ -10,9 +10,10 @@ What is written next: requests, then dispositions (merged until that moment), th
 settles is thus never behind megabytes of publishes.
 
 Losing the stream is noticed in three ways: the transport says so, its keepalive pings stay unanswered, or
-nothing at all has come for `silence_ms` while an answer was due (a node that is cut off from its leader still
-answers pings). Silence doubles its patience each time it strikes without progress, so that a cluster without
-a majority is not flooded with resends.
+nothing has come for `silence_ms` while an answer was due, or nothing but that the service is unavailable (a
+node that is cut off from its leader still answers pings, and says of requests that nobody leads). Silence
+doubles its patience each time it strikes without progress, so that a cluster without a majority is not
+flooded with resends.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from google.rpc import code_pb2
 
 from quorum.client.consumer import Consumer
 from quorum.client.delivery import Delivery, GetHolder, Holder
@@ -343,8 +345,9 @@ class Session:
             "drained": self._on_drained,
         }
         while (response := await call.read()) is not grpc.aio.EOF:
-            self._received += 1
             kind = response.WhichOneof("response")
+            if kind != "failed" or response.failed.status.code != code_pb2.UNAVAILABLE:
+                self._received += 1
             if kind in handlers:
                 handlers[kind](getattr(response, kind))
             elif kind == "opened":
@@ -368,7 +371,7 @@ class Session:
         patience_s = self._silence_s * 2 ** min(self._silent_losses, 4)
         while True:
             await asyncio.sleep(WATCH_S)
-            is_owed = not self.publisher.is_idle or bool(self._requests)
+            is_owed = not self.publisher.is_idle or bool(self._requests) or bool(self._attaching)
             if self._received != seen or not is_owed:
                 seen, silent_s = self._received, 0.0
                 continue
@@ -416,6 +419,10 @@ class Session:
         consumer = self._consumers.get(attached.consumer_tag)
         if consumer is not None:
             consumer.attach = attached.attach
+        if self.publisher.is_idle:
+            self._silent_losses = (
+                0  # with publishes undecided, their group may still be the one without a majority
+            )
         self._requests.answered(attached.request_id, attached)
 
     def _on_cancelled(self, cancelled: Any) -> None:

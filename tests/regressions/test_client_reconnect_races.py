@@ -46,6 +46,16 @@ async def test_a_consumer_that_is_being_attached_again_drains_when_it_is(world: 
         assert consumer.is_drained
 
 
+@on_cluster()
+async def test_a_node_that_only_says_that_nobody_leads_is_left_for_another(world: World) -> None:
+    """It was removed while it was down, and nobody speaks to it any more."""
+    world.nodes[0].is_cut_off = True
+    async with quorum.connect(world.url, silence_ms=300) as client:
+        consumer = await client.consume("q")
+        assert client.node == "n2"
+        await consumer.cancel()
+
+
 def test_an_answer_that_comes_too_late_is_not_reported_as_an_error_that_nobody_looked_at() -> None:
     async def scenario() -> list[str]:
         reported: list[str] = []

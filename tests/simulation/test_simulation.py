@@ -16,6 +16,7 @@ from support.simulation import runner, world
 from support.simulation.faults import LANDABLE
 from support.simulation.report import MANY, Outcome, Report
 from support.simulation.rules import Broken
+from support.simulation.seed import prepared
 
 SEEDS = 12
 BY_NAME = {canary.name: canary for canary in CANARIES}
@@ -50,11 +51,64 @@ def test_nothing_is_lost_doubled_reordered_or_stuck() -> None:
     ]
 
 
+CHANGING = (24, 1004, 1011)
+"""Seeds in which, taken together, every kind of change of members happens; a change of the product may move that."""
+
+
+def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
+    outcomes = [runner.one(seed) for seed in CHANGING]
+    assert [outcome.broken for outcome in outcomes] == [""] * len(CHANGING)
+    counts = sum((outcome.counts for outcome in outcomes), Counter[str]())
+    for each in ("added", "removed", "replaced", "mended"):
+        assert counts[f"members {each}"], counts
+    assert counts["leaders removed"] + counts["leaders replaced"], counts
+    assert counts["wiped members refused"], counts
+    landed = sum((outcome.coverage for outcome in outcomes), Counter[tuple[str, str]]())
+    amid = {kind for (kind, state), number in landed.items() if state == "members changing" and number}
+    assert {"disk lost", "kill", "power cut"} <= amid
+
+
+def test_a_disk_is_lost_only_where_the_groups_can_do_without() -> None:
+    with prepared(24, world.Build()):
+        made = world.World(24)
+        changes = made.changes
+        assert changes.has_any
+        made.run_until(made._is_ready, "every group has a leader", 30_000)
+        made.run_for(500)
+        assert changes.is_carried_out
+        members = dict(changes.wished)
+        assert all(changes.may_lose(each) for each in members)
+        changes.wished = {each: member for each, member in members.items() if each != "n2"}
+        assert not changes.is_carried_out
+        assert not any(changes.may_lose(each) for each in members), "a member is about to go"
+        changes.wished = members
+        made.faults.stop()
+        made.down("n3", power=False)
+        assert not any(changes.may_lose(each) for each in members), "a member is away"
+        made.bury()
+
+
+def test_a_power_cut_in_a_sync_may_leave_nothing_of_it() -> None:
+    with prepared(1, world.Build()):
+        made = world.World(1)
+        made.run_until(made._is_ready, "every group has a leader", 30_000)
+        made.faults.stop()
+        node = made.nodes["n1"]
+        before = {path: bytes(inode.durable) for path, inode in node.disk.names.items()}
+        node.disk.slow_ms = 500
+        made.run_until(lambda: node.is_syncing, "something is synced", 30_000)
+        assert before != {path: bytes(inode.durable) for path, inode in node.disk.names.items()}
+        node.disk.drops_all = True
+        made.down("n1", power=True)
+        assert before == {path: bytes(inode.durable) for path, inode in node.disk.names.items()}
+        made.bury()
+
+
 def test_a_seed_repeats_byte_for_byte() -> None:
     """In another process, under another hash seed, and whatever ran there before."""
-    alone = simulate("--first", "15", "--seeds", "1", "--jobs", "1", hash_seed="1")
-    behind = simulate("--first", "14", "--seeds", "2", "--jobs", "1", hash_seed="4711")
-    line = next(line for line in alone.splitlines() if line.startswith("seed 15: digest "))
+    alone = simulate("--first", "24", "--seeds", "1", "--jobs", "1", hash_seed="1")
+    behind = simulate("--first", "23", "--seeds", "2", "--jobs", "1", hash_seed="4711")
+    line = next(line for line in alone.splitlines() if line.startswith("seed 24: digest "))
     assert line in behind.splitlines()
     assert len({line.split(",")[0].split()[-1] for line in behind.splitlines() if "digest" in line}) == 2
 
@@ -84,6 +138,18 @@ def test_a_build_that_nothing_is_wrong_with_is_not_caught() -> None:
     assert said[-1] == "1 broken builds, 0 caught; missed: ['sound']"
 
 
+def test_the_search_ends_with_a_table() -> None:
+    said: list[str] = []
+    canary = BY_NAME["vote twice"]
+    first, count = canary.seeds
+    assert runner.catch([canary], first, count, 1, said.append) == 0
+    heading, row = said[-3:-1]
+    assert heading.split()[:3] == ["broken", "build", "seed"]
+    assert re.match(
+        rf"  vote twice +\d+  +{first} to {first + count - 1} +seed \d+, at \d+ ms, \w+: Broken", row
+    )
+
+
 # ---- empty proofs
 
 
@@ -104,11 +170,13 @@ def test_a_report_of_nothing_is_a_failure() -> None:
     missing = Report([done] * MANY).emptiness()
     assert "no bit rot has landed" in missing
     assert "no kill has landed" not in missing
+    assert "no kill has landed with members changing" in missing
+    assert "nothing was members mended" in missing
     assert len(missing) > len(LANDABLE)
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
-    with world._prepared(1, world.Build()):
+    with prepared(1, world.Build()):
         idle = world.World(1)
         idle.run_for(3_000)
         with pytest.raises(Broken, match="an empty proof: nothing was confirmed"):
@@ -150,7 +218,6 @@ UNREACHED = """
     quorum/node/driver.py
     quorum/node/lost_log.py
     quorum/replication/connection.py
-    quorum/replication/handshake.py
     quorum/replication/wire.py
     quorum/sync.py
     fifo/invariants.py
@@ -160,4 +227,4 @@ UNREACHED = """
 
 def test_the_modules_that_the_simulation_never_reaches_are_these() -> None:
     """A module that falls out of the simulation is noticed, and so is one that comes in."""
-    assert run_module("support.simulation.reached", "3", "4").split() == UNREACHED.split()
+    assert run_module("support.simulation.reached", "3", "4", "6").split() == UNREACHED.split()

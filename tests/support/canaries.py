@@ -21,6 +21,9 @@ from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.heartbeats import Heartbeats
+from quorum.node.membership import Membership
+from quorum.node.roster import Roster
+from quorum.replication import codec
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -32,6 +35,7 @@ from quorum.replication.codec import (
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.messages import Messages
+from quorum.replication.outbox import Outbox
 from support.simulation.world import Build
 
 LIMIT = 500
@@ -111,6 +115,17 @@ class NoGuard(Guard):
         return True
 
 
+class PromisesBeforeSync(Outbox):
+    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
+
+    def queue(self, peer: str, message: codec.Message) -> None:
+        self._waiting.append((0, peer, codec.encode(message)))
+
+
+class GroupThatPromisesEarly(Group):
+    outbox_class = PromisesBeforeSync
+
+
 class ForgetsReferences(Retention):
     """Of what a snapshot refers to, not everything is needed."""
 
@@ -155,6 +170,18 @@ def always_leased(hub: Hub, group: int) -> bool:
     return True
 
 
+def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
+    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
+    membership.memory.met[peer] = incarnation
+    membership.memory.save()
+    return incarnation
+
+
+def whoever(roster: Roster, member: str) -> str:
+    """In the place of Roster.incarnation: nobody is refused for another data directory."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """seeds: (first, how many), of which at least one catches it, the first of them as a rule."""
@@ -172,7 +199,7 @@ CANARIES: tuple[Canary, ...] = (
     Canary(
         "confirm before sync",
         _patched("confirm before sync", quorum__log__log__Writer=ConfirmsBeforeSync),
-        (1, 4),
+        (1, 2),
     ),
     Canary(
         "CRC skipped",
@@ -182,19 +209,33 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (8, 8),
+        (13, 4),
     ),
     Canary(
         "live message dropped",
         lambda: Build("live message dropped", log=LogThatDropsLive),
-        (2, 4),
+        (2, 2),
     ),
-    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (1, 4)),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
+    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (4, 2)),
+    Canary(
+        "promise before sync",
+        _patched("promise before sync", quorum__node__member__Group=GroupThatPromisesEarly),
+        (18, 4),
+    ),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 2)),
+    Canary(
+        "emptied disk welcome",
+        _patched(
+            "emptied disk welcome",
+            quorum__node__membership__Membership__met=meets_anew,
+            quorum__node__roster__Roster__incarnation=whoever,
+        ),
+        (24, 2),
+    ),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
-        (2, 4),
+        (5, 2),
     ),
     Canary(
         "lapse of a lease ignored",
@@ -206,6 +247,6 @@ CANARIES: tuple[Canary, ...] = (
                 "quorum.api.hub.Hub.may_deliver": always_leased,
             },
         ),
-        (1, 20),
+        (1, 4),
     ),
 )

@@ -143,6 +143,7 @@ class SimFile:
                 inode.lengths.append(length)
 
         if length > self._disk.room:
+            self._disk.refused()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.need(length - len(inode.data))
         self._disk.change("allocate", allocate)
@@ -196,6 +197,8 @@ class SimDisk:
         self.bad_reads = False
         self.during_sync: Callable[[], None] = lambda: None
         """Called in each sync of a file: a slow disk moves the clock there."""
+        self.refused: Callable[[], None] = lambda: None
+        """Called where an allocation finds no room."""
         self.syncs = 0
         self.reads = 0
         self.read_bytes = 0

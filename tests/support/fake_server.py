@@ -7,8 +7,9 @@ stream returns what its consumers hold. Selectors are known by their text only: 
 text to a predicate.
 
 Faults on command: `node.cut()` breaks the streams, `node.stop()` takes the server away, `node.muted` reads
-and never answers, `cluster.holds_confirms` accepts publishes and keeps the answers, `cluster.cut_after`
-breaks the stream right after so many publishes were accepted, unanswered.
+and never answers, `node.is_cut_off` refuses attaches for want of a leader, `cluster.holds_confirms` accepts
+publishes and keeps the answers, `cluster.cut_after` breaks the stream right after so many publishes were
+accepted, unanswered.
 """
 
 from __future__ import annotations
@@ -303,6 +304,10 @@ class FakeStream:
         if self.cluster.holds_attaches:
             self.cluster.held_attaches.append(lambda: self._attach(request))
             return
+        if self.node.is_cut_off:
+            text = f"the system group has no leader that {self.node.name} knows of"
+            self.fail(request.request_id, Refusal(code_pb2.UNAVAILABLE, "NO_LEADER", text))
+            return
         try:
             queue = self.cluster.queue(request.queue)
             matches: Predicate = lambda _: True  # noqa: E731
@@ -405,6 +410,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.name = name
         self.port = 0
         self.muted = False
+        self.is_cut_off = False
         self.refuses_sessions: Refusal | None = None
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
         self.streams: list[FakeStream] = []

@@ -76,7 +76,7 @@ class App(Process):
         raise NotImplementedError
 
     async def connect(self) -> Client:
-        names = list(self.world.names)
+        names = list(self.world.machines)
         self.chance.shuffle(names)
         url = "quorum://" + ",".join(f"{name}:7400" for name in names)
         while True:
@@ -339,26 +339,34 @@ class Operator(App):
                 if not self.world.faults.is_over:
                     await self.chance.choice(jobs)()
             except grpc.aio.AioRpcError as error:
-                excuse(error, grpc.StatusCode.INVALID_ARGUMENT)  # nothing is handed to who is drained
+                # nothing is handed to who is drained, or has been removed meanwhile
+                excuse(error, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
     def _stub(self) -> Any:
-        return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(self.world.names)}:7400"))
+        return admin_pb2_grpc.AdminStub(self.channel(f"{self.chance.choice(list(self.world.machines))}:7400"))
+
+    def _member(self) -> str:
+        return self.chance.choice(sorted(each.name for each in self.world.changes.wished.values()))
 
     async def _undrain(self) -> None:
         if self.world.drained is not None:
             request = admin_pb2.DrainMemberRequest(name=self.world.drained, drained=False)
-            await self._stub().DrainMember(request, timeout=3.0)
+            try:
+                await self._stub().DrainMember(request, timeout=3.0)
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.NOT_FOUND:
+                    raise
             self.world.drained = None
 
     async def _drain(self) -> None:
-        name = self.world.drained = self.chance.choice(self.world.names)
+        name = self.world.drained = self._member()
         await self._stub().DrainMember(admin_pb2.DrainMemberRequest(name=name, drained=True), timeout=3.0)
         self.world.rules.counts["members drained"] += 1
         await asyncio.sleep(self.chance.choice((0.2, 2.0)))
 
     async def _transfer(self) -> None:
         group = self.chance.randrange(self.world.member_settings["queue_groups"] + 1)
-        request = admin_pb2.TransferLeadershipRequest(group=group, to=self.chance.choice(self.world.names))
+        request = admin_pb2.TransferLeadershipRequest(group=group, to=self._member())
         await self._stub().TransferLeadership(request, timeout=5.0)
         self.world.rules.counts["leaders handed over"] += 1
 
@@ -408,7 +416,7 @@ class Administrator(App):
                 raise Broken(f"queue {name} was declared and is gone") from None
 
     def _stub(self) -> Any:
-        name = self.chance.choice(self.world.names)
+        name = self.chance.choice(list(self.world.machines))
         return queue_pb2_grpc.QueueStub(self.channel(f"{name}:7400"))
 
     async def _publish(self, client: Client, queue: str) -> None:

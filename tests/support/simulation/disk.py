@@ -24,14 +24,20 @@ class FaultyDisk(SimDisk):
         self.slow_ms = 0
         """how long a sync takes, beside the usual"""
         self.is_full = False
+        self.refused = self._is_found_full
         self.is_rotten = False
         """a bit of what it had synced has turned"""
         self.is_saving_snapshot = False
+        self.has_saved_snapshot = False
+        """in this step"""
+        self.drops_all = False
+        """of what is not synced, the next power cut leaves nothing"""
         self._undo: list[tuple[Inode, int, dict[int, bytes], dict[int, list[bytes]], list[int]]] = []
         """what the last sync of this step has made durable, which it does only when it is done"""
 
     def begin_step(self) -> None:
         self._undo.clear()
+        self.has_saved_snapshot = False
 
     def power_cut(self, seed: int) -> None:
         """In the middle of a sync, what it was about to make durable is as unsure as before."""
@@ -45,6 +51,11 @@ class FaultyDisk(SimDisk):
                     inode.versions[number] = before + inode.versions.get(number, [])
                 inode.lengths[:0] = lengths
         self._undo.clear()
+        if self.drops_all:
+            self.drops_all = False
+            self.name_changes.clear()
+            for kept in self.durable_names.values():
+                kept.forget()
         super().power_cut(seed)
 
     def change(self, what: str, do: Do, instead: Do | None = None) -> None:
@@ -78,6 +89,7 @@ class FaultyDisk(SimDisk):
 
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
+        self.has_saved_snapshot |= self.is_saving_snapshot
         self.is_saving_snapshot = False
 
     def restart(self) -> None:
@@ -88,11 +100,13 @@ class FaultyDisk(SimDisk):
         self.is_full = is_full
         self.room = 0 if is_full else 1 << 40
 
+    def _is_found_full(self) -> None:
+        if self.node is not None:
+            self.node.world.faults.land_once("disk full", self.node)
+
     def explains(self, error: Exception) -> bool:
         """Whether a fault of this disk is the reason for what stopped its node."""
         if self.is_full and isinstance(error, LogFull):
-            assert self.node is not None
-            self.node.world.faults.land("disk full", self.node)
             return True
         if self.is_rotten and isinstance(error, LogDamaged):
             return True

@@ -7,6 +7,7 @@ had something to do. With it is noted what the node was doing at that moment; `S
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from support.simulation.network import Wildness, shape
@@ -42,12 +43,20 @@ SCHEDULED = (
     ),
     *PARTITIONS,
     *("client reset", "client stall", "client kill", "client kill", "client slow", "rot"),
-    "power in a sync",
+    *("power in a sync", "power in a sync"),
 )
 STORM = (*PARTITIONS, "reset", "wild", "wild", "wild", "pause", "flapping", "power in a sync")
 """In stormy seeds these come three times as often."""
 STORMY_PART = 0.3
 """Of all seeds."""
+CALM_PART = 0.25
+"""Of all seeds: faults come so far apart that what one has upset has settled when the next one strikes."""
+GAPS_MS = (20, 80, 200, 600, 1_200)
+CALM_GAPS_MS = (600, 1_500, 3_000)
+AIMED_PART = 0.3
+"""Of the strikes: they wait for a moment that chance alone seldom meets."""
+AIM_MS = 2_000
+"""How long they wait."""
 ROT_TIMES = 3
 """Bits that turn at most, all of one member."""
 LANDABLE = (
@@ -60,6 +69,7 @@ LANDABLE = (
         "disk error",
         "disk slow",
         "disk full",
+        "disk lost",
     ),
     *("bit rot", "pause", "clock jump", "clock drift", "network delay", "frames lost", "frames doubled"),
     *("frames reordered", "connection reset", "partition flapping"),
@@ -77,23 +87,47 @@ STATES = (
     "another member down",
     "lease lapsed here",
     "queues draining",
+    "members changing",
 )
+SYNC_CUT_MS = 600
+"""How long a sync takes in which the power shall go."""
 BEHIND = 20
 """Entries that a member lacks when it is said to be catching up."""
+
+
+def _leads_and_syncs(node: Node) -> bool:
+    return node.is_syncing and any(replica.raft.is_leader for replica in node.member.replicas.values())
+
+
+def _saves_a_snapshot(node: Node) -> bool:
+    return node.disk.is_saving_snapshot or (node.disk.has_saved_snapshot and node.is_syncing)
+
+
+def _moves_a_snapshot(node: Node) -> bool:
+    return any(
+        replica.raft.installing.incoming._identity is not None
+        or any(feed.outgoing is not None for feed in replica.raft._feeder.feeds.values())
+        for replica in node.member.replicas.values()
+    )
+
+
+AIMS = (_leads_and_syncs, _saves_a_snapshot, _moves_a_snapshot)
 
 
 def states_of(world: World, node: Node | None) -> list[str]:
     """What was going on, at this node as a rule."""
     found = []
-    ups = [each for each in world.nodes.values() if each.is_up]
+    ups = world.members()
     if any(r.raft.leader is None for each in ups for r in each.member.replicas.values()):
         found.append("election running")
-    if len(ups) < len(world.names) - (node is not None and not node.is_up) or any(
+    if len(ups) < len(world.changes.wished) - (node is not None and not node.is_up) or any(
         each.is_paused for each in ups if each is not node
     ):
         found.append("another member down")
     if world.is_ebb:
         found.append("queues draining")
+    if world.changes.is_under_way:
+        found.append("members changing")
     if node is not None:
         member = node.member
         replicas = list(member.replicas.values())
@@ -101,15 +135,12 @@ def states_of(world: World, node: Node | None) -> list[str]:
         if any(r.raft.last_index > r.raft.commit_index for r in leading):
             found.append("leader with uncommitted entries")
         writer = None if node.log._opened is None else node.log._opened.writer
-        if leading and writer is not None and writer.synced_lsn < writer.last_lsn:
+        is_behind = writer is not None and writer.synced_lsn < writer.last_lsn
+        if leading and (is_behind or node.is_syncing):
             found.append("leader with unsynced appends")
-        if node.disk.is_saving_snapshot:
+        if _saves_a_snapshot(node):
             found.append("snapshot being taken")
-        if any(
-            r.raft.installing.incoming._identity is not None
-            or any(feed.outgoing is not None for feed in r.raft._feeder.feeds.values())
-            for r in replicas
-        ):
+        if _moves_a_snapshot(node):
             found.append("snapshot on its way")
         furthest = {
             n: max(each.member.replicas[n].raft.commit_index for each in ups) if ups else 0
@@ -136,6 +167,11 @@ class Faults:
         self._rotted = 0
         self.is_stormy = world.random_of("storm").random() < STORMY_PART
         self._kinds = SCHEDULED + (STORM * 2 if self.is_stormy else ())
+        self._gaps_ms = GAPS_MS
+        if not self.is_stormy and world.random_of("calm").random() < CALM_PART / (1 - STORMY_PART):
+            self._gaps_ms = CALM_GAPS_MS
+        self._aim: tuple[Callable[[Node], bool], str, int] | None = None
+        """(what to wait for, kind of fault, until when)"""
         self.is_over = False
 
     # ---- counting
@@ -168,18 +204,33 @@ class Faults:
 
     def _next(self) -> None:
         if not self.is_over:
-            self._strike(self.chance.choice(self._kinds))
-            self._world.after(self.chance.choice((20, 80, 200, 600, 1_200)), self._next)
+            kind = self.chance.choice(self._kinds)
+            if self._aim is None and self.chance.random() < AIMED_PART:
+                self._aim = self.chance.choice(AIMS), kind, self._world.now_ms + AIM_MS
+            else:
+                self._strike(kind)
+            self._world.after(self.chance.choice(self._gaps_ms), self._next)
 
-    def _strike(self, kind: str) -> None:
+    def stepped(self, node: Node) -> None:
+        """A node is about to wait for its disk, or has nothing to wait for: perhaps this is the moment."""
+        if self._aim is not None:
+            is_met, kind, until_ms = self._aim
+            if is_met(node) or self._world.now_ms > until_ms:
+                self._aim = None
+                self._world.after(0, lambda: None if self.is_over else self._strike(kind, node))
+
+    def strike_in(self, for_ms: int, kind: str) -> None:
+        self._world.after(for_ms, lambda: None if self.is_over else self._strike(kind))
+
+    def _strike(self, kind: str, aimed: Node | None = None) -> None:
         world, chance = self._world, self.chance
         running = [node for node in world.nodes.values() if node.runs]
         if not running:
             return
-        node = chance.choice(running)
+        node = aimed if aimed is not None and aimed.runs else chance.choice(running)
         world.tell(f"{kind} {node.name}")
         if kind in PARTITIONS:
-            self._partition(kind, chance.choice((300, 1_000, 3_000, 7_000)))
+            self._partition(kind, node, chance.choice((300, 1_000, 3_000, 7_000)))
         elif kind.startswith("disk"):
             self._disk(kind, node)
         elif kind.startswith("client"):
@@ -208,17 +259,27 @@ class Faults:
                 self._world.down(each.name, power=True)
 
     def _power_in_a_sync(self, node: Node) -> None:
-        """The disks of all, or of all but one, are slow, and then the power goes everywhere: what the ones have
-        promised in the middle of a sync, and only that, may be missing when they are a majority again, before that one
-        is back."""
+        """The disks of all, or of all but one, are slow, and when all of these sync the power goes everywhere: what the
+        ones have promised in the middle of a sync, and only that, may be missing when they are a majority again, before
+        that one is back. Often nothing of it has reached any disk."""
         leaders = [replica.raft.leader for replica in node.member.replicas.values()]
         spared = self.chance.choice([None, *leaders])
         for each in self._world.nodes.values():
-            if each.runs and each.name != spared:
-                self._slow(each, 600)
-        self._world.after(self.chance.randrange(20, 600), lambda: self._power_during_syncs(spared))
+            if each.runs and each.id != spared:
+                self._slow(each, SYNC_CUT_MS)
+        self._await_syncs(spared, self._world.now_ms + SYNC_CUT_MS)
 
-    def _power_during_syncs(self, late: str | None) -> None:
+    def _await_syncs(self, spared: str | None, until_ms: int) -> None:
+        ups = [each for each in self._world.members() if each.runs and each.id != spared]
+        if all(each.is_syncing for each in ups) or self._world.now_ms >= until_ms:
+            drops_all = self.chance.random() < 0.7
+            self._world.after(
+                self.chance.choice((5, 20, 60, 200)), lambda: self._power_during_syncs(spared, drops_all)
+            )
+        else:
+            self._world.after(10, lambda: self._await_syncs(spared, until_ms))
+
+    def _power_during_syncs(self, late: str | None, drops_all: bool) -> None:
         ups = [each for each in self._world.nodes.values() if each.is_up]
         if self.is_over or not any(each.is_syncing for each in ups):
             return
@@ -226,7 +287,8 @@ class Faults:
             if each.is_syncing:
                 self.land("power cut in a sync", each)
         for each in ups:
-            self._world.down(each.name, power=True, back_ms=6_000 if each.name == late else 50)
+            each.disk.drops_all = drops_all
+            self._world.down(each.name, power=True, back_ms=6_000 if each.id == late else 50)
 
     def _pause(self, node: Node) -> None:
         self._world.pause(node, self.chance.choice((50, 400, 1_200, 2_500, 4_000, 6_000)))
@@ -240,15 +302,16 @@ class Faults:
                     self._world.pause(each, for_ms + self.chance.randrange(400))
 
     def _reset(self, node: Node) -> None:
-        other = self.chance.choice([name for name in self._world.names if name != node.name])
+        other = self.chance.choice([name for name in self._world.nodes if name != node.name])
         if self._world.network.is_connected(node.name, other):
             self.land("connection reset", node)
             self._world.network.break_pair(node.name, other, self.chance.choice((5, 100, 1_000)))
 
-    def _partition(self, kind: str, for_ms: int) -> None:
+    def _partition(self, kind: str, node: Node, for_ms: int) -> None:
         number = self._numbers = self._numbers + 1
-        names = list(self._world.names)
+        names = [name for name in self._world.nodes if name != node.name]
         self.chance.shuffle(names)
+        names.insert(0, node.name)
         self._partitions[number] = None
         network = self._world.network
         ways = shape(kind, names)
@@ -268,7 +331,7 @@ class Faults:
         network.unblock(number)
         if times and not self.is_over:
             if times % 2:
-                others = [each for each in self._world.names if each != name]
+                others = [each for each in self._world.nodes if each != name]
                 network.block(number, "flapping", shape("isolated", [name, *others]))
             self._world.after(
                 self.chance.choice((40, 150, 400, 700)), lambda: self._flap(number, name, times - 1)
@@ -280,7 +343,8 @@ class Faults:
             self._slow(node, chance.choice((100, 400, 1_500, 3_000)))
         elif kind == "disk full":
             disk.fill(True)
-            self._world.after(chance.choice((500, 3_000)), lambda: disk.fill(False))
+            self.arm("disk full", node.name)
+            self._world.after(chance.choice((2_000, 8_000)), lambda: disk.fill(False))
         else:
             disk.arm(chance.randrange(12), error=kind == "disk error")
 
@@ -292,7 +356,8 @@ class Faults:
 
     def _rot(self, node: Node) -> None:
         """Of one member only: what it has had synced counts as lost, so others may lose nothing for good."""
-        if self._rotted < ROT_TIMES and self.rotten in (None, node.name) and self._world.may_lose_one:
+        may_rot = self._world.may_lose_one and node.name in self._world.founders
+        if may_rot and self._rotted < ROT_TIMES and self.rotten in (None, node.name):
             where = node.disk.rot()
             if where is not None:
                 self.rotten = node.name
@@ -321,7 +386,7 @@ class Faults:
                 *(["frames doubled", "frames reordered"] if wild.doubled else []),
             ]
         for each in kinds:
-            for name in self._world.names:
+            for name in self._world.nodes:
                 self.arm(each, name)
         self._world.after(chance.choice((2_000, 4_000) if self.is_stormy else (300, 2_000)), self.calm)
 
@@ -359,8 +424,8 @@ class Faults:
         world = self._world
         world.client_late_ms = 0
         world.network.unblock_all()
-        for disk in world.disks.values():
-            disk.disarm()
+        for machine in world.machines.values():
+            machine.disk.disarm()
         for connection in list(world.connections):
             connection.stall(False, False)
         for node in world.nodes.values():

@@ -1,4 +1,5 @@
-"""The members' network: a connection a pair, as the product's transport keeps it (quorum/replication/connection.py).
+"""The members' network: a connection a pair of machines, as the product's transport keeps it
+(quorum/replication/connection.py), after the product's own handshake.
 
 While a connection lives, frames arrive whole, once and in order, late or at once. A direction that is blocked holds
 them back; blocked for IDLE_LIMIT_S, or reset, the connection breaks and takes with it what was on the way. In wild
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from quorum.node.member import Frame
 from quorum.replication.connection import IDLE_LIMIT_S
+from quorum.replication.handshake import NONCE_BYTES, HandshakeError
 
 if TYPE_CHECKING:
     from support.simulation.node import Node
@@ -44,28 +46,67 @@ class Wildness:
     late_ms: int = 0
 
 
+@dataclass(slots=True)
+class Pair:
+    """The connection of two machines. life: which one it is, of all they ever had."""
+
+    is_up: bool = False
+    life: int = 0
+    is_retrying: bool = False
+
+
 class PeerNetwork:
-    def __init__(self, world: World, names: tuple[str, ...]) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self._chance = world.random_of("network")
-        self._ways = {(a, b): Direction() for a in names for b in names if a != b}
-        self._pairs = [(a, b) for a in names for b in names if a < b]
-        self._is_up = dict.fromkeys(self._pairs, False)
-        self._life = dict.fromkeys(self._pairs, 0)
-        self._is_retrying = dict.fromkeys(self._pairs, False)
+        self._ways: dict[Way, Direction] = {}
+        self._pairs: dict[Way, Pair] = {}
+        self._machines: list[str] = []
         self.wild = Wildness()
-        for pair in self._pairs:
+
+    def add(self, machine: str) -> None:
+        """One more, with ways to all others."""
+        for other in self._machines:
+            self._ways[other, machine] = Direction()
+            self._ways[machine, other] = Direction()
+            pair = _pair(machine, other)
+            self._pairs[pair] = Pair()
             self._retry_later(pair)
+        self._machines.append(machine)
 
     def is_connected(self, one: str, other: str) -> bool:
-        return self._is_up[_pair(one, other)]
+        return self._pairs[_pair(one, other)].is_up
 
-    def send(self, node: Node, to: str, kind: int, data: bytes) -> None:
-        way = (node.name, to)
-        pair = _pair(*way)
-        world, chance, wild = self._world, self._chance, self.wild
-        if not self._is_up[pair]:
+    def links(self, node: Node) -> list[str]:
+        """The ids at the other ends of this node's connections."""
+        return [
+            self._world.nodes[other].id
+            for other in self._machines
+            if other != node.name and self.is_connected(node.name, other)
+        ]
+
+    def other_end(self, node: Node, peer: str) -> Node | None:
+        """The node with this id, if it is connected to this one."""
+        for other in self._machines:
+            if other != node.name and self.is_connected(node.name, other):
+                found = self._world.nodes[other]
+                if found.id == peer:
+                    return found
+        return None
+
+    def peers_changed(self, node: Node) -> None:
+        """It has connections to its peers only, as far as it knows any."""
+        for other in self._machines:
+            is_there = other != node.name and self.is_connected(node.name, other)
+            if is_there and node.peers and self._world.nodes[other].id not in node.peers:
+                self.break_pair(node.name, other)
+
+    def send(self, node: Node, peer: str, kind: int, data: bytes) -> None:
+        other = self.other_end(node, peer)
+        if other is None:
             return
+        way = (node.name, other.name)
+        world, chance, wild = self._world, self._chance, self.wild
         direction = self._ways[way]
         leaves = world.now_ms + node.delay_ms
         at = max(direction.last_ms, leaves + chance.choice((1, 1, 1, 2, 3)))
@@ -80,8 +121,8 @@ class PeerNetwork:
             world.faults.land_once("frames reordered", node)
         else:
             direction.last_ms = at
-        frame = Frame(node.name, kind, data)
-        life = self._life[pair]
+        frame = Frame(node.id, kind, data)
+        life = self._pairs[_pair(*way)].life
         world.at(at, lambda: self._arrive(way, life, frame))
         if wild.doubled and chance.randrange(1000) < wild.doubled:
             world.faults.land_once("frames doubled", node)
@@ -89,8 +130,7 @@ class PeerNetwork:
 
     def _arrive(self, way: Way, life: int, frame: Frame) -> None:
         world = self._world
-        pair = _pair(*way)
-        if life != self._life[pair]:
+        if life != self._pairs[_pair(*way)].life:
             return
         direction = self._ways[way]
         if direction.blocked_by:
@@ -106,40 +146,77 @@ class PeerNetwork:
 
     def break_pair(self, one: str, other: str, for_ms: int = RETRY_MS) -> None:
         """The connection is gone; it is made again at the earliest after so long."""
-        pair = _pair(one, other)
-        if self._is_up[pair]:
-            self._is_up[pair] = False
-            self._life[pair] += 1
-        for way in (pair, pair[::-1]):
+        name = _pair(one, other)
+        pair = self._pairs[name]
+        if pair.is_up:
+            pair.is_up = False
+            pair.life += 1
+        for way in (name, name[::-1]):
             self._ways[way].held.clear()
             self._ways[way].last_ms = 0
-        self._retry_later(pair, for_ms)
+        self._retry_later(name, for_ms)
 
     def break_node(self, name: str) -> None:
         for pair in self._pairs:
             if name in pair:
                 self.break_pair(*pair)
 
-    def _retry_later(self, pair: Way, after_ms: int = RETRY_MS) -> None:
-        if not self._is_retrying[pair]:
-            self._is_retrying[pair] = True
-            self._world.after(after_ms + self._chance.randrange(RETRY_MS), lambda: self._retry(pair))
+    def _retry_later(self, name: Way, after_ms: int = RETRY_MS) -> None:
+        pair = self._pairs[name]
+        if not pair.is_retrying:
+            pair.is_retrying = True
+            self._world.after(after_ms + self._chance.randrange(RETRY_MS), lambda: self._retry(name))
 
-    def _retry(self, pair: Way) -> None:
-        self._is_retrying[pair] = False
-        nodes = self._world.nodes
-        if self._is_up[pair]:
+    def _retry(self, name: Way) -> None:
+        pair = self._pairs[name]
+        pair.is_retrying = False
+        if pair.is_up:
             return
+        one, other = (self._world.nodes.get(each) for each in name)
         if (
-            all(name in nodes and nodes[name].runs for name in pair)
-            and not self._ways[pair].blocked_by
-            and not self._ways[pair[::-1]].blocked_by
+            one is not None
+            and other is not None
+            and one.runs
+            and other.runs
+            and not self._ways[name].blocked_by
+            and not self._ways[name[::-1]].blocked_by
+            and (self._dial(one, other) or self._dial(other, one))
         ):
-            self._is_up[pair] = True
-            for name in pair:
-                nodes[name].poke()
+            pair.is_up = True
+            one.poke()
+            other.poke()
         else:
-            self._retry_later(pair)
+            self._retry_later(name)
+
+    def _dial(self, dialer: Node, listener: Node) -> bool:
+        """Whether a node looks for somebody at the other one's address, and finds who it looks for."""
+        sought = [peer for peer, machine in dialer.dials.items() if machine == listener.name]
+        return any(self._shake_hands(dialer, listener, each) for each in sought)
+
+    def _shake_hands(self, dialer: Node, listener: Node, wanted: str) -> bool:
+        """What two ends of a new connection say to each other, and whether they go on after it."""
+        try:
+            dialed = dialer.identity.hello(wanted, self._chance.randbytes(NONCE_BYTES))
+            caller = listener.identity.read(dialed)
+            if caller.sender in listener.dials:
+                raise HandshakeError(f"{caller.sender!r} does not dial this node")
+            if listener.peers and caller.sender not in listener.peers:
+                raise HandshakeError(f"{caller.sender!r} is no member")
+            answer = listener.identity.hello(caller.sender, self._chance.randbytes(NONCE_BYTES))
+            proof = listener.identity.prove(b"listener", dialed, answer)
+            listener.identity.check_known(caller)
+            answered = dialer.identity.read(answer)
+            if answered.sender != wanted:
+                raise HandshakeError(f"{answered.sender!r} answered for {wanted!r}")
+            dialer.identity.check(proof, b"listener", dialed, answer)
+            dialer.identity.check_known(answered)
+            listener.identity.check(
+                dialer.identity.prove(b"dialer", dialed, answer), b"dialer", dialed, answer
+            )
+        except HandshakeError:
+            self._world.rules.refused(dialer, listener)
+            return False
+        return True
 
     # ---- partitions
 

@@ -19,11 +19,13 @@ from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
+from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
+from quorum.replication.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed
-from support.simulation.disk import FaultyDisk
-from support.simulation.loop import NEVER, Clock
+from support.simulation.loop import NEVER
+from support.simulation.machine import CLUSTER, SECRET, Machine
 from support.simulation.process import Process
 from support.simulation.room import Works
 from support.simulation.wire import Connection, ServedCall, SimServer
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from support.simulation.world import World
 
 WALL_MS = 1_700_000_000_000
-DIRECTORY = Path("/data/log")
+DATA = Path("/data")
+DIRECTORY = DATA / "log"
 
 
 class _Network:
-    """What the member sends through."""
+    """What the member sends through. Peers are ids here; the simulated network goes by machines."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -48,23 +51,26 @@ class _Network:
         """What was sent is on its way."""
 
     def links(self) -> list[str]:
-        world, name = self._node.world, self._node.name
-        return [peer for peer in world.names if peer != name and world.network.is_connected(name, peer)]
+        return self._node.world.network.links(self._node)
 
     def incarnation_of(self, peer: str) -> bytes:
-        return b""
+        other = self._node.world.network.other_end(self._node, peer)
+        return bytes(16) if other is None else other.incarnation
 
     def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
-        """Everybody is a member for ever."""
+        node = self._node
+        node.peers, node.dials = frozenset(peers), {peer: host for peer, (host, _) in dials.items()}
+        node.world.network.peers_changed(node)
 
 
 class Node(Process):
-    """May raise LogError or OSError, as a process does that cannot start."""
+    """May raise LogError, IdentityError or OSError, as a process does that cannot start."""
 
-    def __init__(self, world: World, name: str, clock: Clock, disk: FaultyDisk, boot: int) -> None:
-        super().__init__(world, name, clock)
-        self.disk = disk
-        self.boot = boot
+    def __init__(self, world: World, machine: Machine, life: int) -> None:
+        """life: a number that no other life of a node has."""
+        super().__init__(world, machine.name, machine.clock)
+        self.machine = machine
+        disk = self.disk = machine.disk
         self.is_known_down = False
         """dead, and its machine says so to whoever wants to connect"""
         self._frames: list[Frame] = []
@@ -72,10 +78,12 @@ class Node(Process):
         self._due_ms = world.now_ms
         self._busy_until_ms = 0
         self.lease_until: dict[int, int] = {}
+        self.judged: dict[int, int] = {}
+        """group -> up to which entry the rules have looked at what it says is committed"""
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
         disk.node = None  # what recovery does is nobody's fault
-        chance = world.random_of(f"{name} {boot}")
+        chance = world.random_of(f"{machine.name} {life}")
         build = world.build
         self.log = build.log(
             DIRECTORY,
@@ -84,8 +92,36 @@ class Node(Process):
             random_bytes=chance.randbytes,
         )
         self.log.open()
-        config = MemberConfig(name, world.names, boot, **world.member_settings)
-        self.member: Member = build.member(config, self.log, _Network(self), clock.s, self._wall_ms, chance)
+        founding = machine.founding
+        begun = begin_life(
+            DATA, machine.node_name, founding, WALL_MS + self._clock_ms(), disk, chance.randbytes
+        )
+        self.id = begun.id
+        self.incarnation = bytes.fromhex(begun.memory.incarnation)
+        self.peers: frozenset[str] = frozenset(founding.members) - {self.id}
+        """whom it takes for a member; without any it takes everybody who knows the secret"""
+        self.dials: dict[str, str] = {}
+        """whom it expects on which machine"""
+        config = MemberConfig(
+            self.id,
+            founding.members,
+            begun.boot,
+            addresses={name: (f"{name}:7401", f"{name}:7400") for name in founding.members},
+            **world.member_settings,
+        )
+        network = _Network(self)
+        self.member: Member = build.member(
+            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.memory
+        )
+        self.identity = Identity(
+            self.id,
+            begun.boot,
+            SECRET,
+            CLUSTER,
+            str(founding) if founding.members else "",
+            self.incarnation,
+            lambda peer: bytes.fromhex(self.member.membership.roster.incarnation(peer)) or bytes(16),
+        )
         self._works = Works(world, self)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
@@ -93,10 +129,12 @@ class Node(Process):
         world.wake(self)
 
     def _wall_ms(self) -> int:
-        jump = self.clock.wall_jump_ms
-        if jump:
+        if self.clock.wall_jump_ms:
             self.world.faults.land_once("clock jump", self)
-        return WALL_MS + self.clock.ms() + jump
+        return WALL_MS + self._clock_ms()
+
+    def _clock_ms(self) -> int:
+        return self.clock.ms() + self.clock.wall_jump_ms
 
     def _serve(self, chance: Any) -> Hub:
         hub = Hub(
@@ -111,9 +149,7 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
-        admin_pb2_grpc.add_AdminServicer_to_server(
-            AdminService(hub, _config(self.name, self.world.names)), server
-        )
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.machine)), server)
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
         return hub
@@ -180,8 +216,10 @@ class Node(Process):
         self._due_ms = self.clock.world_ms(self.member.next_due_ms())
         if outputs:
             world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
+        world.changes.saw(self)
         world.rules.stepped(self)
         self._works.stepped(self)
+        world.faults.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
         for output in outputs:
@@ -198,9 +236,7 @@ class Node(Process):
         return self.is_up and self.clock.ms() < self.lease_until.get(group, 0)
 
 
-def _config(name: str, names: tuple[str, ...]) -> NodeConfig:
+def _config(machine: Machine) -> NodeConfig:
     """Only what the admin service asks for."""
-    return NodeConfig.model_construct(
-        name=name,
-        members={name: MemberAddresses(peer=f"{name}:7401", client=f"{name}:7400") for name in names},
-    )
+    addresses = MemberAddresses(peer=f"{machine.name}:7401", client=f"{machine.name}:7400")
+    return NodeConfig.model_construct(name=machine.node_name, members={machine.node_name: addresses})

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from support.repository import ROOT
-from support.simulation import world
+from support.simulation.seed import run
 
 FOLDERS = ("quorum", "fifo", "selectors/quorum_selectors")
 
@@ -29,7 +29,7 @@ def main(seeds: list[int]) -> None:
     sys.setprofile(note)
     try:
         for seed in seeds:
-            world.run(seed)
+            run(seed)
     finally:
         sys.setprofile(None)
     for folder in FOLDERS:

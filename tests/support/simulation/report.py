@@ -34,7 +34,13 @@ OPERATIONS = (
     ),
     *("snapshots taken", "collections adopted", "blocks paged out", "bodies fetched", "snapshots installed"),
     *("members drained", "leaders handed over", "leaders rebalanced"),
+    *("members added", "members removed", "members replaced", "members mended"),
+    *("leaders removed", "leaders replaced", "wiped members refused"),
 )
+CHANGING = "members changing"
+TOGETHER = ("kill", "power cut", "power cut of all", "pause", "connection reset", "partition isolated")
+"""Faults that have to have struck while members changed, from MANY seeds on."""
+LETTERS = "abcdefghijklmnop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,10 @@ class Report:
         if len(self.outcomes) >= MANY:
             missing += [f"no {kind} has landed" for kind in LANDABLE if not landed[kind]]
             missing += [f"nothing was {name}" for name in OPERATIONS if not counts[name]]
+            coverage = self._coverage()
+            missing += [
+                f"no {kind} has landed with {CHANGING}" for kind in TOGETHER if not coverage[kind, CHANGING]
+            ]
         return missing
 
     def text(self) -> str:
@@ -103,8 +113,8 @@ class Report:
 
     def _table(self) -> list[str]:
         landed, coverage = self._total("landed"), self._coverage()
-        lines = [f"  {letter} {state}" for letter, state in zip("abcdefghijk", STATES, strict=False)]
-        letters = "".join(f"{letter:>6}" for letter, _ in zip("abcdefghijk", STATES, strict=False))
+        lines = [f"  {letter} {state}" for letter, state in zip(LETTERS, STATES, strict=False)]
+        letters = "".join(f"{letter:>6}" for letter, _ in zip(LETTERS, STATES, strict=False))
         lines.append(f"  {'':24}{'all':>7}{letters}")
         for kind in LANDABLE:
             row = "".join(f"{coverage[kind, state]:>6}" for state in STATES)

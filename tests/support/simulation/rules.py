@@ -15,6 +15,7 @@ from quorum.client.batch import BatchReader
 from quorum.node.member import SYSTEM_GROUP
 
 if TYPE_CHECKING:
+    from quorum.replication.group import Group
     from support.simulation.node import Node
     from support.simulation.wire import ServedCall
     from support.simulation.world import World
@@ -44,6 +45,8 @@ class Rules:
         self.counts: Counter[str] = Counter()
         self._leaders: dict[tuple[int, int], str] = {}
         self._hashes: dict[tuple[int, int], tuple[int, str]] = {}
+        self._committed: dict[tuple[int, int], tuple[int, str]] = {}
+        """(group, index) -> the term of the entry, and who said first that it is committed"""
         self._compared = 0
         self._holders: dict[Key, tuple[ServedCall, str, int]] = {}
         """who was handed it last: call, consumer tag, group"""
@@ -62,22 +65,44 @@ class Rules:
     # ---- members
 
     def stepped(self, node: Node) -> None:
-        """One leader a term (Raft §5.2), and members that have applied the same entries have given the same answers."""
+        """One leader a term (Raft §5.2); what is committed stays; members that have applied the same entries have given
+        the same answers; who has forgotten what it promised promises nothing."""
         member = node.member
         for group, replica in member.replicas.items():
             raft = replica.raft
+            if node.machine.is_wiped and raft.term:
+                raise Broken(
+                    f"{node.id} has lost its disk and takes part in term {raft.term} of group {group}"
+                )
             if raft.is_leader:
-                leader = self._leaders.setdefault((group, raft.term), node.name)
-                if leader != node.name:
-                    raise Broken(f"{node.name} and {leader} lead term {raft.term} of group {group}")
+                leader = self._leaders.setdefault((group, raft.term), node.id)
+                if leader != node.id:
+                    raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
+            self._committed_for_good(node, group, raft)
             if group != SYSTEM_GROUP:
                 machine = member.queue_machine(group)
-                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.name))
+                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))
                 if known[0] != machine.running_hash:
+                    raise Broken(f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}")
+                self._compared += known[1] != node.id
+
+    def _committed_for_good(self, node: Node, group: int, raft: Group) -> None:
+        """What is committed stays (Raft §5.4.3): every member commits the same entry at an index, in all its lives. An
+        entry is known by index and term."""
+        for index in range(node.judged.get(group, 0) + 1, raft.commit_index + 1):
+            term = raft.term_at(index)
+            if term:
+                known = self._committed.setdefault((group, index), (term, node.id))
+                if known[0] != term:
                     raise Broken(
-                        f"{node.name} and {known[1]} differ at entry {machine.index} of group {group}"
+                        f"entry {index} of group {group} is committed in term {term}, says {node.id}, and was in term "
+                        f"{known[0]}, said {known[1]}"
                     )
-                self._compared += known[1] != node.name
+        node.judged[group] = max(node.judged.get(group, 0), raft.commit_index)
+
+    def refused(self, dialer: Node, listener: Node) -> None:
+        """A handshake between two nodes came to nothing."""
+        self.counts["wiped members refused"] += dialer.machine.is_wiped or listener.machine.is_wiped
 
     # ---- what nodes read and write
 
@@ -215,7 +240,7 @@ class Rules:
             raise Broken("an empty proof: no fault has landed")
 
     def _agree(self) -> None:
-        members = [node.member for node in self._world.nodes.values() if node.is_up]
+        members = [node.member for node in self._world.members()]
         for group in members[0].replicas:
             if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
                 raise Broken(f"members differ in the state of group {group}")

@@ -12,9 +12,12 @@ from multiprocessing import get_context
 from support.canaries import CANARIES, Canary
 from support.simulation.report import Outcome, Report
 from support.simulation.rules import Broken
-from support.simulation.world import START_MS, World, run
+from support.simulation.seed import run
+from support.simulation.world import START_MS, World
 
 Say = Callable[[str], None]
+NOTICED_LENGTH = 160
+"""Of a line that says how a broken build was noticed."""
 
 
 def one(seed: int, canary: str = "") -> Outcome:
@@ -92,8 +95,9 @@ def simulate(first: int, count: int, jobs: int, say: Say, canary: str = "") -> i
 
 
 def catch(canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Say) -> int:
-    """Looks for the first seed that catches each; 1 if one is not caught."""
+    """Looks for the first seed that catches each, and ends with a table of them; 1 if one is not caught."""
     missed = []
+    rows = [("broken build", "seed", "make test looks at", "noticed by")]
     for canary in canaries:
         caught: Outcome | None = None
         tried = 0
@@ -103,11 +107,28 @@ def catch(canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Sa
             if outcome.broken:
                 caught = outcome
                 break
+        known = f"{canary.seeds[0]} to {sum(canary.seeds) - 1}"
         if caught is None:
             missed.append(canary.name)
             say(f"MISSED {canary.name}: {tried} seeds from {first} found nothing wrong")
+            rows.append((canary.name, "none", known, f"nobody, in {tried} seeds"))
         else:
-            say(f"caught {canary.name} by seed {caught.seed}: {caught.broken.splitlines()[0]}")
-    number = len(list(canaries))
+            what = _noticed(caught.broken)
+            say(f"caught {canary.name} by seed {caught.seed}: {what}")
+            rows.append((canary.name, str(caught.seed), known, what))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        say(
+            "  "
+            + "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+            + f"  {row[3]}"
+        )
+    number = len(rows) - 1
     say(f"{number} broken builds, {number - len(missed)} caught" + (f"; missed: {missed}" if missed else ""))
     return 1 if missed else 0
+
+
+def _noticed(broken: str) -> str:
+    """What a run said that was broken, without its story, as far as a line holds it."""
+    text = broken.splitlines()[0]
+    return text if len(text) <= NOTICED_LENGTH else text[:NOTICED_LENGTH] + "..."

@@ -15,22 +15,18 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-import logging
 import random
-import types
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
-
-import structlog
 
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged
+from quorum.node.identity import Founding, IdentityError
 from quorum.node.member import Member
+from support.simulation.changes import Changes, Mover
 from support.simulation.clients import (
     SELECTORS,
     Administrator,
@@ -44,6 +40,7 @@ from support.simulation.clients import (
 from support.simulation.disk import FaultyDisk
 from support.simulation.faults import Faults, states_of
 from support.simulation.loop import NEVER, Clock
+from support.simulation.machine import CLUSTER, Machine
 from support.simulation.network import IDLE_MS, PeerNetwork
 from support.simulation.node import Node
 from support.simulation.process import Process
@@ -94,30 +91,41 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._runs: list[tuple[int, int, Process]] = []
         self._defects: list[tuple[str, BaseException | None]] = []
-        self._boots = itertools.count(1)
+        self._lives = itertools.count(1)
         self._client_chance = self.random_of("client network")
         self.connections: dict[Connection, None] = {}
         self.rules = Rules(self)
+        self.machines: dict[str, Machine] = {}
+        self.nodes: dict[str, Node] = {}
+        """what runs on a machine, or ran there last"""
+        self.network = PeerNetwork(self)
         self._configure(self.random_of("configuration"))
         self.faults = Faults(self)
-        self.network = PeerNetwork(self, self.names)
-        self.nodes: dict[str, Node] = {}
+        self.changes = Changes(self)
         self.apps: list[App] = []
-        for name in self.names:
+        for name in self.founders:
             self.start(name)
 
     def _configure(self, chance: random.Random) -> None:
-        self.names = tuple(f"n{number}" for number in range(1, (5 if self.seed % 5 == 0 else 3) + 1))
+        self.founders = tuple(f"n{number}" for number in range(1, (5 if self.seed % 5 == 0 else 3) + 1))
         self.loses_one = self.seed % 4 == 1
         """one member is dead in the end"""
         self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2, **self.room.member}
         if self.seed % 2 == 0:  # members that apply slowly what they know to be committed
             self.member_settings["apply_entries"] = 6
-        self.clocks = {
-            name: Clock(self, chance.randrange(20_000_000), chance.choice((-3_000, 0, 0, 3_000)))
-            for name in self.names
-        }
-        self.disks = {name: FaultyDisk(chance.randrange(1 << 30)) for name in self.names}
+        self._machine_chance = chance
+        for name in self.founders:
+            self.add_machine(name, self.founders)
+
+    def add_machine(self, name: str, founders: tuple[str, ...] = ()) -> Machine:
+        """One more, with nothing running on it yet. founders: what its configuration says; none: it joins."""
+        chance = self._machine_chance
+        clock = Clock(self, chance.randrange(20_000_000), chance.choice((-3_000, 0, 0, 3_000)))
+        founding = Founding(CLUSTER, self.member_settings["queue_groups"], founders)
+        machine = Machine(name, clock, FaultyDisk(chance.randrange(1 << 30)), name, founding)
+        self.machines[name] = machine
+        self.network.add(name)
+        return machine
 
     def random_of(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -212,16 +220,23 @@ class World:
         """Unless it runs, or its disk is beyond recovery."""
         if name in self.nodes and self.nodes[name].is_up:
             return
-        disk = self.disks[name]
+        machine = self.machines[name]
         try:
-            self.nodes[name] = Node(self, name, self.clocks[name], disk, next(self._boots))
-        except LogDamaged as error:
-            if not disk.is_rotten:
+            self.nodes[name] = Node(self, machine, next(self._lives))
+        except (LogDamaged, IdentityError) as error:
+            if not machine.disk.is_rotten:
                 raise
             self.faults.land("bit rot", None)
             self.tell(f"{name} cannot start: {error}")
 
     def down(self, name: str, power: bool, why: str = "", back_ms: int | None = None) -> None:
+        """For a while, if faults go on."""
+        self._stop(name, power, why)
+        if not self.faults.is_over:
+            delay_ms = self.faults.chance.choice((5, 50, 300, 1_500, 4_000))
+            self.after(delay_ms if back_ms is None else back_ms, lambda: self._restart(name))
+
+    def _stop(self, name: str, power: bool, why: str) -> None:
         node = self.nodes[name]
         node.die()
         node.is_known_down = not power
@@ -232,17 +247,39 @@ class World:
                 if not power:
                     self.after(self.client_delay_ms(), lambda each=connection: each.leave_client(GONE))  # type: ignore[misc]
         self.network.break_node(name)
-        disk = self.disks[name]
+        disk = self.machines[name].disk
         if power:
             disk.power_cut(self.faults.chance.randrange(1 << 30))
         else:
             disk.restart()
-        if not self.faults.is_over:
-            delay_ms = self.faults.chance.choice((5, 50, 300, 1_500, 4_000))
-            self.after(delay_ms if back_ms is None else back_ms, lambda: self._restart(name))
+
+    def members(self) -> list[Node]:
+        """Who is up, and a member as far as anybody knows."""
+        wished = self.changes.wished
+        return [node for node in self.nodes.values() if node.is_up and node.id in wished]
+
+    def lose_disk(self, name: str) -> None:
+        """All of a member's data is gone, and its process starts again as if nothing had happened."""
+        self.faults.land("disk lost", self.nodes[name])
+        self.down(name, power=True, why="and its disk is lost", back_ms=200)
+        self.machines[name].wipe(self.faults.chance.randrange(1 << 30))
+
+    def set_up(self, name: str, node_name: str) -> None:
+        """A node that waits to be made a member starts on this machine, with an empty disk."""
+        if name in self.nodes and self.nodes[name].is_up:
+            self._stop(name, power=False, why="to be set up anew")
+        self.machines[name].set_up(node_name, self.faults.chance.randrange(1 << 30))
+        self.start(name)
+        self.tell(f"{self.nodes[name].id} waits on {name} to be a member")
+
+    def retire(self, name: str) -> None:
+        """Nothing more runs on this machine until it is set up anew."""
+        self.machines[name].is_retired = True
+        if self.nodes[name].is_up:
+            self._stop(name, power=False, why="for good")
 
     def _restart(self, name: str) -> None:
-        if self.nodes[name].is_up or (self.faults.is_over and name in self.left_dead):
+        if self.machines[name].is_retired or (self.faults.is_over and name in self.left_dead):
             return
         self.start(name)
 
@@ -250,7 +287,8 @@ class World:
 
     @property
     def may_lose_one(self) -> bool:
-        return not self.loses_one
+        """Besides those that the run has in mind."""
+        return not self.loses_one and self.changes.may_lose_one
 
     def pause(self, node: Node, for_ms: int) -> None:
         if node.is_paused:
@@ -300,6 +338,8 @@ class World:
             Administrator(self, 15),
             Operator(self, 20),
         ]
+        if self.changes.has_any:
+            self.apps.append(Mover(self, 21))
         self.apps += [
             Consumer(self, number, fields, selector, 0.05) for number, selector in enumerate(SELECTORS, 16)
         ]
@@ -342,18 +382,19 @@ class World:
         self.tell("healed")
         self.phase = "healed"
         chance = self.random_of("heal")
-        dead = [name for name in self.names if not self.nodes[name].is_up and self.disks[name].is_rotten]
+        names = [name for name in self.nodes if not self.machines[name].is_retired]
+        dead = [name for name in names if not self.nodes[name].is_up and self.machines[name].disk.is_rotten]
         if self.loses_one and not dead:
-            dead = [chance.choice(self.names)]
+            dead = [chance.choice(self.founders)]
         self.left_dead = tuple(dead)
         self.faults.stop()
-        for name in self.names:
+        for name in names:
             if name in dead and self.nodes[name].is_up:
                 self.down(name, power=chance.random() < 0.5)
             elif name not in dead:
                 self.start(name)
-        if not all(self.nodes[name].is_up for name in self.names if name not in dead):
-            self.left_dead = tuple(name for name in self.names if not self.nodes[name].is_up)
+        if not all(self.nodes[name].is_up for name in names if name not in dead):
+            self.left_dead = tuple(name for name in names if not self.nodes[name].is_up)
         self.tell(f"dead for good: {self.left_dead}")
 
     def _progress(self) -> None:
@@ -366,6 +407,9 @@ class World:
         producers = [app for app in self.apps if isinstance(app, Producer)]
         self.run_until(
             lambda: not any(each.unconfirmed for each in producers), "all is confirmed", PROGRESS_LIMIT_MS
+        )
+        self.run_until(
+            lambda: self.changes.is_done, "the groups have the members that are wished for", PROGRESS_LIMIT_MS
         )
 
     @property
@@ -382,9 +426,9 @@ class World:
 
     def _left(self) -> dict[str, int]:
         found = {}
-        for node in self.nodes.values():
+        for node in self.members():
             for place in self.places:
-                queue = node.member.catalog.queue(place.name) if node.is_up else None
+                queue = node.member.catalog.queue(place.name)
                 info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
                 if info is not None and info.total:
                     found[place.name] = max(info.total, found.get(place.name, 0))
@@ -399,12 +443,11 @@ class World:
         return left.get("fields", 0) <= unwanted and self._nothing_is_held()
 
     def _nothing_is_held(self) -> bool:
-        for node in self.nodes.values():
-            if node.is_up:
-                queue = node.member.catalog.queue("fields")
-                info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
-                if info is None or info.checked_out:
-                    return False
+        for node in self.members():
+            queue = node.member.catalog.queue("fields")
+            info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
+            if info is None or info.checked_out:
+                return False
         return True
 
     def _close(self) -> None:
@@ -421,7 +464,7 @@ class World:
         self.run_until(self._is_settled, "members agree and forget their sessions", PROGRESS_LIMIT_MS)
 
     def _is_settled(self) -> bool:
-        members = [node.member for node in self.nodes.values() if node.is_up]
+        members = [node.member for node in self.members()]
         return all(
             len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members})
             == 1
@@ -454,47 +497,3 @@ class _Founder(App):
                     continue
         await client.close()
         self.is_done = True
-
-
-@contextmanager
-def _prepared(seed: int, build: Build) -> Iterator[list[Any]]:
-    """The modules that draw from chance of their own draw from the seed, and logs are kept, not printed."""
-    chance = random.Random(f"{seed} clients")
-    secrets = types.SimpleNamespace(
-        token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex()
-    )
-    patches = {
-        "quorum.client.session.random": chance,
-        "quorum.client.session.secrets": secrets,
-        "quorum.client.client.secrets": secrets,
-        **room_of(seed).patches(),
-        **build.patches,
-    }
-    with ExitStack() as stack:
-        logging.disable(logging.CRITICAL)  # the library's
-        stack.callback(logging.disable, logging.NOTSET)
-        lines = stack.enter_context(structlog.testing.capture_logs())
-        for name, value in patches.items():
-            stack.enter_context(mock.patch(name, value))
-        yield lines
-
-
-def run(seed: int, build: Build | None = None) -> World:
-    """Runs one seed to its end; raises Broken with its story."""
-    build = build or Build()
-    with _prepared(seed, build) as lines:
-        world = World(seed, build)
-        try:
-            world.run()
-            wrong = [line for line in lines if line["log_level"] == "critical"]
-            if wrong:
-                raise Broken(f"said by a node: {wrong[0]}")
-        except Exception as error:
-            story = "\n  ".join(world.story)
-            at = world.now_ms - START_MS
-            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}")
-            broken.world = world
-            raise broken from error
-        finally:
-            world.bury()
-    return world

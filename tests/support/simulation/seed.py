@@ -1,0 +1,62 @@
+"""One seed, from its beginning to its end: what stands in the place of chance, of logs and of the product's parts."""
+
+from __future__ import annotations
+
+import logging
+import random
+import types
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from support.simulation.room import room_of
+from support.simulation.rules import Broken
+from support.simulation.world import START_MS, Build, World
+
+
+@contextmanager
+def prepared(seed: int, build: Build) -> Iterator[list[Any]]:
+    """The modules that draw from chance of their own draw from the seed, and logs are kept, not printed."""
+    chance = random.Random(f"{seed} clients")
+    secrets = types.SimpleNamespace(
+        token_bytes=chance.randbytes, token_hex=lambda n: chance.randbytes(n).hex()
+    )
+    patches = {
+        "quorum.client.session.random": chance,
+        "quorum.client.session.secrets": secrets,
+        "quorum.client.client.secrets": secrets,
+        "quorum.api.admin_service._resident_bytes": lambda: 0,
+        **room_of(seed).patches(),
+        **build.patches,
+    }
+    with ExitStack() as stack:
+        logging.disable(logging.CRITICAL)  # the library's
+        stack.callback(logging.disable, logging.NOTSET)
+        lines = stack.enter_context(structlog.testing.capture_logs())
+        for name, value in patches.items():
+            stack.enter_context(mock.patch(name, value))
+        yield lines
+
+
+def run(seed: int, build: Build | None = None) -> World:
+    """Runs one seed to its end; raises Broken with its story."""
+    build = build or Build()
+    with prepared(seed, build) as lines:
+        world = World(seed, build)
+        try:
+            world.run()
+            wrong = [line for line in lines if line["log_level"] == "critical"]
+            if wrong:
+                raise Broken(f"said by a node: {wrong[0]}")
+        except Exception as error:
+            story = "\n  ".join(world.story)
+            at = world.now_ms - START_MS
+            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}")
+            broken.world = world
+            raise broken from error
+        finally:
+            world.bury()
+    return world
