@@ -14,6 +14,7 @@ import re
 import struct
 from pathlib import Path
 
+from quorum.log.errors import Damage
 from quorum.log.files import Files, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.log.segments import SNAPSHOTS
@@ -161,6 +162,8 @@ class SnapshotStore:
         self._files = files
         self._group = group
         self._damaged: dict[str, str] = {}
+        self._good: frozenset[str] = frozenset()
+        """The files that were saved or loaded in this life and are kept; replaced as a whole, for any thread."""
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -177,6 +180,7 @@ class SnapshotStore:
         self._damaged.pop(name, None)
         names = self._names()
         kept = [found for found in names if found not in self._damaged][:KEPT]
+        self._good = frozenset(kept)
         for found in names:
             if found not in kept:
                 self._files.unlink(self.directory / found)
@@ -202,7 +206,32 @@ class SnapshotStore:
                 found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
             except (SnapshotDamaged, OSError) as error:
                 self._damaged[name] = str(error)
+            else:
+                self._good |= {name}
         return found
+
+    def check(self) -> tuple[int, list[Damage]]:
+        """Reads the good ones whole: how many bytes, and which are good no more. Any thread."""
+        checked, damages = 0, []
+        for name in sorted(self._good):
+            try:
+                checked += self._check(name)
+            except (SnapshotDamaged, OSError) as error:
+                if name in self._good:  # else another one has taken its place meanwhile
+                    damages.append(Damage(str(self.directory / name), 0, None, str(error)))
+        return checked, damages
+
+    def _check(self, name: str) -> int:
+        file = SnapshotFile(self._files, self.directory / name, self._group)
+        try:
+            crc = 0
+            for offset in range(0, file.size, CHUNK_BYTES):
+                crc = extend_crc32c(crc, file.read(offset, CHUNK_BYTES))
+            if crc != file.crc:
+                raise SnapshotDamaged("the footer is wrong")
+            return file.size
+        finally:
+            file.close()
 
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
@@ -218,10 +247,13 @@ class SnapshotStore:
         """None of the snapshots here can be used; the next one that is saved takes their place."""
         for name in self._names():
             self._damaged[name] = reason
+        self._good = frozenset()
 
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""
-        self._damaged[_name(self._group, index, term)] = reason
+        name = _name(self._group, index, term)
+        self._damaged[name] = reason
+        self._good -= {name}
 
     def _names(self) -> list[str]:
         """This group's files, newest first."""

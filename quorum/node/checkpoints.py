@@ -144,6 +144,14 @@ class Checkpoints:
                 return True
         return False
 
+    def refer_to_page(self, page: int) -> bool:
+        """Whether a snapshot that counts refers to this page."""
+        for retained in self._kept.values():
+            at = bisect_left(retained.pages, page)
+            if at < len(retained.pages) and retained.pages[at] == page:
+                return True
+        return False
+
     def newest_entries(self) -> array[int]:
         """The entries that the newest snapshot refers to, ascending."""
         return self._kept[max(self._kept)].entries if self._kept else array("Q")

@@ -47,7 +47,7 @@ from quorum.node.membership import Membership
 from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
-from quorum.node.scrubbing import Scrubbing
+from quorum.node.scrubbing import Pace, Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
@@ -118,6 +118,7 @@ class MemberConfig:
     """founding member -> (peer, client), host:port each"""
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
+    scrubbing: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +200,19 @@ class Member:
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
         self.collecting = Collecting(log, background)
-        self.scrubbing = Scrubbing(log, background)
+        self.scrubbing = Scrubbing(
+            log, background, self.membership.memory, self._logger, config.scrubbing
+        )
         self._founding = Founding(log, config.members, config.queue_groups, self._logger)
         self.replicas: dict[int, Replica] = {}
         self.damage = DamageCare(
-            log, self.replicas, self._logger, config.raft.election_max_s, self.healer, self._who_has_bodies
+            log,
+            self.replicas,
+            self._logger,
+            config.raft.election_max_s,
+            self.healer,
+            self._who_has_bodies,
+            lambda: self.me,
         )
         self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
         self.standings = Standings(self.replicas, network.send)
@@ -358,7 +367,8 @@ class Member:
         self.standings.answer()
         if now_ms >= self._next_review_ms:
             self._next_review_ms = now_ms + REVIEW_MS
-            self.damage.review()
+            self.damage.review(now_ms)
+            self._replace_damaged_snapshots()
         self.standings.ask(self.membership.peers, now_ms)
         if now_ms >= self._next_upkeep_ms:
             self._next_upkeep_ms = now_ms + UPKEEP_MS
@@ -426,6 +436,7 @@ class Member:
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
+            self.damage.quarantine_seen_ms = self._now_ms
             self.standings.asked(frame.peer, StandingQuestion.decode(frame.data))
         elif frame.kind == KIND_STANDING:
             self.standings.hear(frame.peer, Standing.decode(frame.data))
@@ -628,6 +639,14 @@ class Member:
         except LogFull as error:
             replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
             self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
+
+    def _replace_damaged_snapshots(self) -> None:
+        for replica in self.replicas.values():
+            is_damaged = replica.wants_snapshot or self.log.journal(replica.number).damaged_snapshots
+            if is_damaged and not replica.stalled and self._now_ms >= replica.no_snapshot_before_ms:
+                self._save_snapshot(replica)
+                if self.log.journal(replica.number).damaged_snapshots:  # it has applied less than it had before
+                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
 
     def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
