@@ -14,7 +14,7 @@ from typing import Any
 from fifo.blocks import Block
 from fifo.group import GroupMachine
 from fifo.pages import Stored
-from quorum.log import Damage, Log
+from quorum.log import Damage, Log, LogFull
 from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.replica import Replica
 
@@ -69,12 +69,27 @@ class DamageCare:
         PageUnreadable when a replica is to begin anew."""
         self._healer.review()
         for damage, (group, term, index) in self._damaged_bodies():
-            if group in self._replicas and is_needed(self._log, self._replicas[group], index):
+            if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
+                continue
+            if self._log.in_memory(group, index):
+                self._write_again(damage, group, term, index)
+            else:
                 self._healer.note(group, index, term, str(damage))
         for damage in self._log.damages:
             if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
                 self._found_page(self._replicas[damage.known[0]], damage, now_ms)
         self._lose_page(now_ms)
+
+    def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
+        """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
+        if index > self._replicas[group].raft.commit_index:
+            return
+        try:
+            self._log.put_copy(group, index, term, [self._log.read(group, index)])
+        except LogFull:
+            return  # the next time
+        self._logger.error("entry unreadable", group=group, index=index, term=term, reason=str(damage))
+        self._logger.info("entry healed", group=group, index=index, source="memory")
 
     def _damaged_bodies(self) -> Iterator[tuple[Damage, tuple[int, int, int]]]:
         """With (group, term, index)."""

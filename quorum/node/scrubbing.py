@@ -62,7 +62,7 @@ class Scrubbing:
         """Goes on with what is due. To be called while the background does nothing else; raises what ended a piece."""
         if self.is_under_way:
             self._finish(now_ms)
-        elif now_ms >= self._next_ms:
+        if not self.is_under_way and now_ms >= self._next_ms:
             if self._round_began_ms is None:
                 self._round_began_ms = now_ms
             self._next_ms = now_ms + self._pace.piece_ms
