@@ -13,6 +13,7 @@ from typing import Any
 
 from fifo.blocks import Block
 from fifo.group import GroupMachine
+from fifo.machine import QueueMachine
 from fifo.pages import Stored
 from quorum.log import Damage, Log, LogFull
 from quorum.node.healing import Healer, PageUnreadable
@@ -103,13 +104,13 @@ class DamageCare:
         page = damage.lsn
         if page is None or (replica.number, page) in self._bad_pages:
             return
-        block = _block_of(replica.machine, page) if isinstance(replica.machine, GroupMachine) else None
+        queue, block = _block_of(replica, page)
         if block is None and not replica.checkpoints.refer_to_page(page):
             return
         self._bad_pages[replica.number, page] = now_ms
         replica.wants_snapshot = True
-        if isinstance(block, Block):
-            block.stored = None
+        if queue is not None and isinstance(block, Block):
+            block.stored = queue.section = None
         elif block is not None:
             self._lost_pages[replica.number, page] = damage
         meaning = (
@@ -122,9 +123,7 @@ class DamageCare:
     def _lose_page(self, now_ms: int) -> None:
         for (group, page), damage in list(self._lost_pages.items()):
             replica = self._replicas[group]
-            if not isinstance(replica.machine, GroupMachine) or not isinstance(
-                _block_of(replica.machine, page), Stored
-            ):
+            if not isinstance(_block_of(replica, page)[1], Stored):
                 del self._lost_pages[group, page]  # its messages are gone, or it was restored
             elif self._may_begin_anew(replica, now_ms - self._bad_pages[group, page], now_ms):
                 raise PageUnreadable(group, page, str(damage))
@@ -175,11 +174,12 @@ class DamageCare:
                 self._logger.warning("stalled leader finds no successor", group=replica.number)
 
 
-def _block_of(machine: GroupMachine, page: int) -> Block | Stored | None:
-    """The block whose valid page this is: in memory, or cold."""
-    for queue in machine.queues.values():
+def _block_of(replica: Replica, page: int) -> tuple[QueueMachine | None, Block | Stored | None]:
+    """The block whose valid page this is, in memory or cold, with its queue."""
+    machine = replica.machine
+    for queue in machine.queues.values() if isinstance(machine, GroupMachine) else ():
         for block in queue.blocks.values():
             stored = block.stored if isinstance(block, Block) else block
             if stored is not None and stored.page == page:
-                return block
-    return None
+                return queue, block
+    return None, None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import structlog
 
@@ -76,6 +78,29 @@ def test_what_goes_wrong_is_raised(background: Background) -> None:
     scrubbing = scrubbing_of(Log(ValueError("a defect")), background)
     with pytest.raises(ValueError, match="a defect"):
         piece(scrubbing, 0)
+
+
+def test_a_node_json_that_cannot_be_read_is_written_again() -> None:
+    saved: list[bool] = []
+    memory = Memory(save=lambda: saved.append(True), is_whole=lambda: bool(saved))
+    scrubbing = scrubbing_of(Log(1, 1, 0), Inline(), memory)
+    for now_ms in (0, SCRUB_MS, 2 * SCRUB_MS):
+        piece(scrubbing, now_ms)
+    assert saved == [True]
+
+
+def test_without_room_for_it_the_next_piece_tries_again() -> None:
+    attempts: list[int] = []
+
+    def save() -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise OSError(errno.ENOSPC, "no room")
+
+    scrubbing = scrubbing_of(Log(1, 1, 0), Inline(), Memory(save=save, is_whole=lambda: len(attempts) == 3))
+    for now_ms in (0, SCRUB_MS, 2 * SCRUB_MS):
+        piece(scrubbing, now_ms)
+    assert len(attempts) == 3
 
 
 def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
