@@ -20,6 +20,10 @@ DELIVERY_BYTES = 1 << 20
 """Messages are read this far ahead of a stream that takes them; a delivery is about this much, properties included, or
 one message."""
 
+WHOLE_MESSAGES = 64
+"""A stored batch of so many messages goes out as it came in, in a delivery of its own; smaller ones are put together,
+as each delivery costs a message of the stream and a disposition."""
+
 CACHED_BATCHES = 64
 """Batches a reader keeps apart: neighbouring runs, and consumers with different selectors, cut the same ones."""
 CACHED_BYTES = 256 * 1024
@@ -91,53 +95,74 @@ def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
 
 def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.Delivery | BodyUnreadable]:
     """What to send, in order of delivery tags; each at most about DELIVERY_BYTES or one message."""
-    whole = _whole_batch(reader, group, deliver)
-    if whole is not None:
-        first, last = (
-            deliver.runs[0].first_sequence,
-            deliver.runs[0].first_sequence + deliver.runs[0].count - 1,
-        )
-        yield _delivery(deliver, deliver.first_tag, deliver.runs[0].count, whole, [[first, last]])
-        return
-    tag = deliver.first_tag
-    builder = batches.BatchBuilder()
-    sequences: list[list[int]] = []
+    collected = _Collected(deliver)
     for run in deliver.runs:
+        whole = None
+        if len(deliver.runs) == 1 or run.count >= WHOLE_MESSAGES:
+            whole = _whole_batch(reader, group, run)
+        if whole is not None:
+            yield from collected.take()
+            yield collected.pass_on(run, whole)
+            continue
         sequence = run.first_sequence
         for part in reader.parts(group, run):
             if isinstance(part, BodyUnreadable):
                 yield part
                 continue
-            batch, ordinal, messages = part
-            left = messages
-            while left:
-                taken = batch.fitting(ordinal + messages - left, left, DELIVERY_BYTES - builder.size_bytes)
+            batch, first, count = part
+            while count:
+                fitting = batch.fitting(first, count, DELIVERY_BYTES - collected.size_bytes)
                 if (
-                    builder.count
-                    and builder.size_bytes + _size(batch, ordinal + messages - left, taken) > DELIVERY_BYTES
+                    collected.size_bytes + batch.weight(first + fitting) - batch.weight(first)
+                    > DELIVERY_BYTES
                 ):
-                    yield _delivery(deliver, tag, builder.count, builder.build(), sequences)
-                    tag += builder.count
-                    builder, sequences = batches.BatchBuilder(), []
-                    continue
-                builder.add(batch, ordinal + messages - left, taken)
-                if sequences and sequences[-1][1] == sequence - 1:
-                    sequences[-1][1] += taken
-                else:
-                    sequences.append([sequence, sequence + taken - 1])
-                sequence += taken
-                left -= taken
-    yield _delivery(deliver, tag, builder.count, builder.build(), sequences)
+                    yield from collected.take()
+                    fitting = batch.fitting(first, count, DELIVERY_BYTES)
+                collected.add(batch, first, fitting, sequence)
+                first, count, sequence = first + fitting, count - fitting, sequence + fitting
+    yield from collected.take()
 
 
-def _size(batch: batches.StoredBatch, first: int, count: int) -> int:
-    return batch.weight(first + count) - batch.weight(first)
+class _Collected:
+    """Messages on their way into one delivery, and the tags that come next."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._tag = deliver.first_tag
+        self._builder = batches.BatchBuilder()
+        self._sequences: list[list[int]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return self._builder.size_bytes
+
+    def add(self, batch: batches.StoredBatch, first: int, count: int, sequence: int) -> None:
+        self._builder.add(batch, first, count)
+        if self._sequences and self._sequences[-1][1] == sequence - 1:
+            self._sequences[-1][1] += count
+        else:
+            self._sequences.append([sequence, sequence + count - 1])
+
+    def take(self) -> Iterator[pb.Delivery]:
+        """What has been collected, if anything."""
+        builder, sequences = self._builder, self._sequences
+        if builder.count:
+            self._builder, self._sequences = batches.BatchBuilder(), []
+            yield self._made(builder.count, builder.build(), sequences)
+
+    def pass_on(self, run: Run, batch: bytes) -> pb.Delivery:
+        """A stored batch as it is; nothing else is collected."""
+        return self._made(run.count, batch, [[run.first_sequence, run.first_sequence + run.count - 1]])
+
+    def _made(self, count: int, batch: bytes, sequences: list[list[int]]) -> pb.Delivery:
+        made = _delivery(self._deliver, self._tag, count, batch, sequences)
+        self._tag += count
+        return made
 
 
-def _whole_batch(reader: BodyReader, group: int, deliver: Deliver) -> bytes | None:
-    """The stored bytes, where the delivery is one whole batch: nothing is taken apart then."""
-    run = deliver.runs[0]
-    if len(deliver.runs) > 1 or run.one_each or run.ordinal:
+def _whole_batch(reader: BodyReader, group: int, run: Run) -> bytes | None:
+    """The stored bytes, where the run is one whole batch: nothing is taken apart then."""
+    if run.one_each or run.ordinal:
         return None
     try:
         operation = reader.operation(group, run.index, run.operation)

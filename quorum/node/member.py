@@ -25,12 +25,13 @@ from typing import Protocol
 import structlog
 
 from fifo import commands as c
-from fifo.effects import Applied
 from fifo.group import GroupMachine
 from fifo.storage import Storage
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log, LogDamaged, LogFull
+from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
+from quorum.node import forwarding
+from quorum.node.applying import Applier
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
 from quorum.node.carrying_out import carry_out
@@ -41,10 +42,10 @@ from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.founding import Founding
 from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
+from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
-from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.membership import Membership
-from quorum.node.operations import MAX_OPERATION_BYTES, Command
 from quorum.node.paging import Pager
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.scrubbing import Pace, Scrubbing
@@ -55,18 +56,12 @@ from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Standing, StandingQuestion
 
-KIND_RAFT, KIND_PROPOSE, KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, KIND_DIGEST = 0, 1, 2, 3, 4
-KIND_MET, KIND_TRANSFER = 5, 6
+KIND_RAFT, KIND_DIGEST, KIND_MET, KIND_TRANSFER = 0, 4, 5, 6
+"""Of frames between members; each other kind stands in the module that knows its frames."""
 
-APPLY_BYTES = 4 << 20
-"""Entries applied in one step: bounds how long heartbeats wait."""
 APPLY_ENTRIES = 64
-PROPOSE_FRAME_BYTES = 4 << 20
 SNAPSHOT_BYTES = 128 << 20
 """A snapshot is taken when this much of the group's log was applied since the last one."""
-SNAPSHOT_RETRY_MS = 10_000
-"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
-the oldest snapshot still needs."""
 SNAPSHOT_MS = 60_000
 """One is taken this long after the first change since the last one, too: the disk space of what was settled comes back
 after two."""
@@ -74,9 +69,6 @@ UPKEEP_MS = 100
 REVIEW_MS = 500
 """How often it is looked at what is damaged."""
 QUEUE_MEMORY_BYTES = 256 << 20
-
-_GROUP = struct.Struct("<I")
-_LENGTH = struct.Struct("<I")
 
 
 class Network(Protocol):
@@ -151,38 +143,35 @@ class Member:
         self.config = config
         self.log = log
         self._network = network
-        self._wall_ms = wall_ms
         self.membership = Membership(self, memory or Memory())
         self.me = self.membership.roster.number(config.name)
         """This node's number; 0 until it is a member."""
-        self.leases = Leases(
-            self.me,
-            (),
-            config.lease_ms,
-            int(config.raft.leader_fallback_s * 1000),
-        )
-        self.lease_until: dict[int, int] = {}
-        """group -> until when this node may deliver, on the member's clock. What a leader has granted holds to its end,
-        also when it has lost its office meanwhile: its successor waits for that. The API hears of it by outputs, in
-        their order: the end of a lease is never overtaken by its renewal."""
-        self._wall_offsets: dict[int, int] = {}
         self._table = SessionTable(self.me, config.boot, self._link, self._send, self._tell)
         self._outputs: list[ev.Output] = []
         self._awaited: list[ev.AwaitQueue] = []
         self._asked: list[ev.Ask] = []
         self._now_ms = int(clock() * 1000)
-        self._next_heartbeat_ms = 0
         self._next_upkeep_ms = 0
-        self._answers_due: list[tuple[str, Heartbeat]] = []
         self._next_review_ms = 0
-        self._catalog_changed = True
-        self._leases_changed = True
         self._connected: set[str] = set()
         self.malformed_frames = 0
         self._logger = structlog.get_logger().bind(node=config.name)
         self.names: dict[int, str] = {}
         """number -> id of each member of now"""
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
+        self.replicas: dict[int, Replica] = {}
+        step_down_ms = int(config.raft.leader_fallback_s * 1000)
+        self.leases = Leases(self.me, (), config.lease_ms, step_down_ms)
+        self.heartbeats = Heartbeats(
+            self.leases,
+            self.membership.roster,
+            config.boot,
+            self.replicas,
+            self.disk_watch,
+            wall_ms,
+            network.send,
+            self._tell,
+        )
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
         self.arrivals = Arrivals(
             log,
@@ -197,14 +186,21 @@ class Member:
             lambda token: self._tell(ev.Told(token, True)),
             lambda group, index: is_needed(log, self.replicas[group], index),
         )
+        self.applier = Applier(
+            log,
+            self._table,
+            self.healer,
+            self._claim,
+            self._logger,
+            entries=config.apply_entries,
+            snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
+            snapshot_ms=config.snapshot_ms,
+        )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
         self.collecting = Collecting(log, background)
-        self.scrubbing = Scrubbing(
-            log, background, self.membership.memory, self._logger, config.scrubbing
-        )
+        self.scrubbing = Scrubbing(log, background, self.membership.memory, self._logger, config.scrubbing)
         self._founding = Founding(log, config.members, config.queue_groups, self._logger)
-        self.replicas: dict[int, Replica] = {}
         self.damage = DamageCare(
             log,
             self.replicas,
@@ -244,7 +240,7 @@ class Member:
         if self.membership.standing != "member" or self.membership.is_leaving:
             return False
         return not self.is_left_behind() and all(
-            replica.raft.leader is not None and self.lease_until.get(number, 0) > self._now_ms
+            replica.raft.leader is not None and self.heartbeats.may_deliver(number, self._now_ms)
             for number, replica in self.replicas.items()
         )
 
@@ -283,7 +279,7 @@ class Member:
         machine = self._founding.empty_machine(number)
 
         def send(peer: str, parts: list[bytes]) -> None:
-            self._network.send(peer, KIND_RAFT, [_GROUP.pack(number), *parts])
+            self._network.send(peer, KIND_RAFT, [forwarding.GROUP.pack(number), *parts])
 
         chance = random_module.Random(random.random())
 
@@ -296,7 +292,7 @@ class Member:
                 clock,
                 chance,
                 send,
-                lambda state, index, term: self._restored(number, state),
+                lambda state, index, term: self.applier.installed(self.replicas[number], state),
                 self.config.raft,
                 lambda index, term, state: self.arrivals.prepare(number, index, term, state),
             )
@@ -316,7 +312,7 @@ class Member:
         checkpoints.begin()
         state = raft.snapshot_state
         if state is not None:
-            self._restore(replica, state)
+            self.applier.begin(replica, state)
             self.damage.look_for_missing(replica)
         return replica
 
@@ -337,7 +333,7 @@ class Member:
     def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         self._now_ms = now_ms
         takes_part = self.disk_watch.may_take_part(now_ms) and self.membership.memory.is_established
-        self._lapse_leases()
+        self.heartbeats.lapse(now_ms)
         self._follow_connections()
         for frame in frames:
             if takes_part or frame.kind != KIND_RAFT:
@@ -349,7 +345,7 @@ class Member:
             replica.touched = False
             replica.raft.tick()
             self._follow_leader(replica)
-            replica.propose(now_ms, self._wall_clocks())
+            replica.propose(now_ms, self.heartbeats.wall_clocks(now_ms))
             replica.raft.flush_early()
         self.healer.tick()
         self.fetcher.tick(now_ms)
@@ -360,17 +356,18 @@ class Member:
         self._network.flush()
         self.fetcher.settle()
         for replica in active:
-            self._apply(replica)
+            self.applier.apply(replica, now_ms)
         if self.librarian.is_busy:
             self.librarian.serve()
-        self._heartbeats()
+        self.heartbeats.turn(self.membership.peers, now_ms)
         self.standings.answer()
         if now_ms >= self._next_review_ms:
             self._next_review_ms = now_ms + REVIEW_MS
             self.damage.review(now_ms)
-            self._replace_damaged_snapshots()
+            self.applier.replace_snapshots(self.replicas.values(), now_ms)
         self.standings.ask(self.membership.peers, now_ms)
-        if now_ms >= self._next_upkeep_ms:
+        if now_ms >= self._next_upkeep_ms or self.applier.is_upkeep_due:
+            self.applier.is_upkeep_due = False
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
         if self._awaited:
@@ -382,14 +379,14 @@ class Member:
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent or not self.membership.memory.is_established:
-            return min(self._next_heartbeat_ms, self._next_upkeep_ms)
+            return min(self.heartbeats.next_ms, self._next_upkeep_ms)
         if self.librarian.is_busy or any(
             replica.can_apply or replica.can_propose for replica in self.replicas.values()
         ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
         fetch = self.fetcher.next_due_ms()
-        due = min(int(raft * 1000) + 1, self._next_heartbeat_ms, self._next_upkeep_ms)
+        due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._next_upkeep_ms)
         return due if fetch is None else min(due, fetch)
 
     def _follow_connections(self) -> None:
@@ -425,11 +422,11 @@ class Member:
     def _dispatch(self, frame: Frame) -> None:
         if frame.kind == KIND_RAFT:
             view = memoryview(frame.data)
-            replica = self.replicas.get(_GROUP.unpack_from(view)[0])
+            replica = self.replicas.get(forwarding.GROUP.unpack_from(view)[0])
             if replica is not None:
                 replica.touched = True
-                replica.raft.receive(frame.peer, view[_GROUP.size :])
-        elif frame.kind == KIND_PROPOSE:
+                replica.raft.receive(frame.peer, view[forwarding.GROUP.size :])
+        elif frame.kind == forwarding.KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
         elif frame.kind == KIND_FETCH:
             self.librarian.ask(frame.peer, Question.decode(frame.data))
@@ -441,25 +438,15 @@ class Member:
         elif frame.kind == KIND_STANDING:
             self.standings.hear(frame.peer, Standing.decode(frame.data))
         elif frame.kind == KIND_HEARTBEAT:
-            beat = Heartbeat.decode(frame.data)
-            node = self.membership.roster.number(frame.peer)
-            if not node:
-                return  # not a member, as far as known here: nobody waits for it
-            self.leases.hear(node, beat.boot, self._now_ms)
-            self.disk_watch.disks.hear(node, beat.disk, beat.low, self._now_ms)
-            self._wall_offsets[node] = beat.wall_ms - self._now_ms
-            self._answers_due.append((frame.peer, beat))
+            self.heartbeats.heard(frame.peer, Heartbeat.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
-            self._leases_changed = True
-            node = self.membership.roster.number(frame.peer)
-            if node:
-                self.leases.answered(node, HeartbeatAnswer.decode(frame.data))
+            self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data))
         elif frame.kind == KIND_MET:
             self.membership.vouched(frame.peer, bytes(frame.data).decode("ascii", "replace"))
         elif frame.kind == KIND_TRANSFER:
             view = memoryview(frame.data)
-            (group,) = _GROUP.unpack_from(view)
-            self._transfer(group, str(view[_GROUP.size :], "utf-8", "replace"), is_asked=True)
+            (group,) = forwarding.GROUP.unpack_from(view)
+            self._transfer(group, str(view[forwarding.GROUP.size :], "utf-8", "replace"), is_asked=True)
         elif frame.kind == KIND_DIGEST:
             group, index, running_hash = decode_claim(frame.data)
             claimed = self.replicas.get(group)
@@ -469,20 +456,11 @@ class Member:
             raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
 
     def _receive_operations(self, view: memoryview) -> None:
-        (group,) = _GROUP.unpack_from(view)
+        (group,) = forwarding.GROUP.unpack_from(view)
         replica = self.replicas.get(group)
         if replica is None or not replica.raft.is_leader or self.disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
-        at = _GROUP.size
-        while at < len(view):
-            (length,) = _LENGTH.unpack_from(view, at)
-            at += _LENGTH.size
-            if length > len(view) - at:
-                raise PeerFrameError(f"an operation of {length} bytes is cut off")
-            if length > MAX_OPERATION_BYTES:
-                raise PeerFrameError(f"an operation of {length} bytes; at most {MAX_OPERATION_BYTES}")
-            replica.pending.append(bytes(view[at : at + length]))
-            at += length
+        replica.pending.extend(forwarding.operations(view))
 
     # ---- inputs
 
@@ -515,7 +493,7 @@ class Member:
             replica.touched = True
             self.membership.hand_over(replica, to)
         elif leader is not None and not is_asked:
-            self._network.send(leader, KIND_TRANSFER, [_GROUP.pack(group), to.encode()])
+            self._network.send(leader, KIND_TRANSFER, [forwarding.GROUP.pack(group), to.encode()])
 
     # ---- members
 
@@ -557,134 +535,30 @@ class Member:
         if not leader:
             replica.pending.extend(operations)
             return
-        parts = [_GROUP.pack(group)]
-        size = 0
-        for operation in operations:
-            if size and size + len(operation) > PROPOSE_FRAME_BYTES:
-                self._network.send(leader, KIND_PROPOSE, parts)
-                parts, size = [_GROUP.pack(group)], 0
-            parts += (_LENGTH.pack(len(operation)), operation)
-            size += len(operation)
-        self._network.send(leader, KIND_PROPOSE, parts)
-
-    def _wall_clocks(self) -> list[int]:
-        return [self._wall_ms(), *(self._now_ms + offset for offset in self._wall_offsets.values())]
+        for parts in forwarding.frames(group, operations):
+            self._network.send(leader, forwarding.KIND_PROPOSE, parts)
 
     def _follow_leader(self, replica: Replica) -> None:
         seen = (replica.raft.leader, replica.raft.term)
         if seen == replica.seen:
             return
         replica.seen = seen
-        self._leases_changed = True
         replica.begin_term()
+        self.heartbeats.leader_changed(replica, self._now_ms)
         if replica.raft.is_leader:
-            self.leases.elected(replica.number, self._now_ms)
-            self._next_heartbeat_ms = self._now_ms  # leases are granted once a majority has answered
-            self._catalog_changed = True
+            self.applier.catalog_changed = True
         if seen[0] is not None:
             self._table.resend(replica.number, self._now_ms)
-
-    # ---- applying
-
-    def _apply(self, replica: Replica) -> None:
-        if replica.stalled:
-            if self.healer.is_lost(replica.number, replica.stalled):
-                return
-            replica.stalled = 0
-        entries = replica.raft.take_committed(APPLY_BYTES, self.config.apply_entries)
-        for index, term, body in entries:
-            replica.applied(index)
-            if not body:
-                continue
-            command = Command(body)
-            replica.clock.observe(command.now_ms)
-            operations = command.decode()
-            try:
-                applied = replica.machine.apply(
-                    c.Meta(index, term, command.now_ms, command.version), operations
-                )
-            except BodyUnreadable as error:
-                self.healer.note(error.group, error.index, 0, error.reason)
-                replica.begin_again(index - 1, error.index, self._now_ms)
-                return
-            replica.bytes_since_snapshot += len(body)
-            if index > replica.routed_to:
-                self._route(replica, operations, applied)
-            if isinstance(replica.machine, GroupMachine):
-                claim = replica.digests.applied(index, replica.machine.running_hash)
-                if claim is not None and replica.raft.is_leader:
-                    for peer in self.membership.peers:
-                        self._network.send(peer, KIND_DIGEST, [claim])
-        unreadable = replica.raft.take_unreadable()
-        if unreadable is not None:
-            self.healer.note(replica.number, *unreadable, "it is needed by a replica")
-            if unreadable[0] > replica.raft.commit_index:
-                replica.raft.resign()  # nobody can be asked for it, and others may do without it
-            elif unreadable[0] == replica.raft.applied_index + 1:
-                replica.stalled, replica.stalled_ms = unreadable[0], self._now_ms
-        if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
-            replica.ready_term = replica.raft.term
-        is_due = replica.snapshot_is_due(
-            self._now_ms, self.config.snapshot_bytes or SNAPSHOT_BYTES, self.config.snapshot_ms
-        )
-        if is_due or replica.raft.lacks_snapshot:
-            self._save_snapshot(replica)
-
-    def _save_snapshot(self, replica: Replica) -> None:
-        """Without room for it the log goes on as it is, and it is tried again later."""
-        if self._now_ms < replica.no_snapshot_before_ms:
-            return
-        try:
-            replica.save_snapshot(self.log, self._now_ms)
-        except LogFull as error:
-            replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
-            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
-
-    def _replace_damaged_snapshots(self) -> None:
-        for replica in self.replicas.values():
-            is_damaged = replica.wants_snapshot or self.log.journal(replica.number).damaged_snapshots
-            if is_damaged and not replica.stalled and self._now_ms >= replica.no_snapshot_before_ms:
-                self._save_snapshot(replica)
-                if self.log.journal(replica.number).damaged_snapshots:  # it has applied less than it had before
-                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
-
-    def _route(self, replica: Replica, operations: Sequence[c.Operation], applied: Applied) -> None:
-        for operation, reply in zip(operations, applied.replies, strict=True):
-            if operation.origin is not None:
-                self._table.reply(replica.number, operation.origin, reply, self._now_ms)
-            elif isinstance(operation.command, c.Wake):
-                replica.wake_pending = False
-                self._next_upkeep_ms = 0  # what its budget has cut short goes on at once
-            elif isinstance(operation.command, c.NodeDown) and operation.command.node == self.me:
-                self._table.declared_down(replica.number, operation.command.boot)
-            elif isinstance(operation.command, c.CreateQueue):
-                self._catalog_changed = True  # it may have been removed while this was on its way
-        if replica.number == SYSTEM_GROUP:
-            self._catalog_changed = True
-            self._next_upkeep_ms = 0
-        for effect in applied.effects:
-            self._table.effect(replica.number, effect)
-
-    def _restore(self, replica: Replica, state: bytes) -> None:
-        replica.restore(state)
-        if isinstance(replica.machine, GroupMachine):
-            self._table.declared_down(replica.number, replica.machine.departed_boot(self.me))
-
-    def _restored(self, group: int, state: bytes) -> None:
-        """A snapshot was installed while running."""
-        replica = self.replicas[group]
-        self._restore(replica, state)
-        replica.stalled = 0
-        self.healer.forget(group, replica.raft.applied_index)
-        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
-        self._catalog_changed = True
-        self._table.answers_missed(group)
 
     # ---- bodies
 
     def _commit_index(self, group: int) -> int:
         replica = self.replicas.get(group)
         return 0 if replica is None else replica.raft.commit_index
+
+    def _claim(self, claim: bytes) -> None:
+        for peer in self.membership.peers:
+            self._network.send(peer, KIND_DIGEST, [claim])
 
     def _who_has_bodies(self, group: int) -> list[str]:
         """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
@@ -694,48 +568,6 @@ class Member:
         return sorted(peers[turn:] + peers[:turn], key=lambda peer: peer == leader)
 
     # ---- regular work
-
-    def _heartbeats(self) -> None:
-        for peer, beat in self._answers_due:
-            groups = {number: self._known_leader(replica) for number, replica in self.replicas.items()}
-            self._network.send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
-        self._answers_due.clear()
-        if self._now_ms >= self._next_heartbeat_ms:
-            self._next_heartbeat_ms = self._now_ms + HEARTBEAT_MS
-            disks = self.disk_watch.disks
-            low = tuple(disks.known_low(self._now_ms))
-            beat = Heartbeat(self._now_ms, self.config.boot, self._wall_ms(), disks.own, low)
-            for peer in self.membership.peers:
-                self._network.send(peer, KIND_HEARTBEAT, [beat.encode()])
-            self.leases.hear(self.me, self.config.boot, self._now_ms)
-        if not self._leases_changed:
-            return
-        self._leases_changed = False
-        for number, replica in self.replicas.items():
-            if not self.me:
-                continue
-            leader = self._number(replica.raft.leader)
-            granted = self.leases.held_until(number, leader, replica.raft.term, self._voters(replica))
-            if granted > max(self.lease_until.get(number, 0), self._now_ms):
-                self.lease_until[number] = granted
-                self._tell(ev.LeaseGranted(number, granted))
-
-    def _known_leader(self, replica: Replica) -> tuple[int, int]:
-        """(leader, term) to be told to others: it grants them a lease if that leader is this node."""
-        term = replica.raft.term
-        leader = self._number(replica.raft.leader)
-        voters = self._voters(replica)
-        if leader == self.me and not self.leases.may_grant(replica.number, term, self._now_ms, voters):
-            leader = 0
-        return leader, term
-
-    def _lapse_leases(self) -> None:
-        """Said once, before anything that could renew the lease is looked at: what sessions here hold may be with
-        others by now, and a new lease does not bring it back."""
-        for number, until in self.lease_until.items():
-            if 0 < until <= self._now_ms:
-                self.lease_until[number] = 0
-                self._tell(ev.LeaseLapsed(number))
 
     def _upkeep(self) -> None:
         self.log.mark_if_quiet(self._now_ms)
@@ -755,8 +587,8 @@ class Member:
             self.collecting.turn(self._now_ms)
         if not self.collecting.is_under_way:
             self.scrubbing.turn(self._now_ms)
-        if self._catalog_changed:
-            self._catalog_changed = not carry_out(self.catalog, self.replicas)
+        if self.applier.catalog_changed:
+            self.applier.catalog_changed = not carry_out(self.catalog, self.replicas)
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
@@ -765,10 +597,7 @@ class Member:
         if news is not None:
             self._tell(news)
         if self.disk_watch.disks.own.is_low:
-            for replica in self.replicas.values():
-                if replica.bytes_since_snapshot and self._now_ms >= replica.no_snapshot_before_ms:
-                    self._save_snapshot(replica)
-                    replica.no_snapshot_before_ms = self._now_ms + SNAPSHOT_RETRY_MS
+            self.applier.make_room(self.replicas.values(), self._now_ms)
 
     def _queue_machines(self) -> dict[int, GroupMachine]:
         return {
@@ -782,7 +611,7 @@ class Member:
         if (
             due is not None
             and not replica.wake_pending
-            and replica.clock.now(self._now_ms, self._wall_clocks()) >= due
+            and replica.clock.now(self._now_ms, self.heartbeats.wall_clocks(self._now_ms)) >= due
         ):
             replica.wake_pending = True
             replica.own(c.Wake())

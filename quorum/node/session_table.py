@@ -33,7 +33,7 @@ class SessionTable:
     def __init__(self, me: int, boot: int, link: Link, send: Send, tell: Tell) -> None:
         self.boot = boot
         """of sessions that are opened now: it grows when a group has declared this process down"""
-        self._me = me
+        self.me = me
         self._link = link
         self._send = send
         self._tell = tell
@@ -49,16 +49,16 @@ class SessionTable:
 
     def become(self, number: int) -> None:
         """This node's number is known, or has changed: sessions that were opened before it begin anew."""
-        if number == self._me:
+        if number == self.me:
             return
-        self._me = number
+        self.me = number
         for session in list(self.by_number.values()):
             self._end(session, "resync")
 
     # ---- what the API wants
 
     def open(self, item: ev.OpenSession) -> None:
-        session = Session(item.number, item.producer, item.epoch, Address(self._me, self.boot, item.number))
+        session = Session(item.number, item.producer, item.epoch, Address(self.me, self.boot, item.number))
         older = self._by_producer.get(item.producer)
         if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
             self._tell(ev.Ended(item.number, "fenced"))
@@ -131,7 +131,7 @@ class SessionTable:
 
     def effect(self, group: int, effect: Effect) -> None:
         """Hands on what this node's sessions have to carry out."""
-        if not isinstance(effect, (Deliver, Notify)) or effect.address.node != self._me:
+        if not isinstance(effect, (Deliver, Notify)) or effect.address.node != self.me:
             return
         session = self.by_number.get(effect.address.session)
         if session is None or session.closing or session.address != effect.address:

@@ -59,6 +59,22 @@ def test_parts_of_batches_are_cut_and_joined() -> None:
     assert [(each.first, each.last) for each in delivery.sequences] == [(1, 3), (9, 10)]
 
 
+def test_whole_batches_of_many_messages_are_passed_on_between_parts_of_others() -> None:
+    many = [b"%d" % number for number in range(deliveries.WHOLE_MESSAGES)]
+    log = FakeLog(e5=[[b"a", b"b"], many], e6=[many, [b"c"]])
+    runs = (Run(1, 1, 5, 0, 1), Run(2, len(many), 5, 1, 0), Run(90, len(many), 6, 0, 0), Run(200, 1, 6, 1, 0))
+    found = responses(log, *runs)
+    assert [each.batch for each in found[1:3]] == [batch(many)] * 2
+    assert [bodies_of(each.batch) for each in (found[0], found[3])] == [[b"b"], [b"c"]]
+    assert [(each.first_tag, each.count) for each in found] == [(10, 1), (11, 64), (75, 64), (139, 1)]
+    assert [[(r.first, r.last) for r in each.sequences] for each in found] == [
+        [(1, 1)],
+        [(2, 65)],
+        [(90, 153)],
+        [(200, 200)],
+    ]
+
+
 def test_large_messages_leave_in_several_deliveries_with_consecutive_tags() -> None:
     large = [bytes([65 + number]) * (deliveries.DELIVERY_BYTES * 2 // 3) for number in range(3)]
     log = FakeLog(e5=[large])

@@ -9,7 +9,6 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from quorum.node import digests
-from quorum.node import member as member_module
 from quorum.node.member import SYSTEM_GROUP
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
@@ -132,15 +131,17 @@ def test_messages_of_a_silent_node_return_only_after_its_lease(cluster: Cluster)
     cluster.until(lambda: holder.received(group) == [b"precious"], "the message is held")
     taker = Session(cluster, other)
     attach(taker, group, queue)
-    held_until = cluster.members[silent].lease_until[group]
+    held_until = cluster.members[silent].heartbeats.lease_until[group]
     cluster.isolate(silent)
     cluster.until(lambda: taker.received(group) == [b"precious"], "the message is handed out again")
     assert cluster.now_ms > held_until
-    assert cluster.members[silent].lease_until[group] < cluster.now_ms
+    assert cluster.members[silent].heartbeats.lease_until[group] < cluster.now_ms
     assert taker.deliveries[0].redelivered == 1
     cluster.heal()
     cluster.until(lambda: holder.ended is not None, "the old holder hears of it")
-    cluster.until(lambda: cluster.members[silent].lease_until[group] > cluster.now_ms, "a lease again")
+    cluster.until(
+        lambda: cluster.members[silent].heartbeats.lease_until[group] > cluster.now_ms, "a lease again"
+    )
     again = Session(cluster, silent)
     attach(again, group, queue)
 
@@ -158,10 +159,10 @@ def test_a_paused_leader_has_no_lease_when_it_wakes(cluster: Cluster) -> None:
     attach(taker, group, queue)
     cluster.paused.add(leader)
     cluster.until(lambda: taker.received(group) == [b"precious"], "the message is handed out again")
-    assert cluster.members[leader].lease_until[group] < cluster.now_ms
+    assert cluster.members[leader].heartbeats.lease_until[group] < cluster.now_ms
     cluster.paused.clear()
     cluster.step(leader)
-    assert cluster.members[leader].lease_until[group] < cluster.now_ms
+    assert cluster.members[leader].heartbeats.lease_until[group] < cluster.now_ms
     cluster.until(lambda: holder.ended is not None, "the old holder hears of it")
 
 
@@ -248,24 +249,24 @@ def lines_of_apply(cluster: Cluster, group: int, queue: int, size: int) -> int:
         lines += event == "line"
         return count
 
-    apply = type(member)._apply
+    apply = type(member.applier).apply
 
-    def traced(self: object, which: object) -> None:
+    def traced(self: object, which: object, now_ms: int) -> None:
         if which is replica:
             sys.settrace(count)
         try:
-            apply(self, which)
+            apply(self, which, now_ms)
         finally:
             sys.settrace(None)
 
-    type(member)._apply = traced
+    type(member.applier).apply = traced
     try:
         for _ in range(size // 10_000 or 1):
             session.publish(group, queue, *[b"x"] * size)
         cluster.until(lambda: len(session.received(group)) - before == size, "the batch is delivered")
         session.call(group, c.Settle(queue, f"c{size}", attached, ((1, size),)))
     finally:
-        type(member)._apply = apply
+        type(member.applier).apply = apply
     session.call(group, c.Cancel(queue, f"c{size}", return_held=True))
     return lines
 
@@ -279,8 +280,9 @@ def test_a_batch_of_ten_thousand_executes_at_most_twice_the_lines_of_a_batch_of_
     assert large <= 2 * small
 
 
-def test_a_member_goes_on_from_its_snapshot(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "SNAPSHOT_BYTES", 20_000)
+def test_a_member_goes_on_from_its_snapshot() -> None:
+    cluster = Cluster(snapshot_bytes=20_000)
+    cluster.ready()
     group, queue = cluster.declare("orders")
     producer = Session(cluster, "n1")
     for number in range(100):
@@ -303,11 +305,8 @@ def test_a_member_goes_on_from_its_snapshot(cluster: Cluster, monkeypatch: pytes
     assert len(cluster.snapshots(group)) == 1
 
 
-def test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(member_module, "SNAPSHOT_BYTES", 20_000)
-    cluster = Cluster(raft=GroupConfig(keep_entries=20))
+def test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over() -> None:
+    cluster = Cluster(snapshot_bytes=20_000, raft=GroupConfig(keep_entries=20))
     cluster.ready()
     group, queue = cluster.declare("orders")
     leader = cluster.leader(group)

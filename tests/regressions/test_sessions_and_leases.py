@@ -9,8 +9,9 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from quorum.node import events as ev
+from quorum.node.forwarding import KIND_PROPOSE
 from quorum.node.leases import HeartbeatAnswer, Leases
-from quorum.node.member import KIND_PROPOSE, KIND_RAFT, Frame
+from quorum.node.member import KIND_RAFT, Frame
 from quorum.node.operations import MAX_OPERATION_BYTES
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue

@@ -20,7 +20,7 @@ from quorum.log.record import Header, Stamp
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
-from quorum.node.member import Member
+from quorum.node.heartbeats import Heartbeats
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -139,10 +139,10 @@ class ForgetsUnsettled(GroupMachine):
         super()._end_departed(entry)
 
 
-class ForgetsLapses(Member):
+class ForgetsLapses(Heartbeats):
     """A lease that has lapsed and was renewed is taken for one that never lapsed: nobody's stream ends with it."""
 
-    def _lapse_leases(self) -> None:
+    def lapse(self, now_ms: int) -> None:
         return
 
 
@@ -200,8 +200,8 @@ CANARIES: tuple[Canary, ...] = (
         "lapse of a lease ignored",
         lambda: Build(
             "lapse of a lease ignored",
-            member=ForgetsLapses,
             patches={
+                "quorum.node.member.Heartbeats": ForgetsLapses,
                 "quorum.api.hub.Hub.check_leases": never_lapsed,
                 "quorum.api.hub.Hub.may_deliver": always_leased,
             },

@@ -117,7 +117,7 @@ def states_of(world: World, node: Node | None) -> list[str]:
         }
         if any(r.raft.applied_index + BEHIND < furthest[n] for n, r in member.replicas.items()):
             found.append("member catching up")
-        if any(member.lease_until.get(n, 0) <= node.clock.ms() for n in member.replicas):
+        if any(not member.heartbeats.may_deliver(n, node.clock.ms()) for n in member.replicas):
             found.append("lease lapsed here")
     return found or ["steady"]
 

@@ -1,0 +1,165 @@
+"""Committed entries become the machines' states here, and what they decided is carried out.
+
+A machine that needs a body which cannot be read begins again from its snapshot once the body is mended (healing.py).
+What was carried out before is not carried out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from fifo import commands as c
+from fifo.effects import Applied
+from fifo.group import GroupMachine
+from quorum.log import Log, LogFull
+from quorum.node.healing import BodyUnreadable, Healer
+from quorum.node.operations import Command
+from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, Replica
+from quorum.node.session_table import SessionTable
+
+APPLY_BYTES = 4 << 20
+"""Entries applied in one step: bounds how long heartbeats wait."""
+SNAPSHOT_RETRY_MS = 10_000
+"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
+the oldest snapshot still needs."""
+
+
+class Applier:
+    """One of a member. claim: tells the other members a running hash (digests.py)."""
+
+    def __init__(
+        self,
+        log: Log,
+        table: SessionTable,
+        healer: Healer,
+        claim: Callable[[bytes], None],
+        logger: FilteringBoundLogger,
+        *,
+        entries: int,
+        snapshot_bytes: int,
+        snapshot_ms: int,
+    ) -> None:
+        self.catalog_changed = True
+        """The system group has applied something since this was last put back, or a queue came back."""
+        self.is_upkeep_due = False
+        """Something that was applied has work for the next upkeep, which should not wait for its time."""
+        self._log = log
+        self._table = table
+        self._healer = healer
+        self._claim = claim
+        self._logger = logger
+        self._entries = entries
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_ms = snapshot_ms
+
+    def apply(self, replica: Replica, now_ms: int) -> None:
+        """A bounded slice of what is committed."""
+        if replica.stalled:
+            if self._healer.is_lost(replica.number, replica.stalled):
+                return
+            replica.stalled = 0
+        for index, term, body in replica.raft.take_committed(APPLY_BYTES, self._entries):
+            replica.applied(index)
+            if body and not self._apply_entry(replica, index, term, body, now_ms):
+                return
+        self._look_for_unreadable(replica, now_ms)
+        if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
+            replica.ready_term = replica.raft.term
+        is_due = replica.snapshot_is_due(now_ms, self._snapshot_bytes, self._snapshot_ms)
+        if is_due or replica.raft.lacks_snapshot:
+            self.save_snapshot(replica, now_ms)
+
+    def _apply_entry(
+        self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int
+    ) -> bool:
+        """False if it cannot be applied now."""
+        command = Command(body)
+        replica.clock.observe(command.now_ms)
+        operations = command.decode()
+        try:
+            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+        except BodyUnreadable as error:
+            self._healer.note(error.group, error.index, 0, error.reason)
+            replica.begin_again(index - 1, error.index, now_ms)
+            return False
+        replica.bytes_since_snapshot += len(body)
+        if index > replica.routed_to:
+            self._carry_out(replica, operations, applied, now_ms)
+        if isinstance(replica.machine, GroupMachine):
+            claim = replica.digests.applied(index, replica.machine.running_hash)
+            if claim is not None and replica.raft.is_leader:
+                self._claim(claim)
+        return True
+
+    def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is None:
+            return
+        self._healer.note(replica.number, *unreadable, "it is needed by a replica")
+        if unreadable[0] > replica.raft.commit_index:
+            replica.raft.resign()  # nobody can be asked for it, and others may do without it
+        elif unreadable[0] == replica.raft.applied_index + 1:
+            replica.stalled, replica.stalled_ms = unreadable[0], now_ms
+
+    def _carry_out(
+        self, replica: Replica, operations: Sequence[c.Operation], applied: Applied, now_ms: int
+    ) -> None:
+        for operation, reply in zip(operations, applied.replies, strict=True):
+            if operation.origin is not None:
+                self._table.reply(replica.number, operation.origin, reply, now_ms)
+            elif isinstance(operation.command, c.Wake):
+                replica.wake_pending = False
+                self.is_upkeep_due = True  # what its budget has cut short goes on at once
+            elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
+                self._table.declared_down(replica.number, operation.command.boot)
+            elif isinstance(operation.command, c.CreateQueue):
+                self.catalog_changed = True  # it may have been removed while this was on its way
+        if replica.number == SYSTEM_GROUP:
+            self.catalog_changed = True
+            self.is_upkeep_due = True
+        for effect in applied.effects:
+            self._table.effect(replica.number, effect)
+
+    def save_snapshot(self, replica: Replica, now_ms: int) -> None:
+        """Without room for it the log goes on as it is, and it is tried again later."""
+        if now_ms < replica.no_snapshot_before_ms:
+            return
+        try:
+            replica.save_snapshot(self._log, now_ms)
+        except LogFull as error:
+            replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
+            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
+
+    def replace_snapshots(self, replicas: Iterable[Replica], now_ms: int) -> None:
+        """Now and then: one that is kept is damaged, or refers to a page that is."""
+        for replica in replicas:
+            journal = self._log.journal(replica.number)
+            is_damaged = replica.wants_snapshot or bool(journal.damaged_snapshots)
+            if is_damaged and not replica.stalled and now_ms >= replica.no_snapshot_before_ms:
+                self.save_snapshot(replica, now_ms)
+                if journal.damaged_snapshots:  # less is applied than when it was taken
+                    replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
+
+    def make_room(self, replicas: Iterable[Replica], now_ms: int) -> None:
+        """The disk is low: nothing can be collected that the oldest snapshot still needs."""
+        for replica in replicas:
+            if replica.bytes_since_snapshot and now_ms >= replica.no_snapshot_before_ms:
+                self.save_snapshot(replica, now_ms)
+                replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
+
+    def begin(self, replica: Replica, state: bytes) -> None:
+        """From the snapshot that a replica has at its start."""
+        replica.restore(state)
+        if isinstance(replica.machine, GroupMachine):
+            self._table.declared_down(replica.number, replica.machine.departed_boot(self._table.me))
+
+    def installed(self, replica: Replica, state: bytes) -> None:
+        """A leader's snapshot has come while running."""
+        self.begin(replica, state)
+        replica.stalled = 0
+        self._healer.forget(replica.number, replica.raft.applied_index)
+        replica.checkpoints.installed(replica.raft.applied_index, memoryview(state)[TIME_BYTES:])
+        self.catalog_changed = True
+        self._table.answers_missed(replica.number)
