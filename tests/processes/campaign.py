@@ -159,7 +159,8 @@ def run(part: Part) -> tuple[bool, str]:
                 raise AssertionError(f"members ended by themselves: {cluster.ended()}")
     except Exception as failure:
         traceback.print_exc()
-        return False, f"{type(failure).__name__}: {failure} (kept: {directory})"
+        what = next(iter(str(failure).splitlines()), "")
+        return False, f"{type(failure).__name__}: {what} (kept: {directory})"
     shutil.rmtree(directory)
     return True, said
 

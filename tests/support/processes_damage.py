@@ -53,6 +53,7 @@ RUNNING_KINDS = (*QUIET_KINDS, *LIVELY_KINDS)
 PACE = {"piece_bytes": 64 << 20, "piece_ms": 0, "round_ms": 0}
 """One round of scrubbing after the other."""
 OPTIONS: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "snapshot_bytes": SNAPSHOT_BYTES, "pace": PACE}
+NO_BODY = ("TRUNCATE", "HARD_STATE", "COMPACT", "RESET", "MARK")
 AT_ONCE = 20
 SETTLE_S = 3.0
 """Whatever a round has found of a file that is replaced now, it has said by then."""
@@ -238,15 +239,8 @@ class BitFlips:
         if (
             kind == "active record"
         ):  # one: behind one whose header is bad, the next one is only found if it is good
-            records = [
-                each
-                for each in inspect(segments[-1])
-                if each.problem is None and each.kind in ("HARD_STATE", "MARK", "COMPACT", "TRUNCATE")
-            ]
-            stored = [each for each in self._stored_entries() if each[0] == segments[-1]]
-            if stored and (not records or chance.random() < 1 / 2):
-                return [self._in_batch(kind, *chance.choice(stored))]
-            return [_in_record(kind, segments[-1], records, chance)] if records else []
+            place = self._in_active(kind, list(inspect(segments[-1])))
+            return [] if place is None else [place]
         found = {
             "segment block": segments,
             "index file": sorted(self._log().glob("segment-*.index")),
@@ -396,7 +390,17 @@ class BitFlips:
             if not states:  # then the manifest's are the newest
                 return _anywhere(kind, self._log() / "MANIFEST", chance)
             return _in_record(kind, segments[-1], states, chance)
-        return _in_record(kind, segments[-1], records, chance) if records else None
+        return self._in_active(kind, records)
+
+    def _in_active(self, kind: str, records: Sequence[RecordInfo]) -> Place | None:
+        """In one of these records of the active segment: one that is no body, or a batch that no copy has replaced."""
+        chance, path = self.cluster.chance, self._segments()[-1]
+        offsets = {record.offset for record in records}
+        others = [each for each in records if each.problem is None and each.kind in NO_BODY]
+        stored = [each for each in self._stored_entries() if each[0] == path and each[1].offset in offsets]
+        if stored and (not others or chance.random() < 1 / 2):
+            return self._in_batch(kind, *chance.choice(stored))
+        return _in_record(kind, path, others, chance) if others else None
 
 
 def _may_be_batch(record: RecordInfo) -> bool:
