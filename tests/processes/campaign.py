@@ -30,6 +30,7 @@ from quorum.cli.local_cluster import LocalCluster
 from support import processes_damage as damage
 from support import processes_disks as disks
 from support import processes_links as links
+from support import processes_losses as losses
 from support import processes_scenarios as scenarios
 from support import processes_unlike as unlike
 from support.processes_cluster import FaultyCluster
@@ -109,6 +110,9 @@ def parts(rounds: int) -> Iterator[Part]:
         yield Part("node paused", lambda c: scenarios.PausedNode(c, QUEUE).run(), options=None)
     yield Part("five members, two killed", lambda c: scenarios.kill_minority(c, QUEUE, FULL), 5, None)
     yield Part("members unlike each other", lambda c: unlike.unlike_members(c, QUEUE, 10 * rounds))
+    for number in range(tenth):
+        lossy = {"seed": number, **damage.OPTIONS}
+        yield Part("files lost", lambda c: losses.FileLosses(c, QUEUE).run(at_start=True), options=lossy)
     yield from _in_turns(
         "bits turned over in each kind of file",
         10 * rounds,

@@ -1,4 +1,4 @@
-"""Bits turned over in the files of a real member: 50 of each kind; the campaign takes 1,000."""
+"""Bits turned over in the files of a real member: 50 of each kind, the campaign takes 1,000; and lost files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from support import processes_damage as damage
+from support import processes_losses as losses
 from support.processes_cluster import FaultyCluster
 
 WHILE_STOPPED = 4
@@ -17,3 +18,8 @@ WHILE_RUNNING = 50
 def test_every_bit_that_is_turned_over_is_noticed_and_nothing_is_lost(tmp_path: Path) -> None:
     with FaultyCluster(tmp_path / "cluster", seed=21, **damage.OPTIONS) as cluster:
         print(asyncio.run(damage.BitFlips(cluster, "orders").run(WHILE_STOPPED, WHILE_RUNNING)))
+
+
+def test_files_that_are_lost_under_a_running_member_are_put_back(tmp_path: Path) -> None:
+    with FaultyCluster(tmp_path / "cluster", seed=22, **damage.OPTIONS) as cluster:
+        print(asyncio.run(losses.FileLosses(cluster, "orders").run(at_start=False)))

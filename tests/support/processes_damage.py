@@ -122,16 +122,14 @@ class BitFlips:
 
     async def run(self, stopped: int, running: int) -> str:
         """So many bits turned over one at a time while the victim is down, and so many of each kind while it runs."""
-        await self._fill()
-        leader = await leader_of(self.cluster, self.queue)
-        self.victim = next(name for name in self.cluster.names if name != leader)
+        await self.begin()
         begun = time.monotonic()
         if running:
             await self._while_running(running)
         for number in range(stopped):
             await self._while_stopped(number)
-        await asyncio.to_thread(self._restart)
-        await self._all_is_there()
+        await self.restart()
+        await self.all_is_there()
         counts = ", ".join(
             f"{kind} {outcome} {count}" for (kind, outcome), count in sorted(self.outcomes.items())
         )
@@ -142,19 +140,25 @@ class BitFlips:
         flipped = f"{all_flips:,} bits turned over in {took:.0f} s, all noticed: {counts}"
         return f"{flipped}; {self.total:,} messages right; {equal}"
 
+    async def begin(self) -> None:
+        """Something to damage, and who suffers it."""
+        await self._fill()
+        leader = await leader_of(self.cluster, self.queue)
+        self.victim = next(name for name in self.cluster.names if name != leader)
+
     # ---- the queue
 
     async def _fill(self) -> None:
         async with quorum.connect(self.cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
             await client.declare(self.queue)
             for _ in range(BATCHES):
-                await self._publish(client)
+                await self.publish(client)
 
-    async def _publish(self, client: Client) -> None:
+    async def publish(self, client: Client) -> None:
         await client.publish_batch(self.queue, [body(n) for n in range(self.total, self.total + BATCH)])
         self.total += BATCH
 
-    async def _all_is_there(self) -> None:
+    async def all_is_there(self) -> None:
         """Every member can read every message, as it was published."""
         for name in self.cluster.names:
             found = await self._browse(name)
@@ -179,21 +183,21 @@ class BitFlips:
                 wanted = dict.fromkeys(kinds, count)
                 while any(wanted.values()):
                     if kinds is LIVELY_KINDS:
-                        await self._publish(client)  # something for the active segment
+                        await self.publish(client)  # something for the active segment
                     places = [
                         place
                         for kind, left in wanted.items()
                         for place in self._running_places(kind, min(left, AT_ONCE))
                     ]
-                    said = self._output_size()
+                    said = self.output_size()
                     flips = [(place, place.byte(), place.flip()) for place in places]
                     for place, before, inode in flips:
                         if await self._noticed(place, before, inode, said):
                             self.outcomes[place.kind, "named and put right"] += 1
                             wanted[place.kind] -= 1
-        await self._is_healed()
+        await self.is_healed()
 
-    def _output_size(self) -> int:
+    def output_size(self) -> int:
         return self.cluster.member(self.victim).output.stat().st_size
 
     async def _noticed(self, place: Place, before: int | None, inode: int, said: int) -> bool:
@@ -220,7 +224,7 @@ class BitFlips:
             file.seek(said)
             return place.named.encode() in file.read()
 
-    async def _is_healed(self) -> None:
+    async def is_healed(self) -> None:
         """Nothing is left that the victim cannot read."""
         deadline = time.monotonic() + NOTICE_LIMIT_S
         while True:
@@ -232,7 +236,7 @@ class BitFlips:
 
     def _running_places(self, kind: str, most: int) -> list[Place]:
         """Up to so many, each of which the member names by itself."""
-        chance, segments = self.cluster.chance, self._segments()
+        chance, segments = self.cluster.chance, self.segments()
         if kind == "sealed record":
             stored = [each for each in self._stored_entries() if each[0] != segments[-1]]
             return [self._in_batch(kind, *each) for each in chance.sample(stored, min(most, len(stored)))]
@@ -243,10 +247,10 @@ class BitFlips:
             return [] if place is None else [place]
         found = {
             "segment block": segments,
-            "index file": sorted(self._log().glob("segment-*.index")),
-            "manifest": [self._log() / "MANIFEST"],
-            "snapshot": sorted((self._log() / "snapshots").glob("*.snapshot")),
-            "node.json": [self._log().parent / "node.json"],
+            "index file": sorted(self.log().glob("segment-*.index")),
+            "manifest": [self.log() / "MANIFEST"],
+            "snapshot": sorted((self.log() / "snapshots").glob("*.snapshot")),
+            "node.json": [self.log().parent / "node.json"],
         }[kind]
         places = []
         for path in chance.sample(found, min(most, len(found))):
@@ -284,7 +288,7 @@ class BitFlips:
         """The victim's stored batches, each with the number of its first message. Of one that was healed its copy
         counts, and what it was copied from is needed no more."""
         found: dict[int, tuple[int, Path, RecordInfo]] = {}
-        for path in self._segments():
+        for path in self.segments():
             try:
                 records = [each for each in inspect(path) if each.problem is None and _may_be_batch(each)]
             except FileNotFoundError:
@@ -301,11 +305,11 @@ class BitFlips:
         for number, (_, path, record) in found.items():
             yield path, record, number
 
-    def _log(self) -> Path:
+    def log(self) -> Path:
         return self.cluster.member(self.victim).folder / "data" / "log"
 
-    def _segments(self) -> list[Path]:
-        return sorted(self._log().glob("segment-*.log"))
+    def segments(self) -> list[Path]:
+        return sorted(self.log().glob("segment-*.log"))
 
     # ---- while it is down
 
@@ -314,7 +318,7 @@ class BitFlips:
         await asyncio.to_thread(self.cluster.stop, [self.victim])
         kind = KINDS[number % len(KINDS)]
         while (place := self._place(kind)) is None:  # it has begun a new log meanwhile
-            await asyncio.to_thread(self._restart)
+            await self.restart()
             await self._fill()
             await asyncio.to_thread(self.cluster.stop, [self.victim])
         before = place.byte()
@@ -323,8 +327,8 @@ class BitFlips:
         said = len(self.cluster.output(self.victim))
         self.cluster.start([self.victim])
         async with quorum.connect(self.cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
-            await self._publish(client)  # the others go on
-        status = await self._ended_or_serving()
+            await self.publish(client)  # the others go on
+        status = await self.ended_or_serving()
         if status is None and place.message is not None:
             async with quorum.connect(
                 self.cluster.url_of(self.victim), connect_timeout_ms=CONNECT_LIMIT_MS
@@ -345,7 +349,7 @@ class BitFlips:
             assert is_healed or place.path.name in output, f"{place}: served without a word:\n{output}"
             self.outcomes[place.kind, "healed" if is_healed else "did without, and said so"] += 1
 
-    async def _ended_or_serving(self) -> int | None:
+    async def ended_or_serving(self) -> int | None:
         """The exit status, None if it serves."""
         deadline = time.monotonic() + RESTART_LIMIT_S
         while True:
@@ -358,19 +362,19 @@ class BitFlips:
             )
             await asyncio.sleep(POLL_S)
 
-    def _restart(self) -> None:
-        self.cluster.restart(self.victim, RESTART_LIMIT_S)
+    async def restart(self) -> None:
+        await asyncio.to_thread(self.cluster.restart, self.victim, RESTART_LIMIT_S)
 
     def _place(self, kind: str) -> Place | None:
         """Somewhere in a file of this kind, None if there is none."""
         chance = self.cluster.chance
-        segments = self._segments()
+        segments = self.segments()
         if kind == "node.json":
-            return _anywhere(kind, self._log().parent / "node.json", chance)
+            return _anywhere(kind, self.log().parent / "node.json", chance)
         if kind == "manifest":
-            return _anywhere(kind, self._log() / "MANIFEST", chance)
+            return _anywhere(kind, self.log() / "MANIFEST", chance)
         if kind == "snapshot":
-            found = sorted((self._log() / "snapshots").glob("*.snapshot"), key=lambda path: path.name)
+            found = sorted((self.log() / "snapshots").glob("*.snapshot"), key=lambda path: path.name)
             if not found:
                 return None
             newest = [path for path in found if path.name.split("-")[:2] == found[-1].name.split("-")[:2]][-1]
@@ -388,13 +392,13 @@ class BitFlips:
         if kind == "hard state":
             states = [each for each in records if each.kind == "HARD_STATE"]
             if not states:  # then the manifest's are the newest
-                return _anywhere(kind, self._log() / "MANIFEST", chance)
+                return _anywhere(kind, self.log() / "MANIFEST", chance)
             return _in_record(kind, segments[-1], states, chance)
         return self._in_active(kind, records)
 
     def _in_active(self, kind: str, records: Sequence[RecordInfo]) -> Place | None:
         """In one of these records of the active segment: one that is no body, or a batch that no copy has replaced."""
-        chance, path = self.cluster.chance, self._segments()[-1]
+        chance, path = self.cluster.chance, self.segments()[-1]
         offsets = {record.offset for record in records}
         others = [each for each in records if each.problem is None and each.kind in NO_BODY]
         stored = [each for each in self._stored_entries() if each[0] == path and each[1].offset in offsets]
