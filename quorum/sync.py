@@ -72,11 +72,42 @@ class _Loop:
         self._loop.close()
 
 
-class Consumer:
+class _Settling:
+    """What becomes of messages: the same words for what a consumer was handed and for what a client has got."""
+
+    def __init__(self, loop: _Loop, wrapped: AioConsumer | aio.Client) -> None:
+        self._loop = loop
+        self._wrapped = wrapped
+
+    def settle(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._wrapped.settle(target, wait=wait))
+
+    def return_(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._wrapped.return_(target, wait=wait))
+
+    def discard(self, target: Target, *, wait: bool = False) -> None:
+        self._loop.run(self._wrapped.discard(target, wait=wait))
+
+    def modify(
+        self,
+        target: Target,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        wait: bool = False,
+    ) -> None:
+        self._loop.run(
+            self._wrapped.modify(
+                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
+            )
+        )
+
+
+class Consumer(_Settling):
     """Messages of one queue: `for message in consumer`, or `for delivery in consumer.deliveries()`."""
 
     def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
-        self._loop = loop
+        super().__init__(loop, consumer)
         self._consumer = consumer
 
     @property
@@ -108,29 +139,6 @@ class Consumer:
 
         return self._loop.run(wait())
 
-    def settle(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._consumer.settle(target, wait=wait))
-
-    def return_(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._consumer.return_(target, wait=wait))
-
-    def discard(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._consumer.discard(target, wait=wait))
-
-    def modify(
-        self,
-        target: Target,
-        *,
-        delivery_failed: bool = False,
-        undeliverable_here: bool = False,
-        wait: bool = False,
-    ) -> None:
-        self._loop.run(
-            self._consumer.modify(
-                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
-            )
-        )
-
     def settle_batch(self, delivery: Delivery, *, wait: bool = False) -> bool:
         return self._loop.run(self._consumer.settle_batch(delivery, wait=wait))
 
@@ -147,17 +155,18 @@ class Consumer:
         self._loop.run(self._consumer.cancel(return_held=return_held, timeout_ms=timeout_ms))
 
 
-class Client:
+class Client(_Settling):
     """A blocking client. `with connect(url) as client`, or `connect(url)` and `close()`."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self._loop = _Loop()
+        loop = _Loop()
         try:
             self._client = aio.Client(url, **options)
-            self._loop.run(self._client.open())
+            loop.run(self._client.open())
         except BaseException:
-            self._loop.stop()
+            loop.stop()
             raise
+        super().__init__(loop, self._client)
 
     def close(self, *, timeout_ms: int = aio.CLOSE_TIMEOUT_MS) -> None:
         try:
@@ -245,29 +254,6 @@ class Client:
             self._client.browse(
                 queue, selector, start_sequence, limit, property_filter=property_filter, timeout_ms=timeout_ms
             ),
-        )
-
-    def settle(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._client.settle(target, wait=wait))
-
-    def return_(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._client.return_(target, wait=wait))
-
-    def discard(self, target: Target, *, wait: bool = False) -> None:
-        self._loop.run(self._client.discard(target, wait=wait))
-
-    def modify(
-        self,
-        target: Target,
-        *,
-        delivery_failed: bool = False,
-        undeliverable_here: bool = False,
-        wait: bool = False,
-    ) -> None:
-        self._loop.run(
-            self._client.modify(
-                target, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
-            )
         )
 
     def declare(

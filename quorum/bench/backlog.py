@@ -108,7 +108,7 @@ def run(plan: Plan, note: Note) -> BacklogResult:
             time.sleep(SETTLE_S)
             before = [resident_mb(pid) for pid in cluster.pids]
             disk_before = [directory_bytes(cluster.directory / name) for name in cluster.names]
-            start, tallies = asyncio.run(_publish(plan, places, cluster.url, note))
+            start, tallies, loads = asyncio.run(_publish(plan, places, cluster.url, note))
             time.sleep(SETTLE_S)
             added = tuple(resident_mb(pid) - size for pid, size in zip(cluster.pids, before, strict=True))
             disk_after = [directory_bytes(cluster.directory / name) for name in cluster.names]
@@ -116,15 +116,17 @@ def run(plan: Plan, note: Note) -> BacklogResult:
             note(f"members have added {', '.join(f'{size:.1f} MB' for size in added)}")
             restart_s = _restart(cluster, note)
             drain_s = asyncio.run(_drain(plan, places, cluster.url, note))
-    first, last = tenths(start, tallies, count // plan.producers)
+    first, last = tenths(start, tallies, [count // plan.producers * load.sessions for load in loads])
     publish_s = max(tally.last_at for tally in tallies) - start
     return BacklogResult(plan, publish_s, first, last, drain_s, added, disk, restart_s)
 
 
-def tenths(start: float, tallies: Sequence[Tally], each: int) -> tuple[float, float]:
-    """Messages a second while the first and the last tenth were published, all producers together."""
-    first = sum(each / 10 / (tally.tenths_at[0] - start) for tally in tallies)
-    last = sum(each / 10 / (tally.tenths_at[9] - tally.tenths_at[8]) for tally in tallies)
+def tenths(start: float, tallies: Sequence[Tally], messages: Sequence[int]) -> tuple[float, float]:
+    """Messages a second while the first and the last tenth were published, all producers together.
+    messages: those of each tally."""
+    pairs = list(zip(tallies, messages, strict=True))
+    first = sum(each / 10 / (tally.tenths_at[0] - start) for tally, each in pairs)
+    last = sum(each / 10 / (tally.tenths_at[9] - tally.tenths_at[8]) for tally, each in pairs)
     return first, last
 
 
@@ -133,13 +135,14 @@ def directory_bytes(directory: Path) -> int:
     return sum(512 * path.stat().st_blocks for path in directory.rglob("*") if path.is_file())
 
 
-async def _publish(plan: Plan, places: Places, url: str, note: Note) -> tuple[float, list[Tally]]:
+async def _publish(plan: Plan, places: Places, url: str, note: Note) -> tuple[float, list[Tally], list[Load]]:
     batches = plan.backlog // plan.batch // plan.producers
     loads = [
         replace(load, total_batches=batches)
         for load in loads_for(replace(plan, mode="publish", rate=0), places)
     ]
-    return await _work(loads, url, lambda ready: note(f"{ready:,} of {plan.backlog:,} published"))
+    start, tallies = await _work(loads, url, lambda ready: note(f"{ready:,} of {plan.backlog:,} published"))
+    return start, tallies, loads
 
 
 async def _drain(plan: Plan, places: Places, url: str, note: Note) -> float:

@@ -1,6 +1,6 @@
 """One load process: `python -m quorum.bench.load PLAN`, where PLAN is a `plan.Load` as JSON.
 
-It connects, prints "ready", reads "go START END" (monotonic seconds, the same clock in all processes of a
+It opens its sessions, prints "ready", reads "go START END" (monotonic seconds, the same clock in all processes of a
 machine), works at once, counts what falls between START and END, and prints its `plan.Tally` as JSON. Batches
 are encoded before it is ready; nothing here touches a single message.
 """
@@ -13,6 +13,8 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 
@@ -82,15 +84,27 @@ class Clockwork:
         self.tally.last_at = now
         return True
 
+    def note_tenths(self, total_batches: int, now: float) -> None:
+        tally = self.tally
+        while tally.batches * 10 >= total_batches * (len(tally.tenths_at) + 1):
+            tally.tenths_at.append(now)
+
     def finish(self) -> None:
         self.tally.cpu_s = time.process_time() - self.cpu_at_start
 
 
-async def produce(client: Client, load: Load, clock: Clockwork) -> None:
-    """Keeps `window` batches under way until the end, or sends at a fixed rate, measured from when a batch
-    was due."""
+async def produce(clients: Sequence[Client], load: Load, clock: Clockwork) -> None:
+    """All sessions of a process until the end."""
     batches = make_batches(load)
     await clock.go()
+    try:
+        await asyncio.gather(*(_produce(client, load, clock, batches) for client in clients))
+    finally:
+        clock.finish()
+
+
+async def _produce(client: Client, load: Load, clock: Clockwork, batches: Sequence[PreparedBatch]) -> None:
+    """Keeps `window` batches under way, or sends at a fixed rate, measured from when a batch was due."""
     room = asyncio.Semaphore(load.window)
     failures: list[BaseException] = []
     sent = 0
@@ -104,12 +118,10 @@ async def produce(client: Client, load: Load, clock: Clockwork) -> None:
             return
         now = time.monotonic()
         if clock.count(load.batch, now):
-            tally = clock.tally
             if load.total_batches:
-                while tally.batches * 10 >= load.total_batches * (len(tally.tenths_at) + 1):
-                    tally.tenths_at.append(now)
+                clock.note_tenths(load.total_batches * load.sessions, now)
             else:
-                tally.latencies_us.append(round((now - begun) * 1_000_000))
+                clock.tally.latencies_us.append(round((now - begun) * 1_000_000))
 
     while (
         not failures
@@ -124,7 +136,6 @@ async def produce(client: Client, load: Load, clock: Clockwork) -> None:
         confirmation = await client.send_batch(load.queue, batches[sent % len(batches)])
         confirmation.add_done_callback(partial(confirmed, begun))
         sent += 1
-    clock.finish()
     async with asyncio.timeout(STOP_PATIENCE_S):
         for _ in range(load.window):
             await room.acquire()
@@ -161,11 +172,20 @@ async def consume(client: Client, load: Load, clock: Clockwork) -> None:
 
 async def work(load: Load) -> Tally:
     clock = Clockwork()
-    client = connect(f"quorum://{load.endpoint}", connect_timeout_ms=CONNECT_TIMEOUT_MS)
-    async with client:
-        await (produce if load.role == "producer" else consume)(client, load, clock)
-        if client.reconnect_count:
-            raise SystemExit(f"the session was lost {client.reconnect_count} times: nothing to measure")
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(
+                connect(f"quorum://{load.endpoint}", connect_timeout_ms=CONNECT_TIMEOUT_MS)
+            )
+            for _ in range(load.sessions)
+        ]
+        if load.role == "producer":
+            await produce(clients, load, clock)
+        else:
+            await consume(clients[0], load, clock)
+        lost = sum(client.reconnect_count for client in clients)
+        if lost:
+            raise SystemExit(f"sessions were lost {lost} times: nothing to measure")
     return clock.tally
 
 

@@ -59,7 +59,8 @@ class Load:
     with_fields: bool = False
     selector: str | None = None
     batches_per_s: float = 0.0
-    total_batches: int = 0  # 0: until told to stop
+    total_batches: int = 0  # of each session; 0: until told to stop
+    sessions: int = 1  # of a producer: so many, each with a window of its own
     attach_at_start: bool = False  # a consumer that must not take anything before the measured time
     idle_limit_s: float = (
         0.0  # a consumer that ends once nothing has come for so long; 0: at the end of the time

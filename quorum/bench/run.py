@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,9 @@ EXIT_LIMIT_S = 3.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 BACKLOG_LIMIT_S = 600.0
+MOST_PRODUCER_PROCESSES = 6
+"""More producers than this share a process for each address, a session each: beyond the machine's cores processes only
+take time from the members."""
 
 Note = Callable[[str], None]
 
@@ -125,9 +129,14 @@ def loads_for(plan: Plan, places: Places) -> list[Load]:
     loads: list[Load] = []
     if plan.mode != "consume":
         per_producer = plan.rate / plan.batch / plan.producers
+        endpoints = [places.producer(n) for n in range(plan.producers)]
+        if plan.producers > MOST_PRODUCER_PROCESSES:
+            shared = sorted(Counter(endpoints).items())
+        else:
+            shared = [(endpoint, 1) for endpoint in endpoints]
         loads += [
-            replace(common, number=n, endpoint=places.producer(n), batches_per_s=per_producer)
-            for n in range(plan.producers)
+            replace(common, number=n, endpoint=endpoint, sessions=sessions, batches_per_s=per_producer)
+            for n, (endpoint, sessions) in enumerate(shared)
         ]
     if plan.mode != "publish":
         for number in range(plan.consumers):
@@ -206,14 +215,12 @@ def add_up(
 
 
 async def publish_backlog(plan: Plan, places: Places) -> None:
-    """Fills the queue with plan.backlog messages, rounded up to whole batches."""
-    batches = -(-plan.backlog // plan.batch)
-    shares = [batches // plan.producers + (n < batches % plan.producers) for n in range(plan.producers)]
+    """Fills the queue with plan.backlog messages, rounded up to whole batches, as many from each producer."""
+    each = -(-plan.backlog // (plan.batch * plan.producers))
     workers: list[Worker] = []
     try:
         for load in loads_for(replace(plan, mode="publish", rate=0), places):
-            if shares[load.number]:
-                workers.append(await Worker.start(replace(load, total_batches=shares[load.number])))
+            workers.append(await Worker.start(replace(load, total_batches=each)))
         await asyncio.gather(*(worker.ready() for worker in workers))
         now = time.monotonic()
         for worker in workers:

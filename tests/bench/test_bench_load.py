@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import types
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,9 +116,11 @@ def test_each_message_with_fields_matches_one_selector() -> None:
             assert [matches(fields) for matches in matchers].count(True) == 1
 
 
-def test_a_producer_with_a_total_notes_when_each_tenth_was_confirmed() -> None:
-    tally = asyncio.run(produced(Load("producer", 0, "", QUEUE, 8, 10, 3, 0, total_batches=25)))
-    assert tally.messages == 250
+@pytest.mark.parametrize(("sessions", "batches"), [(1, 25), (3, 9)])
+def test_a_producer_with_a_total_notes_when_each_tenth_was_confirmed(sessions: int, batches: int) -> None:
+    load = Load("producer", 0, "", QUEUE, 8, 10, 3, 0, total_batches=batches, sessions=sessions)
+    tally = asyncio.run(produced(load))
+    assert tally.messages == 10 * batches * sessions
     assert len(tally.tenths_at) == 10
     assert tally.tenths_at == sorted(tally.tenths_at)
     assert tally.tenths_at[-1] == tally.last_at
@@ -136,17 +139,26 @@ async def produced(load: Load) -> Tally:
 
     clock = Begun()
     try:
-        async with connect(f"quorum://{node.address}") as client:
-            await produce(client, load, clock)
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(connect(f"quorum://{node.address}"))
+                for _ in range(load.sessions)
+            ]
+            await produce(clients, load, clock)
     finally:
         await node.stop()
     return clock.tally
 
 
+def test_a_hundred_producers_share_a_process_for_each_address() -> None:
+    loads = loads_for(Plan(mode="publish", producers=100), Places("A", ("B", "C")))
+    assert {load.endpoint: load.sessions for load in loads} == {"A": 33, "B": 34, "C": 33}
+
+
 def test_the_first_and_the_last_tenth_are_rates_of_all_producers() -> None:
     one = Tally(tenths_at=[12.0, *(float(n) for n in range(20, 28)), 30.0])
     other = Tally(tenths_at=[11.0, *(float(n) for n in range(20, 28)), 31.0])
-    assert tenths(10.0, [one, other], 1_000) == (100 / 2 + 100 / 1, 100 / 3 + 100 / 4)
+    assert tenths(10.0, [one, other], [1_000, 1_000]) == (100 / 2 + 100 / 1, 100 / 3 + 100 / 4)
 
 
 def test_a_backlog_is_told_for_each_message(tmp_path: Path) -> None:
