@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
-from quorum.log.examining import Finding, Remedy
+from quorum.log.examining import Finding, Remedy, examine_file, examine_index
 from quorum.log.files import Files, commit_file, temporary_path, write_fully
+from quorum.log.index import Sealed
 from quorum.log.segments import HEADER_BLOCK, Segment
 from quorum.log.snapshots import parse_name
 from quorum.log.writer import Writer
@@ -98,14 +99,14 @@ class Mender:
         for finding in self._found.take():
             try:
                 with self._writer.final(finding.remedy.value):
-                    self._mend(finding)
+                    if self._mend(finding):
+                        done.append(finding)
             except LogFull:
                 self._found.add([finding])
-            else:
-                done.append(finding)
         return done
 
-    def _mend(self, finding: Finding) -> None:
+    def _mend(self, finding: Finding) -> bool:
+        """False if it was none: the log's own thread was just at work there when it was looked at."""
         remedy = finding.remedy
         if remedy is Remedy.MANIFEST:
             active = self._writer.active
@@ -114,20 +115,37 @@ class Mender:
             path = Path(finding.damage.path)
             group, index, term = parse_name(path.name) or (0, 0, 0)
             self._journal(group).note_damaged_snapshot(index, term, finding.damage.reason)
+        elif remedy is Remedy.ROLL:
+            if finding.segment == self._writer.active.number:
+                self._roll()
+        elif remedy is Remedy.INDEX:
+            return self._mend_index(finding)
         elif remedy is not Remedy.NONE:
-            self._mend_segment(finding)
+            return self._mend_file(finding)
+        return True
 
-    def _mend_segment(self, finding: Finding) -> None:
+    def _mend_index(self, finding: Finding) -> bool:
+        sealed = self._sealed(finding.segment)
+        if sealed is None or not any(
+            examine_index(self._files, sealed, self._contents.history.columns(sealed))
+        ):
+            return False
+        self._writer.write_index(sealed.segment.path, finding.pieces)
+        return True
+
+    def _mend_file(self, finding: Finding) -> bool:
         active = self._writer.active
         if finding.segment == active.number:
+            if not any(examine_file(self._files, active, active.header.allocated)):
+                return False
             self._roll()  # nothing is written to its file any more, and none of its records but bodies is needed
-        sealed = next(
-            (each for each in self._contents.history.sealed if each.number == finding.segment), None
-        )
-        if sealed is None or finding.remedy is Remedy.ROLL:
-            return  # a collection has replaced it meanwhile
-        if finding.remedy is Remedy.INDEX:
-            self._writer.write_index(sealed.segment.path, finding.pieces)
-            return
+        sealed = self._sealed(finding.segment)
+        if sealed is None or not any(examine_file(self._files, sealed.segment, sealed.end)):
+            return finding.segment == active.number
         with self._writer.refusing(finding.remedy.value):
             restore(self._files, finding.remedy, sealed.segment, sealed.end)
+        return True
+
+    def _sealed(self, number: int) -> Sealed | None:
+        """None if a collection has replaced it meanwhile."""
+        return next((each for each in self._contents.history.sealed if each.number == number), None)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorum.log import Log, inspect
-from quorum.log.examining import Finding
+from quorum.log import Damage, Log, inspect
+from quorum.log.examining import Finding, Remedy
+from quorum.log.index import index_path
 from quorum.log.manifest import MANIFEST
 from quorum.log.record import HEADER_BYTES
 from quorum.log.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.log.store import Store
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
 
@@ -44,6 +47,11 @@ def filled(disk: SimDisk) -> Log:
 
 def body(index: int) -> bytes:
     return bytes([index]) * 3000
+
+
+def opened(log: Log) -> Store:
+    assert log._opened is not None
+    return log._opened.store
 
 
 def scrubbed(log: Log) -> list[Finding]:
@@ -174,6 +182,26 @@ def test_a_file_that_is_gone_or_cut_off_under_an_open_log_is_put_back(
         is_as_it_was(log)
         assert log.damages == ()
         assert log.journal(7).load_snapshot() == (ENTRIES, 1, b"newer")
+
+
+def test_what_changes_under_the_look_is_no_damage() -> None:
+    """A roll gives back the end of the old segment, its index file comes a moment later; a collection replaces it."""
+    disk = SimDisk()
+    log = filled(disk)
+    store = opened(log)
+    first, segment = store.history.sealed[0], store.history.sealed[0].segment
+    missing = Damage(str(segment.path), 0, None, "it looked so")
+    findings = [
+        Finding(missing, remedy, segment.number) for remedy in (Remedy.LENGTH, Remedy.NAME, Remedy.BLOCK)
+    ]
+    index = Finding(replace(missing, path=str(index_path(segment.path))), Remedy.INDEX, first.number)
+    active_number = log._opened.writer.active.number  # type: ignore[union-attr]
+    active_one = Finding(replace(missing, path="active"), Remedy.LENGTH, active_number)
+    gone = Finding(replace(missing, path="gone"), Remedy.NAME, 4711)
+    log._opened.scrubber._found.add([*findings, index, active_one, gone])  # type: ignore[union-attr]
+    before = {name: bytes(inode.data) for name, inode in disk.names.items()}
+    assert log.mend() == []
+    assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
 
 
 def test_a_round_ends_however_much_comes_in() -> None:

@@ -142,13 +142,13 @@ class BitFlips:
 
     async def begin(self) -> None:
         """Something to damage, and who suffers it."""
-        await self._fill()
+        await self.fill()
         leader = await leader_of(self.cluster, self.queue)
         self.victim = next(name for name in self.cluster.names if name != leader)
 
     # ---- the queue
 
-    async def _fill(self) -> None:
+    async def fill(self) -> None:
         async with quorum.connect(self.cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
             await client.declare(self.queue)
             for _ in range(BATCHES):
@@ -319,7 +319,7 @@ class BitFlips:
         kind = KINDS[number % len(KINDS)]
         while (place := self._place(kind)) is None:  # it has begun a new log meanwhile
             await self.restart()
-            await self._fill()
+            await self.fill()
             await asyncio.to_thread(self.cluster.stop, [self.victim])
         before = place.byte()
         place.flip()

@@ -77,6 +77,10 @@ class FileLosses:
     async def _while_stopped(self, kind: str, harm: str) -> None:
         victim = self.flips.victim
         await asyncio.to_thread(self.cluster.stop, [victim])
+        while not self._candidates(kind):  # it has begun a new log meanwhile
+            await self.flips.restart()
+            await self.flips.fill()
+            await asyncio.to_thread(self.cluster.stop, [victim])
         path = self._choose(kind)
         before = path.read_bytes()
         size = _harm(path, harm)
@@ -103,8 +107,11 @@ class FileLosses:
             self.outcomes[f"{kind} {harm} at a start: served"] += 1
 
     def _choose(self, kind: str) -> Path:
+        return self.cluster.chance.choice(self._candidates(kind))
+
+    def _candidates(self, kind: str) -> list[Path]:
         log, segments = self.flips.log(), self.flips.segments()
-        found = {
+        return {
             "sealed segment": segments[:-1],
             "active segment": segments[-1:],
             "index file": sorted(log.glob("segment-*.index")),
@@ -112,7 +119,6 @@ class FileLosses:
             "snapshot": sorted((log / "snapshots").glob("*.snapshot")),
             "node.json": [log.parent / "node.json"],
         }[kind]
-        return self.cluster.chance.choice(found)
 
     def _is_named(self, path: Path, said: int) -> bool:
         with open(self.cluster.member(self.flips.victim).output, "rb") as file:
