@@ -307,9 +307,9 @@ class Member:
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
-        for damaged in self.log.journal(number).damaged_snapshots:
-            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         checkpoints.begin()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, another one is used", file=damaged)
         state = raft.snapshot_state
         if state is not None:
             self.applier.begin(replica, state)

@@ -99,10 +99,9 @@ class FileLosses:
             is_known = self._is_named(path, said) or (kind == "index file" and _is_back(path, size))
             if harm == "removed" and kind == "manifest":
                 is_known = self._is_named(Path("log set aside"), said)  # it names what nobody lists
-            elif harm == "removed" and kind == "snapshot":
-                is_known = (
-                    True  # nobody knows that there was one, or the journal begins behind the one that is left
-                )
+            elif kind == "snapshot":
+                # of one that is gone nobody knows that there was one, unless the journal does not go on without it
+                is_known |= harm == "removed" or self._is_named(Path("replica lost"), said)
             assert is_known, f"{path} {harm}: served without a word"
             self.outcomes[f"{kind} {harm} at a start: served"] += 1
 
