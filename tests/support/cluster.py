@@ -47,6 +47,10 @@ class _Network:
         self._cluster.peers[self._name] = frozenset(peers)
 
 
+SEGMENT_BYTES = 8 << 20
+"""Of logs that say nothing else: the disks are in memory, and what is allocated counts."""
+
+
 class Cluster:
     """Members by name. `run` moves time; a crashed member's disk keeps what it had synced."""
 
@@ -91,7 +95,7 @@ class Cluster:
 
     def start(self, name: str) -> None:
         self._boot += 1
-        log = Log(Path("/data/log"), self.disks[name], **self._log)
+        log = Log(Path("/data/log"), self.disks[name], **{"segment_bytes": SEGMENT_BYTES, **self._log})
         log.open()
         self.logs[name] = log
         founders = self.founders if name in self.founders else ()
