@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
+from fifo import bits
 from fifo.blocks import Block
 from fifo.pages import Pages, Stored, page_data, read_page, write_page
+from quorum_selectors.summaries import summarise
 
 
 class BlockMemory:
@@ -129,6 +131,10 @@ class BlockStore:
         """The valid page of a warm block, written if there is none."""
         if block.stored is not None:
             return block.stored
+        if (
+            block.number != self._blocks.peekitem(-1)[0]
+        ):  # of one that is being filled it would be worth nothing
+            self._summarise(block)
         self._memory.writes += 1
         return write_page(self._memory.pages, self._queue, block)
 
@@ -136,5 +142,27 @@ class BlockStore:
         """Makes a block cold."""
         block = self._blocks[number]
         if type(block) is Block:
+            self._summarise(block)
             self._blocks[number] = self.write(block)
             self._memory.warm_bytes -= block.measured
+
+    # ---- summaries
+
+    def _summarise(self, block: Block) -> None:
+        """Notes what the fields' values are, where that is not known yet. It stays right while messages only leave."""
+        columns = block.columns
+        if block.summary or columns is None:
+            return
+        block.summary = summarise(columns, bits.as_flags(block.ready | block.held, columns.size).astype(bool))
+        if block.stored is not None:
+            block.stored = block.stored.with_summary(block.summary)
+
+    def forget_summaries(self) -> None:
+        """Drops what is known of the fields' values."""
+        for number, block in self._blocks.items():
+            if type(block) is Block:
+                block.summary = b""
+                if block.stored is not None:
+                    block.stored = block.stored.with_summary(b"")
+            else:
+                self._blocks[number] = block.with_summary(b"")

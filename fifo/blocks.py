@@ -137,7 +137,7 @@ class Runs:
 
 
 class Block:
-    """16,384 neighbouring sequences. Everything but `columns`, `stored` and `measured` is replicated state."""
+    """16,384 neighbouring sequences. All but `columns`, `summary`, `stored` and `measured` is replicated state."""
 
     __slots__ = (
         "base",
@@ -154,6 +154,7 @@ class Block:
         "runs",
         "size_bytes",
         "stored",
+        "summary",
     )
 
     def __init__(self, number: int) -> None:
@@ -172,6 +173,7 @@ class Block:
         self.stored: Stored | None = (
             None  # local: the page that says the same, None once anything was changed
         )
+        self.summary = b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
         self.measured = 0  # local: bytes in memory when it was last looked at
 
     @property
@@ -212,6 +214,7 @@ class Block:
         self.failures = bits.Counts()
         self.runs.clear()
         self.columns = None
+        self.summary = b""
         self.placed = self.size_bytes = 0
 
     def forget(self, gone: int) -> None:

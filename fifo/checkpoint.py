@@ -8,18 +8,18 @@ last checkpoint are carried over; of others, changed blocks are written to new p
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fifo import snapshot
 from fifo.blocks import Block
 from fifo.codec import Reader, Writer
+from fifo.index_sets import IndexSet, Piece
 from fifo.machine import QueueMachine
-from fifo.pages import Pages, Stored, as_array, page_data
+from fifo.pages import Pages, Stored, page_data
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
@@ -31,10 +31,10 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to, and
-    the pages it names; ascending, each once."""
+    the pages it names, ascending, each once."""
 
     state: bytes
-    entries: array[int]
+    entries: IndexSet
     pages: array[int]
 
 
@@ -43,8 +43,8 @@ class Section:
     """One queue's part."""
 
     data: bytes
-    entries: np.ndarray[tuple[int], np.dtype[np.uint64]]
-    pages: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    entries: tuple[Piece, ...]
+    pages: array[int]
 
 
 def take(group: GroupMachine) -> Checkpoint:
@@ -62,9 +62,31 @@ def take(group: GroupMachine) -> Checkpoint:
         out.blob(machine.section.data)
     return Checkpoint(
         bytes(out.data),
-        _merged([each.entries for each in found]),
-        _merged([each.pages for each in found]),
+        IndexSet(itertools.chain.from_iterable(each.entries for each in found)),
+        _sorted([each.pages for each in found]),
     )
+
+
+def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
+    """Does, for about so many bytes, what the next `take` would have to: writes changed blocks, and sections. From
+    (queue, block) on; returns where to go on, None once it has passed everything. `take` then finds little to do."""
+    for queue in sorted(queue for queue in group.queues if queue >= place[0]):
+        machine = group.queues[queue]
+        if machine.section is not None:
+            continue
+        blocks = machine.blocks
+        for number in blocks.numbers(place[1] if queue == place[0] else 0):
+            if most_bytes <= 0:
+                return queue, number
+            block = blocks.find_warm(number)
+            if block is not None and block.stored is None:
+                most_bytes -= block.memory_bytes()
+                blocks.write(block)
+        machine.section = section(machine)
+        most_bytes -= len(machine.section.data)
+        if most_bytes <= 0:
+            return queue + 1, 0
+    return None
 
 
 def section(machine: QueueMachine) -> Section:
@@ -78,27 +100,13 @@ def section(machine: QueueMachine) -> Section:
     return Section(bytes(out.data), *_contents(records))
 
 
-def _contents(records: list[Stored]) -> tuple[np.ndarray, np.ndarray]:
-    nothing = np.zeros(0, dtype=np.uint64)
-    entries = _unique(np.concatenate([nothing, *(stored.indexes() for stored in records)]))
-    return entries, np.sort(np.array([stored.page for stored in records], dtype=np.uint64))
+def _contents(records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
+    return tuple([stored.references for stored in records]), array("Q", [stored.page for stored in records])
 
 
-def _unique(ascending: np.ndarray) -> np.ndarray:
-    if len(ascending) < 2:
-        return ascending
-    return ascending[np.concatenate(([True], ascending[1:] != ascending[:-1]))]
-
-
-def _merged(parts: list[np.ndarray]) -> array[int]:
-    """All numbers of arrays whose own are ascending and each there once: the same of all together."""
-    if not parts:
-        return array("Q")
-    if len(parts) == 1:
-        return as_array(parts[0])
-    found = np.concatenate(parts)
-    found.sort(kind="stable")  # merges what is in order already
-    return as_array(_unique(found))
+def _sorted(parts: list[array[int]]) -> array[int]:
+    """All pages: each is named by one block."""
+    return array("Q", sorted(itertools.chain.from_iterable(parts)))
 
 
 # ---- reading
@@ -144,7 +152,7 @@ def resume(state: bytes | memoryview, group: GroupMachine) -> None:
         raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
 
 
-def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
+def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
     """(entries, pages) of a checkpoint, as `Checkpoint` has them."""
     reader = _begin(state)
     reader.blob()
@@ -153,7 +161,9 @@ def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
         part = Reader(reader.blob())
         part.blob()
         found.append(_contents(list(_records(part))))
-    return _merged([entries for entries, _ in found]), _merged([pages for _, pages in found])
+    return IndexSet(itertools.chain.from_iterable(entries for entries, _ in found)), _sorted(
+        [pages for _, pages in found]
+    )
 
 
 class Export:

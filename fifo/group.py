@@ -412,6 +412,10 @@ class GroupMachine:
         """The same state for this member alone, naming pages; costs what was changed since the last one."""
         return checkpoint.take(self)
 
+    def write_ahead(self, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
+        """Some of the work of the next checkpoint, see fifo/checkpoint.py."""
+        return checkpoint.write_ahead(self, place, most_bytes)
+
     @staticmethod
     def resume(state: bytes | memoryview, field_source: FieldSource, pages: Pages) -> GroupMachine:
         """The group of a checkpoint's state, all blocks cold. Raises ValueError if the bytes are none."""
@@ -482,12 +486,19 @@ class GroupMachine:
         """Makes a block of a queue cold, columns and all. Between entries."""
         machine = self.queues[queue]
         machine.blocks.page_out(block)
+        machine.section = None  # its record may have a summary now
         machine.groups.fields.forget_window()
 
     def drop_columns(self) -> None:
         """Forgets all filter fields; they are fetched again where they are needed."""
         for machine in self.queues.values():
             machine.groups.forget_columns()
+
+    def drop_summaries(self) -> None:
+        """Forgets what values the fields of blocks have; blocks that were not in memory are read to know it again."""
+        for machine in self.queues.values():
+            machine.blocks.forget_summaries()
+            machine.section = None
 
     def drop_matches(self) -> None:
         """Forgets which messages match which selector."""

@@ -185,6 +185,7 @@ class QueueMachine:
             if not block.ready:
                 self.index.add((PRIORITY, block.number))
             block.stored = None
+            block.summary = b""
             block.ready |= ((1 << taken) - 1) << slot
             block.live += taken
             block.placed += taken
@@ -520,9 +521,14 @@ class QueueMachine:
         runs: list[Run] = []
         rest, evaluations = limit, EVALUATION_BUDGET
         for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-            block = self.blocks.get(number)
             if passed == BLOCK_BUDGET or rest <= 0 or evaluations <= 0:
-                return Waiting(tuple(runs), max(block.base, start_sequence))
+                return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
+            if condition is not None and start_sequence <= number << BLOCK_BITS:
+                cold = self.groups.ruled_out(selector, number)
+                if cold is not None:
+                    evaluations -= cold.ready_count
+                    continue
+            block = self.blocks.get(number)
             members = block.ready
             if start_sequence > block.base:
                 members &= -1 << (start_sequence - block.base)

@@ -8,16 +8,11 @@ local: it never changes a reply, an effect or a snapshot.
 from __future__ import annotations
 
 import zlib
-from array import array
 from typing import Protocol
-
-import numpy as np
 
 from fifo.blocks import NEVER, Block
 from fifo.codec import Reader, Writer
-
-_PACK_BYTES = 64
-"""Raft indexes in fewer bytes than this are not worth compressing."""
+from fifo.index_sets import Piece, pack
 
 
 class Pages(Protocol):
@@ -49,24 +44,26 @@ class MemoryPages:
 class Stored:
     """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
 
-    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their
-    bodies, packed: 11 bytes where batches of 500 arrive alone, one or two for each entry at most where many queues
-    and producers alternate. With its record an instance takes some 500 bytes, 0.03 for each message of a full block.
-    (A summary of the fields' values, by which a scan could skip the block, would be one more of these numbers.)
+    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
+    where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
+    producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
+    are none, or it is not known. An instance takes some 500 bytes, 0.03 for each message of a full block, and its
+    summary, at most 4 KiB.
     """
 
     __slots__ = (
         "crc",
         "earliest",
         "first_slot",
+        "head",
         "held_count",
         "number",
         "page",
         "placed",
         "ready_count",
-        "record",
         "references",
         "size_bytes",
+        "summary",
     )
 
     def __init__(self, record: bytes | memoryview) -> None:
@@ -81,16 +78,29 @@ class Stored:
         self.earliest = NEVER - reader.number()
         self.placed = reader.number()
         self.size_bytes = reader.number()
-        self.references = reader.blob()
-        self.record = bytes(record)
+        self.head = bytes(reader.data[: reader.position])
+        self.references = Piece(reader.blob())
+        self.summary = b"" if reader.is_at_end() else reader.blob()
 
     @property
     def live(self) -> int:
         return self.ready_count + self.held_count
 
-    def indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes that its messages refer to, ascending, each once."""
-        return unpack_indexes(self.references)
+    @property
+    def record(self) -> bytes:
+        """Its bytes in a checkpoint."""
+        out = Writer()
+        out.data += self.head
+        out.blob(self.references.packed)
+        if self.summary:
+            out.blob(self.summary)
+        return bytes(out.data)
+
+    def with_summary(self, summary: bytes) -> Stored:
+        """The same with another summary."""
+        found = Stored(self.record)
+        found.summary = summary
+        return found
 
 
 def write_page(pages: Pages, queue: int, block: Block) -> Stored:
@@ -112,7 +122,9 @@ def write_page(pages: Pages, queue: int, block: Block) -> Stored:
         block.size_bytes,
     ):
         out.number(value)
-    out.blob(pack_indexes(block.live_indexes()))
+    out.blob(pack(block.live_indexes()))
+    if block.summary:
+        out.blob(block.summary)
     block.stored = Stored(bytes(out.data))
     return block.stored
 
@@ -131,48 +143,8 @@ def read_page(pages: Pages, stored: Stored) -> Block:
     """The block of a page, with that page as its valid one."""
     block = decode_block(Reader(page_data(pages, stored)))
     block.stored = stored
+    block.summary = stored.summary
     return block
-
-
-# ---- Raft indexes, ascending and each once, in few bytes
-
-
-def pack_indexes(indexes: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bytes:
-    """Count, first, then the steps between neighbours in as few bytes each as the largest needs; none if all are 1."""
-    out = Writer()
-    out.number(len(indexes))
-    if not len(indexes):
-        return bytes(out.data)
-    out.number(int(indexes[0]))
-    steps = np.diff(indexes)
-    largest = int(steps.max()) if len(steps) else 1
-    width = 0
-    if largest > 1:
-        width = next(width for width in (1, 2, 4, 8) if largest < 1 << (8 * width))
-    raw = steps.astype(f"<u{width}").tobytes() if width else b""
-    packed = zlib.compress(raw, 1) if len(raw) >= _PACK_BYTES else raw
-    out.number(width << 1 | (packed is not raw))
-    out.blob(packed)
-    return bytes(out.data)
-
-
-def unpack_indexes(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    reader = Reader(data)
-    count = reader.number()
-    if not count:
-        return np.zeros(0, dtype=np.uint64)
-    first = reader.number()
-    kind = reader.number()
-    raw = reader.blob()
-    found = np.ones(count, dtype=np.uint64)
-    if kind >> 1:
-        found[1:] = np.frombuffer(zlib.decompress(raw) if kind & 1 else raw, dtype=f"<u{kind >> 1}")
-    found[0] = first
-    return np.cumsum(found, dtype=np.uint64)
-
-
-def as_array(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> array[int]:
-    return array("Q", numbers.tobytes())
 
 
 # ---- a block's bytes: a section of the snapshot

@@ -9,6 +9,9 @@ Local: which messages behind the front match. `hits` has a bit for each that doe
 between `seen` and the front is evaluated when somebody asks, so all of it can be dropped at any moment. A message that
 comes back finds its bit still there: returns evaluate nothing.
 
+A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
+values rules the selector out. It counts in the budget like any other.
+
 Arrivals are evaluated group by group, for groups with credit. An index over predicates belongs where `take` catches
 up with the front, and into `checkout.run`, which then need ask only the groups that the index names: a group that
 finds nothing keeps its place in line, asked or not.
@@ -17,6 +20,7 @@ finds nothing keeps its place in line, asked or not.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
@@ -26,11 +30,13 @@ from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
 from fifo.fields import Condition, Fields
+from fifo.pages import Stored
 from fifo.state import Budget, Consumer, Entry, FieldSource
 from quorum_selectors import canonical
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import EncodingError, FieldNameError
-from quorum_selectors.expression import field_names
+from quorum_selectors.expression import Expression, field_names
+from quorum_selectors.summaries import decode, may_match
 from quorum_selectors.wellknown import resolve_field_names
 
 if TYPE_CHECKING:
@@ -42,9 +48,15 @@ TAIL = 1 << 62
 """The front of a group that has seen everything, and sees what arrives as it arrives."""
 
 
+@lru_cache(maxsize=256)
+def expression(selector: bytes) -> Expression:
+    """The tree of an encoded selector. Raises EncodingError."""
+    return canonical.decode(selector)
+
+
 def compiled(selector: bytes) -> Condition:
     """The condition of an encoded selector. Raises EncodingError."""
-    return compile_expression(canonical.decode(selector))
+    return compile_expression(expression(selector))
 
 
 class SelectorGroup:
@@ -213,9 +225,12 @@ class SelectorGroups:
         if number is None or number << BLOCK_BITS >= end:
             group.seen = end
             return -1
+        last = min(end, (number + 1) << BLOCK_BITS)
+        if self.ruled_out(group.selector, number) is not None:
+            group.seen = last
+            return number
         block = self.machine.blocks.get(number)
         first = max(group.seen - block.base, 0)
-        last = min(end, (number + 1) << BLOCK_BITS)
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.condition, members)
         if chosen:
@@ -232,13 +247,24 @@ class SelectorGroups:
             return True
         if not budget.blocks or budget.evaluations <= 0:
             return False
-        block = machine.blocks.get(number)
         budget.blocks -= 1
         passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
-        budget.evaluations -= ((block.ready | block.held) >> passed).bit_count()
+        if passed:
+            block = machine.blocks.get(number)
+            budget.evaluations -= ((block.ready | block.held) >> passed).bit_count()
+        else:
+            budget.evaluations -= machine.blocks.at(number).live
         end = (number + 1) << BLOCK_BITS
         group.front = end if end < machine.next_sequence else TAIL
         return True
+
+    def ruled_out(self, selector: bytes, number: int) -> Block | Stored | None:
+        """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
+        messages matches; else None."""
+        found = self.machine.blocks.at(number)
+        if (isinstance(found, Block) and found.columns is not None) or not found.summary:
+            return None
+        return None if may_match(expression(selector), decode(found.summary)) else found
 
     def block_dropped(self, number: int) -> None:
         """No message of the block is left."""

@@ -74,6 +74,7 @@ class BacklogResult:
             "producers": self.plan.producers,
             "consumers": self.plan.consumers,
             "filter_enabled": self.plan.filter_enabled,
+            "lazy": self.plan.lazy,
         }
 
 

@@ -43,6 +43,7 @@ def bench(
     filter_enabled: Annotated[
         bool, typer.Option("--filter-enabled", help="five fields a message, four selectors")
     ] = False,
+    lazy: Annotated[bool, typer.Option("--lazy", help="the queue leaves the memory at once")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
     """Measures a cluster of real member processes, started for this and taken away again."""
@@ -62,6 +63,7 @@ def bench(
         filter_enabled=filter_enabled,
         rate=rate,
         backlog=backlog,
+        lazy=lazy,
     )
 
     def note(text: str) -> None:

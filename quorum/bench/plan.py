@@ -23,7 +23,7 @@ class Plan:
     """Defaults are the standard bench: 256 bytes, batches of 500, 8 batches under way for each producer.
 
     rate: messages a second, all producers together; 0: as fast as the window allows.
-    backlog: messages published before `consume` measures.
+    backlog: messages published before `consume` measures. lazy: the queue keeps next to nothing in memory.
     """
 
     mode: Mode = "both"
@@ -38,6 +38,7 @@ class Plan:
     filter_enabled: bool = False
     rate: int = 0
     backlog: int = 500_000
+    lazy: bool = False
 
     @property
     def selectors(self) -> tuple[str, ...]:

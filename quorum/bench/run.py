@@ -238,6 +238,8 @@ async def publish_backlog(plan: Plan, places: Places) -> None:
 async def prepare(plan: Plan, url: str) -> Places:
     """Declares the queue and finds out who leads its group."""
     arguments: dict[str, object] = {"x-filter-enabled": True} if plan.filter_enabled else {}
+    if plan.lazy:
+        arguments["x-queue-mode"] = "lazy"
     async with connect(url, connect_timeout_ms=int(READY_TIMEOUT_S * 1000)) as client:
         await client.declare(QUEUE, arguments)
         leader = ""

@@ -1,6 +1,7 @@
 """Garbage collection: copy what is live of sealed segments into a new one, and let the old ones go.
 
-- The log's thread plans. Garbage is counted in bytes. Two neighbours each more than half garbage are merged; one alone
+- Any thread surveys: how much of each sealed segment is live. The log's thread plans by that. Garbage is counted in
+  bytes. Two neighbours each more than half garbage are merged; one alone
   is copied by itself, or with a small neighbour that costs no more than is freed; segments without anything live just
   go. So copying writes at most twice what it frees, and once nothing is left to plan the sealed segments hold at most
   twice what is live in them.
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from quorum.log.errors import Damage, LogDamaged, LogError
 from quorum.log.files import NO_ROOM, Files, commit_file, temporary_path, write_fully
-from quorum.log.index import Sealed, arrange, encode_index, index_path, write_index_if_room
+from quorum.log.index import Part, Sealed, arrange, encode_index, index_path, write_index_if_room
 from quorum.log.record import HEADER_BYTES, RecordKind, body_is_good
 from quorum.log.reserve import Reserve
 from quorum.log.scanner import CHUNK_BYTES, Scanner
@@ -29,10 +31,8 @@ from quorum.log.segments import HEADER_BLOCK, Listed, Segment, SegmentHeader, se
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Body, GroupTable, Rows
 
-SURVEY_COST = 100_000
-"""Rows looked at in one plan, about: some milliseconds, so that the log's thread is not held up."""
-SEGMENT_COST = 20
-"""What looking at a segment costs that needs no rows, in rows."""
+SURVEY_ROWS = 1 << 14
+"""Rows looked at in one go: under a millisecond, so that other threads get their turns."""
 MOST_AT_ONCE = 64
 """Segments that one collection lets go."""
 
@@ -43,6 +43,8 @@ class Survey:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[bytes, tuple[int, int]] = {}
+        self._pages: dict[bytes, dict[int, Rows]] = {}
+        """The rows of its pages by group: few, and in nearly every segment some have died."""
         self._spoiled: dict[bytes, int] = {}
         self._epoch = 0
 
@@ -63,18 +65,18 @@ class Survey:
         known = self._known.get(sealed.listed.file_id)
         return sum(part.size for part in sealed.parts.values()) if known is None else known[1]
 
-    def refresh(self, limit: int) -> None:
-        """Look at segments that may have changed, oldest knowledge first, for about so many rows."""
-        epochs = [self._known.get(sealed.listed.file_id, (-1, 0))[0] for sealed in self._store.history.sealed]
-        for at in np.argsort(np.array(epochs), kind="stable").tolist():
-            if epochs[at] == self._epoch or limit <= 0:
-                return
-            limit -= self.look_at(self._store.history.sealed[at])
+    def refresh(self) -> None:
+        """Look at the segments that may have changed. Any thread, one at a time."""
+        for sealed in list(self._store.history.sealed):
+            if self._known.get(sealed.listed.file_id, (-1, 0))[0] != self._epoch:
+                self.look_at(sealed)
 
-    def look_at(self, sealed: Sealed) -> int:
-        """Look at one segment; what that cost in rows."""
-        cost, live, unclear = SEGMENT_COST, 0, []
+    def look_at(self, sealed: Sealed) -> None:
+        """Look at one segment. Any thread."""
+        live, unclear = 0, []
         with self._store.mutex:
+            if not self._store.has(sealed):
+                return  # replaced, or the log was closed
             epoch = self._epoch
             for part in sealed.parts.values():
                 liveness = self._store.liveness(part.group)
@@ -83,17 +85,43 @@ class Survey:
                     unclear.append((part, liveness))
                 else:
                     live += guess
-        for part, liveness in unclear:
-            rows = self._store.history.columns(sealed).rows(part)
-            needed = rows.lengths[liveness.pages(rows) if part.is_page else liveness.bodies(rows)]
-            live += int(needed.sum()) + HEADER_BYTES * len(needed)
-            cost += part.count
+            self._store.hold(sealed)
+        try:
+            for part, liveness in unclear:
+                if part.is_page:
+                    rows = self._page_rows(sealed, part)
+                    needed = rows.lengths[liveness.pages(rows)]
+                    live += int(needed.sum()) + HEADER_BYTES * len(needed)
+                    continue
+                columns = self._store.history.columns(sealed)
+                for start in range(part.start, part.start + part.count, SURVEY_ROWS):
+                    count = min(SURVEY_ROWS, part.start + part.count - start)
+                    rows = columns.rows(replace(part, start=start, count=count))
+                    needed = rows.lengths[liveness.bodies(rows)]
+                    live += int(needed.sum()) + HEADER_BYTES * len(needed)
+        finally:
+            self._store.let_go(sealed.segment)
         self._known[sealed.listed.file_id] = (epoch, live)
-        return cost
+
+    def _page_rows(self, sealed: Sealed, part: Part) -> Rows:
+        kept = self._pages.setdefault(sealed.listed.file_id, {})
+        if part.group not in kept:
+            rows = self._store.history.columns(sealed).rows(part)
+            kept[part.group] = rows.take(np.arange(part.count))  # copies, so that the rest can go
+        return kept[part.group]
+
+    def has_died(self, sealed: Sealed) -> bool:
+        """Whether certainly nothing of this segment is live; cheap."""
+        with self._store.mutex:
+            return all(
+                self._store.liveness(part.group).guess(part, sealed.listed.first_lsn) == 0
+                for part in sealed.parts.values()
+            )
 
     def forget(self, sealed: Sealed) -> None:
         """The segment is gone."""
         self._known.pop(sealed.listed.file_id, None)
+        self._pages.pop(sealed.listed.file_id, None)
         self._spoiled.pop(sealed.listed.file_id, None)
 
 
@@ -329,10 +357,10 @@ class Collector:
         self._outstanding: weakref.ref[Collection] | None = None
 
     def choose(self) -> list[Sealed]:
-        """Neighbouring segments worth replacing, or any number without anything live; none if nothing is worth it."""
+        """Neighbouring segments worth replacing, or any number without anything live, as the survey has last seen them;
+        none if nothing is worth it."""
         if self.is_busy:
             return []
-        self.survey.refresh(SURVEY_COST)
         with self._store.mutex:
             damaged = {damage.path for damage in self._store.damages.values()}
         sealed = self._store.history.sealed

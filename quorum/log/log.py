@@ -36,6 +36,9 @@ end."""
 
 LOCK = "LOCK"
 
+MOVES_BOUNDS = frozenset({RecordKind.TRUNCATE, RecordKind.COMPACT, RecordKind.RESET})
+"""Records by which bodies may become garbage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -185,7 +188,7 @@ class Log:
                 if kind == RecordKind.COPY:
                     store.note_healed(group, index, lsn)
                     opened.collector.survey.changed()
-            else:
+            elif kind in MOVES_BOUNDS:
                 opened.collector.survey.changed()
         return lsn
 
@@ -335,11 +338,16 @@ class Log:
         rows = contents.between(group, table, index)
         return None if rows is None else int(rows.terms[0])
 
-    # ---- garbage: plan and adopt in the Raft thread, run in any
+    # ---- garbage: plan and adopt in the Raft thread, survey and run in any
+
+    def survey(self) -> None:
+        """Look how much of the sealed segments is live, as far as that may have changed. Any thread, one at a time."""
+        (self._opened or self._closed()).collector.survey.refresh()
 
     def plan_collection(self) -> Collection | None:
-        """Segments worth replacing, to be run, then adopted; None if there are none, or while a planned one is still
-        in somebody's hands. One that is dropped instead leaves at most a file that the next opening removes."""
+        """Segments worth replacing, by what the last survey has seen, to be run, then adopted; None if there are none,
+        or while a planned one is still in somebody's hands. One that is dropped instead leaves at most a file that the
+        next opening removes."""
         opened = self._opened or self._closed()
         opened.writer.check()
         self._removing(opened)
@@ -371,10 +379,8 @@ class Log:
             raise ValueError("a collection is adopted after it was run")
         store, survey = opened.store, opened.collector.survey
         sources, result = collection.sources, collection.result
-        if result is not None:
-            survey.look_at(result)
-            if not survey.live_bytes(result):  # everything has died while it was copied
-                result = None
+        if result is not None and survey.has_died(result):  # while it was copied
+            result = None
         sealed = store.history.sealed
         is_current = all(source in sealed for source in sources)
         if is_current and collection.damage is None:

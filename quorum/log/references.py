@@ -1,9 +1,10 @@
 """What the groups still refer to: told by whoever keeps their snapshots, never counted, never on disk.
 
-With each durable snapshot comes the sorted list of entries whose bodies its state refers to and of the pages that
-hold its blocks. A body or page is garbage when none of the snapshots that count needs it. Until a group's lists were
-told in this life, nothing of it that can be read is garbage. What is garbage once stays so: a state refers only to
-entries that the state before it referred to, and to later ones.
+With each durable snapshot comes which entries' bodies its state refers to (a set that is asked range by range, since
+ten million of them may wait) and the sorted list of the pages that hold its blocks. A body or page is garbage when none
+of the snapshots that count needs it. Until a group's lists were told in this life, nothing of it that can be read is
+garbage. What is garbage once stays so: a state refers only to entries that the state before it referred to, and to
+later ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,23 +20,57 @@ from quorum.log.index import Part
 from quorum.log.table import Cut, Ints, Mask, Rows, not_cut
 
 
+class Indexes(Protocol):
+    """A set of entries' indexes that does not change any more. Asked by any thread."""
+
+    def within(self, first: int, last: int) -> Ints:
+        """Those from first to last, ascending, each once."""
+        ...
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """False if certainly nothing from first to last is in it; cheap."""
+        ...
+
+    def covers(self, first: int, last: int) -> bool:
+        """True if certainly everything from first to last is in it; cheap."""
+        ...
+
+
+class ListedIndexes:
+    """A few indexes as a list."""
+
+    def __init__(self, indexes: array[int]) -> None:
+        """Ascending, each once (array of type Q)."""
+        self._numbers: Ints = np.array(indexes, np.int64)
+
+    def within(self, first: int, last: int) -> Ints:
+        start, end = np.searchsorted(self._numbers, first), np.searchsorted(self._numbers, last, "right")
+        return self._numbers[start:end]
+
+    def overlaps(self, first: int, last: int) -> bool:
+        return bool(len(self.within(first, last)))
+
+    def covers(self, first: int, last: int) -> bool:
+        return len(self.within(first, last)) == last - first + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What one snapshot refers to. Both arrays are ascending and are not changed any more."""
+    """What one snapshot refers to. Nothing of it is changed any more."""
 
     index: int
     """Where the snapshot stands: this entry and those behind it are needed to go on from it."""
-    entries: array[int]
-    """Indexes, at or below `index`, whose bodies its state refers to (array of type Q)."""
+    entries: Indexes | array[int]
+    """Indexes, at or below `index`, whose bodies its state refers to; ascending as an array (of type Q)."""
     pages: array[int]
-    """Its pages (array of type Q)."""
+    """Its pages, ascending (array of type Q)."""
 
 
 class _Told(NamedTuple):
     """Replaced as a whole, so that any thread can look at it."""
 
     needed_from: int
-    entries: tuple[Ints, ...]
+    entries: tuple[Indexes, ...]
     pages: tuple[Ints, ...]
     pages_to: int
     """A page with a higher LSN may belong to the next snapshot, whatever the present ones name."""
@@ -60,7 +95,8 @@ class Retention:
         if not kept:
             raise ValueError("at least one snapshot counts once any was made")
         for retained in kept:
-            if retained.entries.typecode != "Q" or retained.pages.typecode != "Q":
+            lists = (retained.entries, retained.pages)
+            if any(isinstance(each, array) and each.typecode != "Q" for each in lists):
                 raise ValueError("the lists of entries and pages are arrays of type Q")
         pages_to = 0 if self._told is None else self._told.pages_to
         newest = max(retained.index for retained in kept)
@@ -68,7 +104,10 @@ class Retention:
             pages_to, self._told_lsn, self._newest = self._told_lsn, last_lsn, newest
         self._told = _Told(
             min(retained.index for retained in kept),
-            tuple(np.frombuffer(retained.entries, np.int64) for retained in kept if retained.entries),
+            tuple(
+                ListedIndexes(each) if isinstance(each, array) else each
+                for each in (retained.entries for retained in kept)
+            ),
             tuple(np.frombuffer(retained.pages, np.int64) for retained in kept if retained.pages),
             pages_to,
         )
@@ -78,8 +117,11 @@ class Retention:
         told = self._told
         assert told is not None
         live: Mask = indexes >= min(told.needed_from, view_from)
+        if live.all():
+            return live
+        first, last = int(indexes.min()), int(indexes.max())
         for entries in told.entries:
-            live |= _is_in(entries, indexes)
+            live |= _is_in(entries.within(first, last), indexes)
         return live
 
     def is_live_page(self, pages: Ints) -> Mask:
@@ -95,19 +137,25 @@ class Retention:
         """False if certainly nothing of these is needed; cheap."""
         told = self._told
         assert told is not None
-        lists = told.pages if part.is_page else told.entries
-        rest = part.high > told.pages_to if part.is_page else part.high >= min(told.needed_from, view_from)
-        return rest or any(
-            np.searchsorted(numbers, np.int64(part.low))
-            < np.searchsorted(numbers, np.int64(part.high), "right")
-            for numbers in lists
+        if part.is_page:
+            return part.high > told.pages_to or any(
+                np.searchsorted(numbers, np.int64(part.low))
+                < np.searchsorted(numbers, np.int64(part.high), "right")
+                for numbers in told.pages
+            )
+        return part.high >= min(told.needed_from, view_from) or any(
+            entries.overlaps(part.low, part.high) for entries in told.entries
         )
 
     def needs_all(self, part: Part, view_from: int) -> bool:
         """True if certainly all of these are needed; cheap."""
         told = self._told
         assert told is not None
-        return part.low > told.pages_to if part.is_page else part.low >= min(told.needed_from, view_from)
+        if part.is_page:
+            return part.low > told.pages_to
+        return part.low >= min(told.needed_from, view_from) or any(
+            entries.covers(part.low, part.high) for entries in told.entries
+        )
 
 
 class Liveness(NamedTuple):
@@ -146,6 +194,8 @@ class Liveness(NamedTuple):
 
 def _is_in(numbers: Ints, asked: Ints) -> Mask:
     """Which of the asked are in the ascending numbers."""
+    if not len(numbers):
+        return np.zeros(len(asked), np.bool_)
     at = np.searchsorted(numbers, asked)
     found: Mask = numbers[np.minimum(at, len(numbers) - 1)] == asked
     return found

@@ -250,6 +250,10 @@ class Store:
         """Places may point to it from here on. The mutex must be held."""
         self._segments[segment.number] = segment
 
+    def has(self, sealed: Sealed) -> bool:
+        """Whether a segment is part of the log. The mutex must be held."""
+        return sealed.number in self._segments
+
     def hold(self, sealed: Sealed) -> None:
         """Keep a segment open. The mutex must be held."""
         sealed.segment.holders += 1

@@ -401,9 +401,12 @@ class GroupTable:
             np.array(self.lengths[begin:], np.int64),
             np.full(len(keys), RecordKind.ENTRY, np.uint8),
         )
+        pages = Rows.of(sorted(self.pages.items()))
+        if not self.loose:
+            return entries, pages
         loose = Rows.of(sorted(self.loose.items()))
         entries = entries.take(~np.isin(entries.lsns, loose.lsns))
-        return entries.joined(loose), Rows.of(sorted(self.pages.items()))
+        return entries.joined(loose), pages
 
     def seal(self) -> None:
         """The active segment is active no longer; its rows were taken by those who look up there."""
@@ -429,9 +432,9 @@ class GroupTable:
         return self.tail_from <= index <= self.last_index and self.term_in_tail(index) == term
 
     def _set_tail_from(self) -> None:
-        """After a change of bounds; the arrays are cut when half of them is of no use any more."""
+        """After a change of bounds; the arrays are cut when a quarter of them is of no use any more."""
         self.tail_from = min(self.first_index, self.active_from)
-        if self.tail_from - self.base > len(self.lsns) >> 1:
+        if self.tail_from - self.base > len(self.lsns) >> 2:
             self._forget_below(self.tail_from)
 
     def _forget_below(self, index: int) -> None:

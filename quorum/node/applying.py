@@ -16,7 +16,7 @@ from fifo.group import GroupMachine
 from quorum.log import Log, LogFull
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.operations import Command
-from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, Replica
+from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, TIME_BYTES, Replica
 from quorum.node.session_table import SessionTable
 
 APPLY_BYTES = 4 << 20
@@ -84,7 +84,7 @@ class Applier:
             self._healer.note(error.group, error.index, 0, error.reason)
             replica.begin_again(index - 1, error.index, now_ms)
             return False
-        replica.bytes_since_snapshot += len(body)
+        replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
         if index > replica.routed_to:
             self._carry_out(replica, operations, applied, now_ms)
         if isinstance(replica.machine, GroupMachine):
@@ -123,10 +123,14 @@ class Applier:
             self._table.effect(replica.number, effect)
 
     def save_snapshot(self, replica: Replica, now_ms: int) -> None:
-        """Without room for it the log goes on as it is, and it is tried again later."""
+        """A part of it in each step, so that none takes long. Without room for it the log goes on as it is, and it is
+        tried again later."""
         if now_ms < replica.no_snapshot_before_ms:
             return
         try:
+            if not replica.prepare_snapshot():
+                replica.touched = True
+                return
             replica.save_snapshot(self._log, now_ms)
         except LogFull as error:
             replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
@@ -147,7 +151,8 @@ class Applier:
         for replica in replicas:
             if replica.bytes_since_snapshot and now_ms >= replica.no_snapshot_before_ms:
                 self.save_snapshot(replica, now_ms)
-                replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
+                if not replica.bytes_since_snapshot:
+                    replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
 
     def begin(self, replica: Replica, state: bytes) -> None:
         """From the snapshot that a replica has at its start."""

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from fifo import checkpoint, snapshot
+from fifo.index_sets import IndexSet
 from fifo.references import references
 from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
 from quorum.log.record import extend_crc32c
@@ -44,10 +45,10 @@ class LogPages:
             raise PageUnreadable(self._group, page, str(error)) from error
 
 
-def contents(state: bytes | memoryview) -> tuple[array[int], array[int]]:
+def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
     """(entries, pages) that a state refers to: a checkpoint of this node, a leader's snapshot, or the catalog's."""
     if not is_of_queues(state):
-        return array("Q"), array("Q")
+        return IndexSet(()), array("Q")
     if checkpoint.is_checkpoint(state):
         return checkpoint.contents(state)
     return references(state), array("Q")
@@ -107,6 +108,8 @@ class Checkpoints:
         self._raft = raft
         self._time_bytes = time_bytes
         self._kept: dict[int, Retained] = {}
+        self._entries: dict[int, IndexSet] = {}
+        """of those that are kept"""
         raft.send_snapshots_from(self.newest)
 
     def begin(self) -> None:
@@ -115,7 +118,7 @@ class Checkpoints:
             self._keep(index, *contents(memoryview(unwrap_state(data)[1])[self._time_bytes :]))
         self._tell()
 
-    def saved(self, index: int, entries: array[int], pages: array[int]) -> None:
+    def saved(self, index: int, entries: IndexSet, pages: array[int]) -> None:
         """A snapshot is in place, durably, and refers to these entries and pages."""
         self._keep(index, entries, pages)
         self._tell()
@@ -124,7 +127,8 @@ class Checkpoints:
         """A leader's snapshot is in place."""
         self.saved(index, *contents(state))
 
-    def _keep(self, index: int, entries: array[int], pages: array[int]) -> None:
+    def _keep(self, index: int, entries: IndexSet, pages: array[int]) -> None:
+        self._entries[index] = entries
         self._kept[index] = Retained(index, entries, pages)
 
     def _tell(self) -> None:
@@ -133,16 +137,13 @@ class Checkpoints:
         self._kept = {
             index: self._kept[index] for index in sorted(self._kept) if index in newest or index in pinned
         }
+        self._entries = {index: self._entries[index] for index in self._kept}
         if self._kept:
             self._log.retain(self._group, list(self._kept.values()))
 
     def refer_to(self, index: int) -> bool:
         """Whether a snapshot that counts refers to this entry."""
-        for retained in self._kept.values():
-            at = bisect_left(retained.entries, index)
-            if at < len(retained.entries) and retained.entries[at] == index:
-                return True
-        return False
+        return any(index in entries for entries in self._entries.values())
 
     def refer_to_page(self, page: int) -> bool:
         """Whether a snapshot that counts refers to this page."""
@@ -152,9 +153,9 @@ class Checkpoints:
                 return True
         return False
 
-    def newest_entries(self) -> array[int]:
-        """The entries that the newest snapshot refers to, ascending."""
-        return self._kept[max(self._kept)].entries if self._kept else array("Q")
+    def newest_entries(self) -> IndexSet:
+        """The entries that the newest snapshot refers to."""
+        return self._entries[max(self._entries)] if self._entries else IndexSet(())
 
     @property
     def kept(self) -> Sequence[int]:

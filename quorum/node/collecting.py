@@ -1,4 +1,4 @@
-"""Garbage collection of the node's log: planned and adopted by the member's thread, copied beside it.
+"""Garbage collection of the node's log: planned and adopted by the member's thread, surveyed and copied beside it.
 
 `Background` is where the copying is done: on a thread of its own in a process, at once in a simulation, so that a run
 can be repeated.
@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from quorum.log import LogFull
 
 PLAN_MS = 1_000
-"""How often it is looked for garbage: some milliseconds each time."""
+"""How often it is looked for garbage."""
 RETRY_MS = 10_000
 """After a collection that found no room."""
 
@@ -30,6 +30,7 @@ Planned = TypeVar("Planned", bound=Runnable)
 class CollectingLog(Protocol[Planned]):
     """What is needed of the node's log."""
 
+    def survey(self) -> None: ...
     def plan_collection(self) -> Planned | None: ...
     def adopt(self, collection: Planned) -> bool: ...
 
@@ -98,29 +99,37 @@ class Collecting(Generic[Planned]):
         self._log = log
         self._background = background
         self._collection: Planned | None = None
+        self._is_surveying = False
         self._next_ms = 0
         self.adopted = 0
         """Collections so far."""
 
     @property
     def is_under_way(self) -> bool:
-        """A collection is planned and not yet adopted."""
-        return self._collection is not None
+        """The background is at work for it, or a collection is planned and not yet adopted."""
+        return self._is_surveying or self._collection is not None
 
     def turn(self, now_ms: int) -> None:
         """Goes on with what is due. Without room on the disk it is tried again later; any other error is raised."""
         if now_ms < self._next_ms:
             return
+        if not self.is_under_way:
+            self._is_surveying = True
+            self._background.start(self._log.survey)
         try:
-            if self._collection is None:
-                self._next_ms = now_ms + PLAN_MS
+            if not self._background.is_done():
+                return
+            if self._is_surveying:
+                self._is_surveying = False
                 self._collection = self._log.plan_collection()
-                if self._collection is not None:
-                    self._next_ms = now_ms
+                if self._collection is None:
+                    self._next_ms = now_ms + PLAN_MS
+                else:
                     self._background.start(self._collection.run)
-            elif self._background.is_done():
+            elif self._collection is not None:
                 collection, self._collection = self._collection, None
                 self.adopted += self._log.adopt(collection)
         except LogFull:
             self._collection = None
+            self._is_surveying = False
             self._next_ms = now_ms + RETRY_MS

@@ -150,9 +150,10 @@ class DamageCare:
             for damage, (group, term, index) in self._damaged_bodies()
             if group == replica.number
         }
-        for index in self._log.missing(replica.number, replica.checkpoints.newest_entries()):
-            term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
-            self._healer.note(replica.number, index, term, reason)
+        for part in replica.checkpoints.newest_entries().parts():
+            for index in self._log.missing(replica.number, part):
+                term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
+                self._healer.note(replica.number, index, term, reason)
 
     def found_unreadable(self, group: int, index: int) -> None:
         self._healer.note(group, index, 0, "another member has asked for it")

@@ -31,16 +31,16 @@ AHEAD_S = 2.0
 """What is reached within this time stays, and is read again before it is asked for."""
 SETTLE_S = 5.0
 """When messages that consumers hold are likely to be settled."""
-PLAIN_PART = 8
-"""Plain blocks may take this part of the memory target: they come back with one read."""
+PLAIN_PART = 32
+"""Plain blocks may take this part of the memory target, 8 MiB of 256: they come back with one read."""
 ENOUGH = 0.9
 """Paging out ends at this part of the limit that was passed, so that it does not begin again at once."""
 UNREAD_S = 60.0
 """A reader that does not get on may begin to: what it reaches first goes last."""
 BLOCKS_A_TURN = 32
 """Pages written, and pages read, in a turn: ten turns a second keep up with five million messages a second."""
-BYTES_A_TURN = 4 << 20
-"""Bytes of blocks written in a turn: some milliseconds."""
+BYTES_A_TURN = 2 << 20
+"""Bytes of blocks written in a turn: two or three milliseconds, and a million single messages a second."""
 PREFETCH_BLOCKS = 8
 MEASURE_MS = 500
 """Rates are taken over at least this long."""
@@ -142,7 +142,8 @@ class Pager:
                 number = queue.blocks.next_from(place)
                 if number is None or number > last:
                     break
-                if queue.blocks.find_warm(number) is None:
+                is_passed = bool(reader) and queue.groups.ruled_out(reader, number) is not None
+                if not is_passed and queue.blocks.find_warm(number) is None:
                     queue.blocks.get(number)
                     count += 1
                 place = number + 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fifo import checkpoint
 from fifo import commands as c
 from fifo.group import GroupMachine
+from fifo.index_sets import IndexSet
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
@@ -25,6 +26,12 @@ FULL_RETRY_MS = 500
 """How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
+
+WRITE_AHEAD_BYTES = 1 << 20
+"""Of the blocks that a snapshot refers to so much is written in a step: one or two milliseconds."""
+ENTRY_COST_BYTES = 512
+"""What an entry counts beside its body when a snapshot is due: so that where entries are small a few hundred thousand
+make one due, and the journal's index of them (20 bytes each) stays small."""
 
 TIME_BYTES = 8
 """Group time stands before the machine's state in a snapshot."""
@@ -79,6 +86,8 @@ class Replica:
     """one that is kept, or a page that it refers to, is damaged"""
     no_snapshot_before_ms: int = 0
     """the last one found no room, or was taken early to make some"""
+    written_to: tuple[int, int] = (0, 0)
+    """(queue, block): how far the next snapshot is prepared"""
     saved_ms: int = 0
     """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
@@ -217,10 +226,18 @@ class Replica:
             self.saved_ms = now_ms
         return self.bytes_since_snapshot > after_bytes or now_ms - self.saved_ms >= after_ms
 
+    def prepare_snapshot(self) -> bool:
+        """Writes some of what the next snapshot refers to; whether that was the last of it. LogFull."""
+        if isinstance(self.machine, CatalogMachine):
+            return True
+        place = self.machine.write_ahead(self.written_to, WRITE_AHEAD_BYTES)
+        self.written_to = (0, 0) if place is None else place
+        return place is None
+
     def save_snapshot(self, log: Log, now_ms: int) -> None:
         """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
         again = self.wants_snapshot or bool(log.journal(self.number).damaged_snapshots)
-        entries, pages = array("Q"), array("Q")
+        entries, pages = IndexSet(()), array("Q")
         if isinstance(self.machine, CatalogMachine):
             state = self.machine.snapshot()
         else:
@@ -246,4 +263,4 @@ class Replica:
 
     def references(self, state: bytes) -> array[int]:
         """The entries that a state refers to, as save_snapshot has kept it or a leader has sent it; sorted."""
-        return contents(memoryview(state)[TIME_BYTES:])[0]
+        return contents(memoryview(state)[TIME_BYTES:])[0].as_array()

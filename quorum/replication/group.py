@@ -71,7 +71,7 @@ class GroupConfig:
     keep_bytes: int = 64 << 20
     """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many bytes of bodies;
     a member further behind gets the snapshot, and of older bodies only those it refers to."""
-    keep_entries: int = 1_000_000
+    keep_entries: int = 250_000
     """The same, counted in entries (20 bytes of memory each)."""
     window_bytes: int = 8 << 20
     """Unacknowledged entries a peer; with a handful of groups well below what a connection may hold back."""

@@ -17,6 +17,7 @@ slots.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ _CODES: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
 _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: np.float64, STRING: np.uint8}
 
 
-class _Dictionary:
+class StringTable:
     """The strings of a column of a block, in log order."""
 
     __slots__ = ("blob", "count", "ends", "lookup")
@@ -131,9 +132,20 @@ class _Dictionary:
             grown[: self.count] = self.ends[: self.count]
             self.ends = grown
 
-    def text(self, code: int) -> str:
+    def piece(self, code: int) -> bytes:
+        """The UTF-8 of a code's string."""
         start = self.ends.item(code - 1) if code else 0
-        return self.blob[start : self.ends.item(code)].decode("utf-8", "surrogatepass")
+        return bytes(self.blob[start : self.ends.item(code)])
+
+    def text(self, code: int) -> str:
+        return self.piece(code).decode("utf-8", "surrogatepass")
+
+    def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """Where the strings of these codes begin and end, and all letters."""
+        at = codes.astype(np.int64)
+        ends = self.ends[at].astype(np.int64)
+        starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
+        return starts, ends, np.frombuffer(bytes(self.blob), np.uint8)
 
     @property
     def nbytes(self) -> int:
@@ -152,7 +164,7 @@ class _DenseColumn:
         self.mask: Bits = np.zeros(0, np.bool_)
         self.values: Array = np.zeros(0, np.bool_)
         self.low = self.high = 0  # what the present type of exact numbers and codes can hold
-        self.dictionary = _Dictionary() if kind == STRING else None
+        self.dictionary = StringTable() if kind == STRING else None
         self._retype(_FIRST_TYPES[kind])
 
     def _retype(self, dtype: Any) -> None:
@@ -412,6 +424,23 @@ class BlockColumns:
     def field_keys(self) -> list[str]:
         """The keys that any message may have, sorted."""
         return sorted(self._dense.keys() | self._sparse.keys())
+
+    # ---- for summaries
+
+    @property
+    def has_sparse(self) -> bool:
+        """Whether there are keys, or values of keys, that are in no column."""
+        return bool(self._sparse)
+
+    def dense_keys(self) -> list[str]:
+        return list(self._dense)
+
+    def present(self, key: str, chosen: Bits) -> Iterator[tuple[int, Array, StringTable | None]]:
+        """What the columns of a key have in the chosen slots: kind, values (codes of strings) and the strings."""
+        for kind, column in sorted(self._dense.get(key, {}).items()):
+            here = column.mask & chosen[column.base : column.base + len(column.mask)]
+            if here.any():
+                yield kind, column.values[here], column.dictionary
 
     @property
     def nbytes(self) -> int:

@@ -164,7 +164,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def wakes(self) -> None:
         self.world.wake_until_done()
 
-    @rule(what=st.sampled_from(("columns", "matches", "both", "both", "all")))
+    @rule(what=st.sampled_from(("columns", "matches", "both", "both", "summaries", "all")))
     def forget(self, what: str) -> None:
         twin = self.world.twin
         assert twin is not None
@@ -172,6 +172,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             twin.drop_columns()
         if what in ("matches", "both"):
             twin.drop_matches()
+        if what == "summaries":
+            twin.drop_summaries()
         if what == "all":
             self.world.twin = GroupMachine.restore(twin.snapshot(), self.world.log)
 

@@ -4,6 +4,7 @@ against the model, in test_fifo_model.py.)"""
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from array import array
 
@@ -16,8 +17,10 @@ from fifo import checkpoint, invariants
 from fifo.blocks import BLOCK_SIZE, Block
 from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
 from fifo.group import GroupMachine
-from fifo.pages import MemoryPages, Stored, pack_indexes, unpack_indexes
-from support.fifo_world import World
+from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
+from fifo.pages import MemoryPages, Stored
+from fifo.state import Waiting
+from support.fifo_world import SMALL, World, selector, sequences, small_blocks
 
 
 def filled(count: int, batch: int = 1_000, **queue: object) -> World:
@@ -55,6 +58,28 @@ def test_a_checkpoint_writes_what_was_changed_since_the_last_one() -> None:
 
 def world_producer(world: World) -> bytes:
     return next(iter(world.epochs))
+
+
+def test_a_checkpoint_can_be_written_little_by_little() -> None:
+    """Whatever happens between the parts, it is the same in the end; what has changed meanwhile is written again."""
+    world = filled(10 * BLOCK_SIZE - 384, batch=100)
+    world.queue(2)
+    memory = world.machine.memory
+    place: tuple[int, int] | None = (0, 0)
+    steps = []
+    while place is not None:
+        before = memory.writes
+        place = world.machine.write_ahead(place, 10_000)
+        steps.append(memory.writes - before)
+        if len(steps) == 4:
+            world.do(world_producer(world), Get(1, 5, settled=True))  # out of a block that was passed
+    assert max(steps) <= 3
+    assert sum(steps) == 11
+    found = world.machine.checkpoint()
+    assert memory.writes == 11
+    assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == world.machine.snapshot()
+    assert world.machine.write_ahead((0, 0), 10_000) is None
+    assert memory.writes == 11
 
 
 def test_queues_that_no_entry_has_touched_are_carried_over() -> None:
@@ -185,13 +210,60 @@ def test_a_cold_block_takes_a_few_hundred_bytes(batch: int) -> None:
 @given(st.lists(st.integers(0, (1 << 63) - 1), unique=True, max_size=300) | st.sets(st.integers(5, 700)))
 def test_packed_indexes_come_back(numbers: list[int] | set[int]) -> None:
     indexes = np.array(sorted(numbers), dtype=np.uint64)
-    assert unpack_indexes(pack_indexes(indexes)).tolist() == indexes.tolist()
+    assert unpack(pack(indexes)).tolist() == indexes.tolist()
 
 
 def test_neighbouring_indexes_pack_into_a_few_bytes() -> None:
-    assert len(pack_indexes(np.arange(10**12, 10**12 + BLOCK_SIZE, dtype=np.uint64))) < 12
+    assert len(pack(np.arange(10**12, 10**12 + BLOCK_SIZE, dtype=np.uint64))) < 12
     alternating = np.arange(10**12, 10**12 + 4 * BLOCK_SIZE, 4, dtype=np.uint64)
-    assert len(pack_indexes(alternating)) < 200
+    assert len(pack(alternating)) < 200
+
+
+STRETCH = st.builds(
+    lambda first, count: set(range(first, first + count)), st.integers(1, 400), st.integers(0, 60)
+)
+PARTS = st.lists(st.sets(st.integers(1, 400), max_size=60) | STRETCH, max_size=5)
+
+
+@given(PARTS, st.integers(0, 500), st.integers(0, 70))
+def test_a_set_of_indexes_is_the_union_of_its_pieces(parts: list[set[int]], first: int, width: int) -> None:
+    found = IndexSet([Piece(pack(np.array(sorted(part), dtype=np.uint64))) for part in parts])
+    wanted = set().union(*parts)
+    asked = set(range(first, first + width + 1))
+    assert list(found) == sorted(wanted) == list(found.as_array())
+    assert found.within(first, first + width).tolist() == sorted(wanted & asked)
+    assert (first in found) == (first in wanted)
+    assert found.overlaps(first, first + width) or not wanted & asked
+    assert not found.covers(first, first + width) or asked <= wanted
+    assert found == IndexSet.of(np.array(sorted(wanted), dtype=np.uint64))
+    assert IndexSet.of(array("Q", sorted(asked))).covers(first, first + width)
+
+
+def test_a_set_of_indexes_gives_itself_in_bounded_parts() -> None:
+    numbers = np.concatenate([np.arange(5, 50_005), np.arange(10**9, 10**9 + 60_000, 3)]).astype(np.uint64)
+    found = IndexSet.of(numbers)
+    parts = list(found.parts())
+    assert max(map(len, parts)) <= PIECE
+    assert [index for part in parts for index in part] == numbers.tolist()
+    assert found.covers(5, 3 * PIECE)
+    assert not found.covers(5, 50_005)
+    assert not found.overlaps(1, 4)
+
+
+def test_what_ten_million_waiting_single_messages_refer_to_takes_little_memory() -> None:
+    """In the worst case, too: an entry for each, and entries of another queue between them at random."""
+    chance = np.random.default_rng(1)
+    for gaps, limit in ((False, 40_000), (True, 600_000)):
+        pieces = []
+        index = 1
+        for _ in range(100):  # of the 611 blocks
+            steps = (
+                chance.integers(1, 3, BLOCK_SIZE, dtype=np.uint64) if gaps else np.ones(BLOCK_SIZE, np.uint64)
+            )
+            indexes = np.cumsum(steps) + np.uint64(index)
+            index = int(indexes[-1])
+            pieces.append(Piece(pack(indexes)))
+        assert IndexSet(pieces).memory_bytes() < limit
 
 
 def test_a_record_comes_back() -> None:
@@ -199,8 +271,10 @@ def test_a_record_comes_back() -> None:
     for block in world.machine.queues[1].blocks.warm():
         stored = world.machine.queues[1].blocks.write(block)
         again = Stored(stored.record)
-        assert all(getattr(again, name) == getattr(stored, name) for name in Stored.__slots__)
-        assert array("Q", again.indexes().tolist()) == array("Q", block.live_indexes().tolist())
+        assert again.record == stored.record
+        names = [name for name in Stored.__slots__ if name != "references"]
+        assert all(getattr(again, name) == getattr(stored, name) for name in names)
+        assert unpack(again.references.packed).tolist() == block.live_indexes().tolist()
 
 
 def test_the_bytes_of_warm_blocks_are_counted() -> None:
@@ -214,3 +288,98 @@ def test_the_bytes_of_warm_blocks_are_counted() -> None:
     assert isinstance(queue.blocks.at(1), Stored)
     assert isinstance(queue.blocks.get(1), Block)
     assert runs <= world.machine.memory.warm_bytes
+
+
+def sized(world: World, count: int) -> bytes:
+    """A queue with filter fields and `count` messages of sizes 0, 1, 2, ... in batches of 5."""
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for first in range(0, count, 5):
+        world.publish(name, 5, [{"application-properties.size": first + n} for n in range(5)])
+    return name
+
+
+def test_cold_blocks_that_a_selector_rules_out_are_not_read() -> None:
+    """The scan finds what it finds without summaries, in the same entries (the twin has none, the model no blocks)."""
+    with small_blocks(SMALL):
+        world = World(SMALL)
+        name = sized(world, 400)
+        world.twin = GroupMachine.restore(world.machine.snapshot(), world.log)
+        page_out_all(world.machine)
+        memory = world.machine.memory
+        world.attach(name, "c", 100, "size = 203 OR size BETWEEN 310 AND 320")
+        found = world.wake_until_done()
+        assert sum(len(sequences(applied)) for applied in found) == 12
+        assert memory.loads <= 4  # those with matches, of 51
+        assert world.twin.info(1) == world.machine.info(1)
+        world.machine.drop_summaries()
+        page_out_all(world.machine)
+        world.attach(name, "d", 100, "size = 399 AND size = 398")
+        world.wake_until_done()
+        assert memory.loads > 40  # each had to be read, as nothing was known
+
+
+def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
+    with small_blocks(SMALL):
+        world = World(SMALL)
+        sized(world, 400)
+        page_out_all(world.machine)
+        wanted = selector("size > 370")
+        runs, place = [], 0
+        while place is not None:
+            page = world.machine.waiting(1, place, 1_000, wanted)
+            assert isinstance(page, Waiting)
+            runs += page.runs
+            place = page.next_sequence
+        assert sum(run.count for run in runs) == 29
+        assert world.machine.memory.loads <= 5
+
+
+def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
+    with small_blocks(SMALL):
+        world = World(SMALL)
+        name = sized(world, 45)
+        page_out_all(world.machine)
+        blocks = world.machine.queues[1].blocks
+        known = {number: blocks.at(number).summary for number in blocks.numbers()}
+        assert all(known.values())
+        again = GroupMachine.resume(world.machine.checkpoint().state, world.log, world.machine.memory.pages)
+        assert {number: again.queues[1].blocks.at(number).summary for number in known} == known
+        world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
+        assert blocks.at(0).summary == known[0]
+        world.publish(name, 1, [{"application-properties.size": 1_000}])  # what comes does
+        last = blocks.numbers()[-1]
+        assert blocks.at(last).summary == b""
+        page_out_all(world.machine)  # without the columns that went with it before nothing new is known
+        assert blocks.at(last).summary == b""
+
+
+def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> None:
+    """Warm it takes 64 bytes a message at most; of unique strings, too, a bounded digest stays."""
+    world = World()
+    world.checks = False
+    world.queue(filter_enabled=True)
+    name = world.session()
+    regions = ("north", "east", "south", "west")
+    for first in range(0, 2 * BLOCK_SIZE, 1_024):
+        rows = [
+            {
+                "application-properties.region": regions[n % 4],
+                "application-properties.price": n / 7,
+                "application-properties.amount": n % 1_000,
+                "application-properties.urgent": n % 3 == 0,
+                "application-properties.customer": f"customer-{n * 7919 % 1_000_003:07}",
+            }
+            for n in range(first, first + 1_024)
+        ]
+        world.publish(name, 1_024, rows)
+    block = world.machine.queues[1].blocks.get(0)
+    assert block.memory_bytes() < 64 * BLOCK_SIZE
+    page_out_all(world.machine)
+    gc.collect()
+    cold = world.machine.queues[1].blocks.at(0)
+    assert isinstance(cold, Stored)
+    held = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
+    assert sum(map(sys.getsizeof, held)) < BLOCK_SIZE // 4
+    again = selector("customer = 'customer-9999999' AND region = 'north'")
+    assert world.machine.queues[1].groups.ruled_out(again, 0) is cold

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum.log import EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
+from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
+from quorum.log.index import Columns, Sealed
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import Crashed, SimDisk
@@ -146,9 +147,14 @@ def retain(log: Log, index: int, *entries: int) -> None:
     log.retain(1, [Retained(index, array("Q", entries), array("Q"))])
 
 
+def planned(log: Log) -> Collection | None:
+    log.survey()
+    return log.plan_collection()
+
+
 def collect(log: Log) -> int:
     count = 0
-    while (collection := log.plan_collection()) is not None:
+    while (collection := planned(log)) is not None:
         collection.run()
         count += log.adopt(collection)
         del collection
@@ -174,15 +180,47 @@ def test_until_told_nothing_is_garbage() -> None:
     disk = SimDisk()
     log = filled(disk)
     log.journal(1).compact_to(90, 1)
-    assert log.plan_collection() is None
+    assert planned(log) is None
     assert log.usage().garbage_bytes == 0
     retain(log, 90, 3)
     assert collect(log) > 0
     found = readable(log)
     assert found == [3, *range(85, 101)], "the segment that the view begins in is half full"
     log = reopened(disk)
-    assert log.plan_collection() is None
+    assert planned(log) is None
     assert readable(log) == found
+
+
+def test_a_survey_looks_into_segments_only_where_it_is_not_plain_what_is_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of one, nothing of another, and some of a third."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    looked: list[int] = []
+    opened = log._opened
+    assert opened is not None
+    history = opened.store.history
+    columns = history.columns
+
+    def counted(sealed: Sealed) -> Columns:
+        looked.append(sealed.number)
+        return columns(sealed)
+
+    monkeypatch.setattr(history, "columns", counted)
+    parts = {sealed.number: sealed.parts[False, 1] for sealed in history.sealed if (False, 1) in sealed.parts}
+    numbers = sorted(parts)
+    whole, empty, mixed = numbers[0], numbers[1], numbers[2]
+    live = [*range(parts[whole].low, parts[whole].high + 1), parts[mixed].low]
+    retain(log, parts[numbers[3]].low, *live)
+    log.survey()
+    assert looked == [mixed]
+    survey = opened.collector.survey
+    found = {sealed.number: survey.live_bytes(sealed) for sealed in history.sealed}
+    assert (found[whole], found[empty]) == (parts[whole].size, 0)
+    assert 0 < found[mixed] < parts[mixed].size
+    log.survey()
+    assert looked == [mixed]
 
 
 def test_one_forgotten_message_does_not_hold_the_log() -> None:
@@ -242,7 +280,7 @@ def test_what_died_between_plan_and_copy_is_not_written() -> None:
     disk = SimDisk()
     log = filled(disk)
     retain(log, 90, *KEPT)
-    collection = log.plan_collection()
+    collection = planned(log)
     assert collection is not None
     retain(log, 91, *KEPT[1:])
     collection.run()
@@ -258,7 +296,7 @@ def test_a_copy_of_which_everything_has_died_is_not_adopted() -> None:
     disk = SimDisk()
     log = filled(disk)
     retain(log, 90, *KEPT)
-    collection = log.plan_collection()
+    collection = planned(log)
     assert collection is not None
     collection.run()
     assert collection.result is not None
@@ -290,7 +328,7 @@ def test_a_reader_keeps_what_it_reads_until_it_is_done() -> None:
     segment.file.pread = slow  # type: ignore[method-assign]
     assert log.read(1, 3) == body(3)
     assert seen == [True]
-    log.plan_collection()
+    planned(log)
     assert segment.path not in disk.names
     assert log.read(1, 3) == body(3)
 
@@ -319,13 +357,13 @@ def test_a_collection_that_is_never_adopted_leaves_only_a_file_that_opening_remo
     log = filled(disk)
     retain(log, 90, *KEPT)
     before = files(disk)
-    collection = log.plan_collection()
+    collection = planned(log)
     assert collection is not None
-    assert log.plan_collection() is None, "one at a time"
+    assert planned(log) is None, "one at a time"
     collection.run()
     assert len(files(disk)) > len(before)
     del collection
-    assert log.plan_collection() is not None
+    assert planned(log) is not None
     log = reopened(disk)
     assert files(disk) == before
     assert set(readable(log)) == set(range(1, 101))
@@ -337,7 +375,7 @@ def test_a_full_disk_refuses_a_collection_and_harms_nothing() -> None:
         disk = SimDisk()
         log = filled(disk)
         retain(log, 90, *KEPT)
-        collection = log.plan_collection()
+        collection = planned(log)
         assert collection is not None
         disk.fail_at[len(disk.operations) + fault] = 28
         try:
@@ -364,7 +402,7 @@ def test_a_failing_disk_stops_the_log_in_a_collection_too() -> None:
     disk = SimDisk()
     log = filled(disk)
     retain(log, 90, *KEPT)
-    collection = log.plan_collection()
+    collection = planned(log)
     assert collection is not None
     disk.fail_at[len(disk.operations) + 1] = 5
     with pytest.raises(LogFailed):
@@ -378,7 +416,7 @@ def test_a_damaged_body_is_not_copied_until_it_is_healed() -> None:
     log = filled(disk)
     disk.flip(segment_path(DIRECTORY, 1), (HEADER_BLOCK + 2 * (HEADER_BYTES + 1000) + 100) * 8)
     retain(log, 90, *KEPT)
-    collection = log.plan_collection()
+    collection = planned(log)
     assert collection is not None
     collection.run()
     assert not log.adopt(collection)
@@ -522,7 +560,7 @@ def test_appends_and_reads_go_on_in_other_threads_while_segments_are_replaced(tm
         log.retain(
             1, [Retained(at - 20, array("Q", [index for index in kept if index < at - 20]), array("Q"))]
         )
-        collection = log.plan_collection()
+        collection = planned(log)
         if collection is not None:
             runner = threading.Thread(target=collection.run)
             runner.start()

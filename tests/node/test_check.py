@@ -202,8 +202,8 @@ def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) 
 
 
 def collected(directory: Path) -> int:
-    """A group's log in which entries were cut, the record that said so is gone with a collection, and other entries
-    stand in their places; its last one."""
+    """A group's log in which entries were cut, other entries stand in their places, and what nobody needs was collected;
+    its last one."""
     log = Log(directory / "log", segment_bytes=SEGMENT)
     log.open()
     journal = log.journal(9)
@@ -214,9 +214,9 @@ def collected(directory: Path) -> int:
     for index in range(2, 80):
         journal.append([b"kept" * 500], index, 2)
     log.sync()
-    journal.save_snapshot(40, 2, CatalogMachine((1,)).snapshot())
-    log.retain(9, [Retained(40, array("Q", [1]), array("Q"))])
-    journal.compact_to(30, 2)
+    journal.save_snapshot(70, 2, CatalogMachine((1,)).snapshot())
+    log.retain(9, [Retained(70, array("Q", [1]), array("Q"))])
+    journal.compact_to(60, 2)
     for index in range(80, 120):
         journal.append([b"kept" * 500], index, 2)
     log.sync()
@@ -224,7 +224,6 @@ def collected(directory: Path) -> int:
         plan.run()
         assert log.adopt(plan)
     log.close()
-    assert "TRUNCATE" not in {each.kind for path in segments(directory) for each in inspect(path)}
     return 119
 
 
@@ -247,7 +246,7 @@ def test_what_the_manifest_states_and_the_log_lacks_is_damage(directory: Path) -
     for changed, said in [
         (replace(state, last_index=last + 3), f"lacks entries {last + 1}..{last + 3} behind its newest"),
         (replace(state, first_index=20), "a journal from entry 20 to 119, and lacks entries 20.."),
-        (replace(state, cuts=(Cut(1 << 40, 50, 52),)), "lacks entries 50..52 behind its newest"),
+        (replace(state, cuts=(Cut(1 << 40, 90, 92),)), "lacks entries 90..92 behind its newest"),
     ]:
         stated = replace(manifest, stated=1 << 39, groups={**manifest.groups, 9: changed})
         path.write_bytes(encode_manifest(stated))

@@ -250,7 +250,7 @@ def damaged_cluster() -> tuple[Cluster, int, int, list[bytes]]:
 
 
 def live(cluster: Cluster, group: int) -> list[int]:
-    return references(cluster.members["n1"].replicas[group].machine.snapshot()).tolist()
+    return list(references(cluster.members["n1"].replicas[group].machine.snapshot()))
 
 
 def mended(cluster: Cluster, name: str, group: int, index: int) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fifo import checkpoint
 from fifo import commands as c
 from fifo.blocks import BLOCK_SIZE
 from fifo.effects import AttachedReply, Ok
 from fifo.group import GroupMachine
 from fifo.storage import Storage
+from quorum.node import replica
 from quorum.node.checkpoints import ExportedSnapshot
 from quorum.node.replica import TIME_BYTES
 from quorum.replication.membership import unwrap_state
@@ -104,6 +107,23 @@ def test_a_restarted_member_has_all_blocks_cold_and_serves_the_same() -> None:
     assert len(drained(cluster, Session(cluster, "n3"), group, queue, 40_000)) == 40_000
 
 
+def test_snapshots_that_are_written_little_by_little_are_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "WRITE_AHEAD_BYTES", 1)
+    cluster = Cluster(snapshot_bytes=20_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    publish(cluster, Session(cluster, "n1"), group, queue, 5_000, 8)
+    assert all(member.replicas[group].checkpoints.kept for member in cluster.members.values())
+    for name in cluster.names:
+        cluster.crash(name)
+    for name in cluster.names:
+        cluster.start(name)
+    cluster.ready()
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+    assert len(drained(cluster, Session(cluster, "n3"), group, queue, 40_000)) == 40_000
+
+
 def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
     """Its pages mean nothing to others; a checkpoint never travels."""
     cluster = Cluster(snapshot_bytes=20_000)
@@ -114,14 +134,14 @@ def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
     cluster.crash(behind)
     publish(cluster, Session(cluster, leader), group, queue, 5_000, 4)
     cluster.settle()
-    replica = cluster.members[leader].replicas[group]
-    state = replica.checkpoints.newest()
+    leading = cluster.members[leader].replicas[group]
+    state = leading.checkpoints.newest()
     assert isinstance(state, ExportedSnapshot)
     whole = b"".join(state.read(at, 777) for at in range(0, state.size, 777))
     assert len(whole) == state.size
     sent = unwrap_state(whole)[1][TIME_BYTES:]
     assert not checkpoint.is_checkpoint(sent)
-    restored = GroupMachine.restore(sent, replica.field_source)
+    restored = GroupMachine.restore(sent, leading.field_source)
     assert restored.snapshot() == sent
     cluster.start(behind)
     cluster.ready()

@@ -116,7 +116,7 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     cluster.settle()
     member, log = cluster.members["n3"], cluster.logs["n3"]
     cluster.until(lambda: member.scrubbing.rounds == 1, "the round that the start began")
-    index = references(member.replicas[group].machine.snapshot()).tolist()[10]
+    index = list(references(member.replicas[group].machine.snapshot()))[10]
     assert log._opened is not None
     found, segment = log._opened.store.look_up(group, index)
     assert found is not None

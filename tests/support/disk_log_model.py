@@ -325,6 +325,7 @@ class Script:
                 oldest = min(told.kept[0].index, model.first)
                 told.may_lack |= {at for at in model.held() if at < oldest and at not in named}
         if self.collection is None:
+            self.log.survey()
             self.collection = self.log.plan_collection()
         elif not self.collection.is_run:
             self.collection.run()
