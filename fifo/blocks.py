@@ -173,7 +173,9 @@ class Block:
         self.stored: Stored | None = (
             None  # local: the page that says the same, None once anything was changed
         )
-        self.summary = b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
+        self.summary = (
+            b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
+        )
         self.measured = 0  # local: bytes in memory when it was last looked at
 
     @property

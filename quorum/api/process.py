@@ -28,6 +28,7 @@ from quorum.node.identity import Founding, IdentityError, Life, begin_life
 from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
+from quorum.node.scrubbing import Pace
 from quorum.replication.connection import PeerNetwork
 
 STOP_GRACE_S = 2.0
@@ -51,6 +52,8 @@ class Disk:
     segment_bytes: int = SEGMENT_BYTES
     snapshot_bytes: int | None = None
     """see MemberConfig"""
+    pace: Pace = field(default_factory=Pace)
+    """of looking for damage"""
 
 
 def run(config: NodeConfig, disk: Disk | None = None) -> int:
@@ -81,7 +84,7 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
             life = _begin_life(config, log, disk.files)
         except IdentityError as error:
             raise ConfigError(str(error)) from error
-        return asyncio.run(_serve(config, log, life, disk.snapshot_bytes))
+        return asyncio.run(_serve(config, log, life, disk))
     finally:
         log.close()
 
@@ -104,7 +107,7 @@ def _bound_allocator() -> None:
             mallopt(parameter, value)
 
 
-async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int | None) -> int:
+async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     logger = structlog.get_logger().bind(node=config.name)
     founding, memory = _founding(config), life.memory
 
@@ -133,11 +136,12 @@ async def _serve(config: NodeConfig, log: Log, life: Life, snapshot_bytes: int |
         config.lease_ms,
         config.queue_groups,
         config.raft_config(),
-        snapshot_bytes,
+        disk.snapshot_bytes,
         queue_memory_bytes=config.queue_memory_bytes,
         addresses={}
         if config.join
         else {name: (each.peer, each.client) for name, each in config.members.items()},
+        scrubbing=disk.pace,
     )
     member = Member(
         member_config,

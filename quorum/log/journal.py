@@ -197,6 +197,10 @@ class Journal:
         """This snapshot could not be read to its end: it is not offered again."""
         self._snapshots.note_damaged(index, term, reason)
 
+    def check_snapshots(self) -> tuple[int, list[Damage]]:
+        """Read and check the snapshots that are kept: how many bytes, and what is bad. Any thread."""
+        return self._snapshots.check()
+
     def _widen(self, index: int, term: int) -> None:
         """Begin the view so early that it follows a snapshot at (index, term); LogDamaged if entries are gone."""
         first_term = self._log.term_below_view(self.group, index + 1)
@@ -210,5 +214,5 @@ class Journal:
 
     @property
     def damaged_snapshots(self) -> tuple[str, ...]:
-        """Snapshot files that load_snapshot could not use, with the reason; for the operator's eyes."""
+        """Snapshot files that cannot be used, with the reason; they go when the next one is saved."""
         return self._snapshots.damaged

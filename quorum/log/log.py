@@ -15,9 +15,11 @@ from typing import NoReturn
 
 from quorum.log.collector import Collection, Collector
 from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
+from quorum.log.examining import Finding
 from quorum.log.files import Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
+from quorum.log.mending import Found, Mender
 from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
 from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
@@ -433,10 +435,17 @@ class Log:
             return tuple(damage for _, damage in sorted(store.damages.items()))
 
     def scrub(self, budget_bytes: int) -> int:
-        """Read and check about so many bytes of what is live in the sealed segments, going on where the last call
-        ended; how many were checked, 0 at the end of a round. What is bad is in `damages` then. Any thread, one at
-        a time."""
+        """Read and check about so many bytes of the log's files, going on where the last call ended, in this life or
+        the one before; how many were checked, 0 at the end of a round. What is bad of bodies and pages is in `damages`
+        then, what is bad of snapshots in their journals, and all else waits for `mend`. Any thread, one at a time."""
         return (self._opened or self._closed()).scrubber.scrub(budget_bytes)
+
+    def mend(self) -> list[Finding]:
+        """Put right what scrubbing has found of the log's own files, and tell it. The log's own thread, and not while
+        `scrub` is at work. What finds no room is tried again the next time."""
+        opened = self._opened or self._closed()
+        opened.writer.check()
+        return opened.mender.mend()
 
     # ---- reading: any thread
 
@@ -543,5 +552,26 @@ class _Opened:
             opened_lsn=found.last_lsn,
         )
         self.collector = Collector(self.store, log._segment_bytes)
-        self.scrubber = Scrubber(self.store)
         self.journals: dict[int, Journal] = {}
+        found_bad = Found()
+        self.scrubber = Scrubber(
+            self.store,
+            log.files,
+            log.directory,
+            found_bad,
+            extent=lambda: self.writer.extent,
+            check_snapshots=self._check_snapshots,
+            refused=self.writer.refused,
+        )
+        self.mender = Mender(
+            log.files,
+            self.writer,
+            self.contents,
+            found_bad,
+            roll=lambda: log._roll(self, 0, 1),
+            journal=self.journals.__getitem__,
+        )
+
+    def _check_snapshots(self) -> tuple[int, list[Damage]]:
+        found = [journal.check_snapshots() for journal in list(self.journals.values())]
+        return sum(checked for checked, _ in found), [damage for _, damages in found for damage in damages]

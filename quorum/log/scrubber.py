@@ -1,49 +1,138 @@
-"""Checking the sealed segments little by little: opening a log does not read them, and disks forget."""
+"""Checking the log's files little by little: opening a log does not read what is sealed, and disks forget.
+
+A round: the manifest and the snapshots; of each sealed segment its file, its index file and what is live in it; the
+active segment as far as it is written. How far a round has come is remembered in a file of its own, so that a process
+that is often started again comes to the last segments too. The file is not synced: losing it costs a part of a round.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
-from quorum.log.errors import Damage, LogDamaged
+from quorum.log.errors import Damage, LogDamaged, LogError
+from quorum.log.examining import (
+    ActiveExamination,
+    Finding,
+    Remedy,
+    examine_file,
+    examine_index,
+    examine_manifest,
+)
+from quorum.log.files import NO_ROOM, Files, read_file, temporary_path, write_fully
 from quorum.log.index import Columns, Part, Sealed
+from quorum.log.mending import Found
 from quorum.log.reader import read_body
-from quorum.log.record import HEADER_BYTES, RecordKind
+from quorum.log.record import HEADER_BYTES, RecordKind, crc32c
+from quorum.log.segments import Segment
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Ints, Rows
+
+SCRUBBED = "SCRUBBED"
+"""The file that says how far a round has come."""
+REMEMBER_BYTES = 16 << 20
+"""So much is checked again at most after a restart."""
+STEP_BYTES = 1
+"""What a step counts for that reads next to nothing: it is one all the same."""
 
 _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Scrubber:
-    """Goes round through what is live in the sealed segments. One thread at a time."""
+    """Goes round through the files of a log. One thread at a time."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        directory: Path,
+        found: Found,
+        *,
+        extent: Callable[[], tuple[Segment, int]],
+        check_snapshots: Callable[[], tuple[int, list[Damage]]],
+        refused: Callable[[OSError, str], LogError],
+    ) -> None:
+        """extent(): the active segment and up to where it is written. check_snapshots(): reads those that count, how
+        many bytes, and which are damaged."""
+        self._found = found
         self._store = store
-        self._lsn = 0
+        self._files = files
+        self._directory = directory
+        self._extent = extent
+        self._check_snapshots = check_snapshots
+        self._refused = refused
+        self._lsn = self._recall()
         """Everything up to here was checked in this round."""
+        self._since_remembered = 0
+        self._upto: int | None = None
+        """The last sealed LSN when the round began, so that it ends however much comes in; None before it."""
+        self._active: ActiveExamination | None = None
 
     def scrub(self, budget_bytes: int) -> int:
         """Check about so many bytes; how many were, 0 at the end of a round."""
+        checked = 0
+        while checked < budget_bytes:
+            step = self._step(budget_bytes - checked)
+            if step:
+                checked += step
+            elif checked:
+                return checked  # the next call says that the round is through
+            else:
+                self._upto, self._active, self._lsn = None, None, 0
+                self._remember()
+                return 0
+        return checked
+
+    def _step(self, budget_bytes: int) -> int:
         store = self._store
+        if self._upto is None:
+            with store.mutex:
+                self._upto = max((sealed.listed.last_lsn or 0 for sealed in store.history.sealed), default=0)
+            return STEP_BYTES + self._check_small_files()
         with store.mutex:
             found = next(
                 (sealed for sealed in store.history.sealed if (sealed.listed.last_lsn or 0) > self._lsn), None
             )
-            if found is None:
-                self._lsn = 0
-                return 0
-            store.hold(found)
+            if found is not None and found.listed.first_lsn > self._upto:
+                found = None
+            if found is not None:
+                store.hold(found)
+        if found is None:
+            return self._check_active(budget_bytes)
         try:
-            return self._check(found, budget_bytes)
+            checked = self._check(found, budget_bytes)
         finally:
             store.let_go(found.segment)
+        self._since_remembered += checked
+        if self._since_remembered >= REMEMBER_BYTES:
+            self._remember()
+        return checked
+
+    def _check_small_files(self) -> int:
+        self._found.add(list(examine_manifest(self._files, self._directory)))
+        checked, damages = self._check_snapshots()
+        self._found.add([Finding(damage, Remedy.SNAPSHOT) for damage in damages])
+        return checked
+
+    # ---- sealed segments
 
     def _check(self, sealed: Sealed, budget_bytes: int) -> int:
-        columns = self._store.history.columns(sealed)
         last = sealed.listed.last_lsn
         assert last is not None
+        checked = STEP_BYTES
+        try:
+            columns = self._store.history.columns(sealed)
+        except LogDamaged as error:  # neither the index file nor the segment says what is in it
+            self._found.add([Finding(damage, Remedy.NONE) for damage in error.damages])
+            self._lsn = last
+            return checked
+        if self._lsn < sealed.listed.first_lsn:
+            self._found.add(list(examine_file(self._files, sealed.segment, sealed.end)))
+            self._found.add(list(examine_index(self._files, sealed, columns)))
+            checked += columns.size
         upto = self._end(columns, budget_bytes, last)
-        checked = 1  # even a piece without anything live is a step
         for part in sealed.parts.values():
             with self._store.mutex:
                 liveness = self._store.liveness(part.group)
@@ -82,3 +171,58 @@ class Scrubber:
             reason = error.damages[0].reason
             self._store.note_damage(Damage(path, offset, lsn, reason, known, RecordKind(kind).name))
         return HEADER_BYTES + length
+
+    # ---- the active segment
+
+    def _check_active(self, budget_bytes: int) -> int:
+        """What was written of it when the round came to it; 0 if nothing is left."""
+        segment, written = self._extent()
+        if not self._store.hold_active(segment):
+            return 0  # it is just being taken into use
+        try:
+            checked = 0
+            if self._active is None or self._active.segment is not segment:
+                self._found.add(list(examine_file(self._files, segment, segment.header.allocated)))
+                self._active = ActiveExamination(self._store, segment, written)
+                checked = STEP_BYTES
+            checked += self._active.go_on(budget_bytes)
+            self._found.add(self._active.findings)
+            self._active.findings = []
+            return checked
+        finally:
+            self._store.let_go(segment)
+
+    # ---- how far it has come
+
+    def _remember(self) -> None:
+        self._since_remembered = 0
+        text = f"{self._lsn}\n".encode()
+        path = self._directory / SCRUBBED
+        try:
+            self._put(path, [text, f"crc32c {crc32c(text):08x}\n".encode()])
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise self._refused(error, f"write {path}") from error
+
+    def _put(self, path: Path, pieces: list[bytes]) -> None:
+        temporary = temporary_path(path)
+        file = self._files.create(temporary)
+        try:
+            try:
+                write_fully(file, pieces, 0)
+            finally:
+                file.close()
+        except OSError:
+            self._files.unlink(temporary)
+            raise
+        self._files.rename(temporary, path)
+
+    def _recall(self) -> int:
+        """0, the beginning, if the file is not there or not whole."""
+        try:
+            text, end, check = read_file(self._files, self._directory / SCRUBBED).partition(b"\n")
+        except OSError:
+            return 0
+        if check != f"crc32c {crc32c(text + end):08x}\n".encode():
+            return 0
+        return int(text)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from quorum.log.errors import Damage
 from quorum.log.files import Files, commit_file, prepare_file, read_file
 from quorum.log.received import (
     CHUNK_BYTES,
@@ -187,6 +188,8 @@ class SnapshotStore:
         self._damaged: dict[str, str] = {}
         self._receiving = ""
         """the name of the file that is being received now, or was"""
+        self._good: frozenset[str] = frozenset()
+        """The files that were saved or loaded in this life and are kept; replaced as a whole, for any thread."""
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -247,7 +250,8 @@ class SnapshotStore:
         self._damaged.pop(name, None)
         self._remove_begun(_index(name))
         names = self._names()
-        kept = self._good(names)
+        kept = self._staying(names)
+        self._good = frozenset(kept)
         for found in names:
             if found not in kept:
                 self._files.unlink(self.directory / found)
@@ -258,32 +262,53 @@ class SnapshotStore:
         names = self._names()
         if names:  # the last process may have died between giving a file its name and syncing that name
             self._files.sync_directory(self.directory)
-        for name in names:
-            try:
-                return decode_snapshot(read_file(self._files, self.directory / name), self._group)
-            except (SnapshotDamaged, OSError) as error:
-                self._damaged[name] = str(error)
-        return None
+        return next(self._whole(names), None)
 
     def load_older(self, than: int) -> list[tuple[int, int, bytes]]:
         """All below this index that are whole, the newest first."""
-        found = []
-        for name in self._names():
-            if _index(name) >= than:
-                continue
+        return list(self._whole([name for name in self._names() if _index(name) < than]))
+
+    def _whole(self, names: list[str]) -> Iterator[tuple[int, int, bytes]]:
+        """Those of these that are whole, read one by one."""
+        for name in names:
             try:
-                found.append(decode_snapshot(read_file(self._files, self.directory / name), self._group))
+                found = decode_snapshot(read_file(self._files, self.directory / name), self._group)
             except (SnapshotDamaged, OSError) as error:
                 self._damaged[name] = str(error)
-        return found
+            else:
+                self._good |= {name}
+                yield found
 
     def indices(self) -> list[int]:
         """Of the snapshots that stay: the two newest not known to be damaged, the newest first."""
-        return [_index(name) for name in self._good(self._names())]
+        return [_index(name) for name in self._staying(self._names())]
+
+    def check(self) -> tuple[int, list[Damage]]:
+        """Reads the good ones whole: how many bytes, and which are good no more. Any thread."""
+        checked, damages = 0, []
+        for name in sorted(self._good):
+            try:
+                checked += self._check(name)
+            except (SnapshotDamaged, OSError) as error:
+                if name in self._good:  # else another one has taken its place meanwhile
+                    damages.append(Damage(str(self.directory / name), 0, None, str(error)))
+        return checked, damages
+
+    def _check(self, name: str) -> int:
+        file = SnapshotFile(self._files, self.directory / name, self._group)
+        try:
+            crc = 0
+            for offset in range(0, file.size, CHUNK_BYTES):
+                crc = extend_crc32c(crc, file.read(offset, CHUNK_BYTES))
+            if crc != file.crc:
+                raise SnapshotDamaged("the footer is wrong")
+            return file.size
+        finally:
+            file.close()
 
     def open(self) -> SnapshotFile | None:
         """The newest snapshot not known to be damaged, to be read piece by piece, or None."""
-        for name in self._good(self._names()):
+        for name in self._staying(self._names()):
             try:
                 return SnapshotFile(self._files, self.directory / name, self._group)
             except (SnapshotDamaged, OSError) as error:
@@ -294,12 +319,15 @@ class SnapshotStore:
         """None of the snapshots here can be used; the next one that is saved takes their place."""
         for name in self._names():
             self._damaged[name] = reason
+        self._good = frozenset()
 
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""
-        self._damaged[_name(self._group, index, term)] = reason
+        name = _name(self._group, index, term)
+        self._damaged[name] = reason
+        self._good -= {name}
 
-    def _good(self, names: list[str]) -> list[str]:
+    def _staying(self, names: list[str]) -> list[str]:
         """Those of these names, newest first, that stay: a power cut may have brought back older ones."""
         return [name for name in names if name not in self._damaged][:KEPT]
 

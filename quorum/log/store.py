@@ -258,6 +258,14 @@ class Store:
         """Keep a segment open. The mutex must be held."""
         sealed.segment.holders += 1
 
+    def hold_active(self, segment: Segment) -> bool:
+        """Keep the active segment open; False if it is not yet one of the log's, or no more."""
+        with self.mutex:
+            if self._segments.get(segment.number) is not segment:
+                return False
+            segment.holders += 1
+            return True
+
     def let_go(self, segment: Segment) -> None:
         """The end of a hold; the last one closes the file."""
         with self.mutex:

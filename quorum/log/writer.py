@@ -98,6 +98,8 @@ class Writer:
         self._written = found.position
         """Up to where the file was written."""
         self._pending: list[bytes] = []
+        self.extent = (found.active, found.position)
+        """The active segment, and up to where its file was written: for any thread, replaced as a whole."""
 
     def check(self) -> None:
         """Raise what once failed."""
@@ -139,7 +141,7 @@ class Writer:
             self.sync()
             listed = self._listed_after_roll(segment)
             try:
-                with self._refusing("write the manifest"):
+                with self.refusing("write the manifest"):
                     prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
             except LogFull:
                 segment.file.close()
@@ -150,6 +152,7 @@ class Writer:
         self._listed = listed
         self.active = segment
         self._position = self._written = HEADER_BLOCK
+        self.extent = (segment, HEADER_BLOCK)
         self.stats.rolls += 1
         return listed[-2]
 
@@ -166,10 +169,18 @@ class Writer:
         if result is not None:
             listed.insert(first, result)
         with self.final("replace segments"):
-            with self._refusing("write the manifest"):
+            with self.refusing("write the manifest"):
                 prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
             commit_manifest(self._files, self._directory)
         self._listed = listed
+
+    def write_manifest(self, states: Mapping[int, GroupState]) -> None:
+        """The manifest again, durably. LogFull if the disk has no room for it: then nothing has changed."""
+        self.sync()
+        with self.final("write the manifest again"):
+            with self.refusing("write the manifest"):
+                prepare_manifest(self._files, self._directory, Manifest(self._listed, self.last_lsn, states))
+            commit_manifest(self._files, self._directory)
 
     def write_index(self, segment: Path, pieces: list[bytes]) -> None:
         """Put the index file of a sealed segment in place. Without room for it there is none: it can be made again."""
@@ -199,13 +210,13 @@ class Writer:
 
         doing = f"allocate segment {number} ({allocated} bytes)"
         try:
-            with self._refusing(doing):
+            with self.refusing(doing):
                 return create(is_reserved=False)
         except LogFull:
             path = segment_path(self._directory, number)
             if self._reserve is None or not self._reserve.take(path, allocated):
                 raise
-        with self._refusing(doing + " from the reserve"):
+        with self.refusing(doing + " from the reserve"):
             segment = create(is_reserved=True)
         self.stats.reserve_uses += 1
         return segment
@@ -244,11 +255,12 @@ class Writer:
         self.stats.bytes_written += written - self._written
         self.stats.syncs += 1
         self._written = written
+        self.extent = (self.active, written)
         self.written_lsn = self.synced_lsn = self.last_lsn
         return self.synced_lsn
 
     @contextmanager
-    def _refusing(self, doing: str) -> Iterator[None]:
+    def refusing(self, doing: str) -> Iterator[None]:
         """For a step that leaves nothing behind if it fails: a full disk there is LogFull, and no harm is
         done."""
         try:

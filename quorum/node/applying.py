@@ -137,6 +137,16 @@ class Applier:
             replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
             self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
 
+    def replace_snapshots(self, replicas: Iterable[Replica], now_ms: int) -> None:
+        """Now and then: one that is kept is damaged, or refers to a page that is."""
+        for replica in replicas:
+            journal = self._log.journal(replica.number)
+            is_damaged = replica.wants_snapshot or bool(journal.damaged_snapshots)
+            if is_damaged and not replica.stalled and now_ms >= replica.no_snapshot_before_ms:
+                self.save_snapshot(replica, now_ms)
+                if journal.damaged_snapshots:  # less is applied than when it was taken
+                    replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
+
     def make_room(self, replicas: Iterable[Replica], now_ms: int) -> None:
         """The disk is low: nothing can be collected that the oldest snapshot still needs."""
         for replica in replicas:

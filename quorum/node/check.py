@@ -34,6 +34,7 @@ from quorum.log.segments import (
     segment_path,
 )
 from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, parse_name
+from quorum.log.table import Cut, GroupState
 from quorum.node.checkpoints import contents
 from quorum.node.identity import FILE, IdentityError, read_identity
 from quorum.node.replica import machine_state
@@ -92,22 +93,41 @@ class _Group:
     """entries whose body is here and good"""
     pages: set[int] = field(default_factory=set)
     """good pages, by their LSN"""
+    stated: int = 0
+    """Up to this LSN the manifest states what the group's records amount to: those that led to it may be gone."""
+    cuts: tuple[Cut, ...] = ()
+    first_index: int | None = None
+    """where the journal begins; None where nothing has ever moved that"""
     last_index: int = 0
     snapshots: list[tuple[int, Path]] = field(default_factory=list)
     """the good ones: (index, file)"""
 
+    @classmethod
+    def of(cls, state: GroupState, stated: int) -> _Group:
+        """As the manifest has it. Cuts later than that are records."""
+        return cls(stated=stated, cuts=state.cuts, first_index=state.first_index, last_index=state.last_index)
+
     def take(self, record: RecordInfo) -> None:
-        if record.kind in ("ENTRY", "COPY") and record.problem is None:
+        if record.problem is None and (
+            record.kind == "COPY" or (record.kind == "ENTRY" and not self._is_cut(record))
+        ):
             self.bodies.add(record.index)
         if record.kind == "PAGE" and record.problem is None:
             self.pages.add(record.lsn)
+        if record.lsn <= self.stated:
+            return
         if record.kind == "ENTRY":
             self.last_index = record.index
         elif record.kind == "TRUNCATE":
             self.bodies = {index for index in self.bodies if index < record.index}
             self.last_index = record.index - 1
+        elif record.kind == "COMPACT":
+            self.first_index = record.index
         elif record.kind == "RESET":
-            self.last_index = record.index
+            self.first_index, self.last_index = record.index + 1, record.index
+
+    def _is_cut(self, record: RecordInfo) -> bool:
+        return any(cut.first <= record.index <= cut.last and record.lsn < cut.lsn for cut in self.cuts)
 
     def missing(self, wanted: Iterable[int]) -> list[tuple[int, int]]:
         """Ranges of the wanted entries (ascending) that are not here."""
@@ -196,6 +216,9 @@ class _Checker:
         if manifest is None:
             self._find(self._log / MANIFEST, None, "it is gone", NO_MANIFEST)
             return None
+        self._groups = {
+            number: _Group.of(state, manifest.stated) for number, state in manifest.groups.items()
+        }
         return list(manifest.segments)
 
     def _check_segment(self, item: Listed) -> None:
@@ -345,6 +368,12 @@ class _Checker:
             if gaps:
                 what = f"group {number} ends at entry {group.last_index}, and lacks {_ranges(gaps)} "
                 what += f"behind its newest good snapshot, {newest}"
+                self._find(self._log, None, what, LOST_PROMISE)
+            begins = newest + 1 if group.first_index is None else group.first_index
+            gaps = group.missing(range(begins, min(newest, group.last_index) + 1))
+            if gaps:
+                what = f"group {number} has a journal from entry {begins} to {group.last_index}, "
+                what += f"and lacks {_ranges(gaps)}"
                 self._find(self._log, None, what, LOST_PROMISE)
 
     def _check_references(self, number: int, group: _Group, path: Path) -> None:

@@ -11,7 +11,7 @@ It is told after a snapshot is durable and before the next one is begun.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from fifo import checkpoint, snapshot
@@ -197,6 +197,14 @@ class Checkpoints:
     def refer_to(self, index: int) -> bool:
         """Whether a snapshot that counts refers to this entry."""
         return any(index in entries for entries in self._entries.values())
+
+    def refer_to_page(self, page: int) -> bool:
+        """Whether a snapshot that counts refers to this page."""
+        for retained in self._kept.values():
+            at = bisect_left(retained.pages, page)
+            if at < len(retained.pages) and retained.pages[at] == page:
+                return True
+        return False
 
     def newest_entries(self) -> IndexSet:
         """The entries that the newest snapshot refers to."""

@@ -1,12 +1,22 @@
-"""What is damaged here goes to the healer, and while it is others are to lead."""
+"""What is damaged here goes to the healer, and while it is others are to lead.
+
+A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
+an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, the replica has to
+begin anew from a leader's snapshot (`PageUnreadable`), in quarantine. That needs all others sound: so it is only begun
+while all are here and none is in quarantine, one member after the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from quorum.log import Damage, Log
-from quorum.node.healing import Healer
+from fifo.blocks import Block
+from fifo.group import GroupMachine
+from fifo.machine import QueueMachine
+from fifo.pages import Stored
+from quorum.log import Damage, Log, LogFull
+from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.replica import Replica
 
 HANDICAP = 2
@@ -14,6 +24,11 @@ HANDICAP = 2
 another one would."""
 STALLED_LEADER_MS = 500
 """A leader that waits for longer than this for a body hands its office to a member that need not."""
+QUARANTINE_SEEN_MS = 5_000
+"""A member in quarantine asks how others stand every 500 ms; so long after the last question there is none."""
+TURN_MS = 5_000
+"""Members that have found a lost page at the same time, as after a start of all, begin anew so long after each other:
+the one with the number n after n of these."""
 
 
 def is_needed(log: Log, replica: Replica, index: int) -> bool:
@@ -33,27 +48,98 @@ class DamageCare:
         election_max_s: float,
         healer: Healer,
         successors: Callable[[int], Sequence[str]],
+        number: Callable[[], int],
     ) -> None:
-        """successors(group): who might lead it instead."""
+        """successors(group): who might lead it instead, and is here. number(): this member's."""
         self._log = log
         self._replicas = replicas
         self._logger = logger
         self._election_max_s = election_max_s
         self._successors = successors
         self._healer = healer
+        self._number = number
+        self._bad_pages: dict[tuple[int, int], int] = {}
+        """(group, page) -> when it was found"""
+        self._lost_pages: dict[tuple[int, int], Damage] = {}
+        """those whose block is nowhere else"""
+        self.quarantine_seen_ms = -QUARANTINE_SEEN_MS
+        """when another member last asked how this one stands"""
 
-    def review(self) -> None:
-        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
+    def review(self, now_ms: int) -> None:
+        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it. Raises
+        PageUnreadable when a replica is to begin anew."""
         self._healer.review()
         for damage, (group, term, index) in self._damaged_bodies():
-            if group in self._replicas and is_needed(self._log, self._replicas[group], index):
+            if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
+                continue
+            if self._log.in_memory(group, index):
+                self._write_again(damage, group, term, index)
+            else:
                 self._healer.note(group, index, term, str(damage))
+        for damage in self._log.damages:
+            if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
+                self._found_page(self._replicas[damage.known[0]], damage, now_ms)
+        self._lose_page(now_ms)
+
+    def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
+        """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
+        if index > self._replicas[group].raft.commit_index:
+            return
+        try:
+            self._log.put_copy(group, index, term, [self._log.read(group, index)])
+        except LogFull:
+            return  # the next time
+        self._logger.error("entry unreadable", group=group, index=index, term=term, reason=str(damage))
+        self._logger.info("entry healed", group=group, index=index, source="memory")
 
     def _damaged_bodies(self) -> Iterator[tuple[Damage, tuple[int, int, int]]]:
         """With (group, term, index)."""
         for damage in self._log.damages:
             if damage.kind in ("ENTRY", "COPY") and damage.known is not None:
                 yield damage, damage.known
+
+    # ---- pages
+
+    def _found_page(self, replica: Replica, damage: Damage, now_ms: int) -> None:
+        page = damage.lsn
+        if page is None or (replica.number, page) in self._bad_pages:
+            return
+        queue, block = _block_of(replica, page)
+        if block is None and not replica.checkpoints.refer_to_page(page):
+            return
+        self._bad_pages[replica.number, page] = now_ms
+        replica.wants_snapshot = True
+        if queue is not None and isinstance(block, Block):
+            block.stored = queue.section = None
+        elif block is not None:
+            self._lost_pages[replica.number, page] = damage
+        meaning = (
+            "the replica has to begin anew"
+            if isinstance(block, Stored)
+            else "the next snapshot does without it"
+        )
+        self._logger.error("page unreadable", group=replica.number, reason=str(damage), meaning=meaning)
+
+    def _lose_page(self, now_ms: int) -> None:
+        for (group, page), damage in list(self._lost_pages.items()):
+            replica = self._replicas[group]
+            if not isinstance(_block_of(replica, page)[1], Stored):
+                del self._lost_pages[group, page]  # its messages are gone, or it was restored
+            elif self._may_begin_anew(replica, now_ms - self._bad_pages[group, page], now_ms):
+                raise PageUnreadable(group, page, str(damage))
+
+    def _may_begin_anew(self, replica: Replica, since_ms: int, now_ms: int) -> bool:
+        others = set(replica.raft.configuration.voters) - {replica.raft.me}
+        return (
+            bool(others)
+            and others <= set(self._successors(replica.number))
+            and not replica.raft.is_leader
+            and replica.raft.leader is not None
+            and now_ms - self.quarantine_seen_ms > QUARANTINE_SEEN_MS
+            and since_ms >= self._number() * TURN_MS
+        )
+
+    # ---- at a start, and while it is so
 
     def look_for_missing(self, replica: Replica) -> None:
         """At the start. A crash in the middle of an installation leaves the snapshot, and of this member's own later
@@ -75,13 +161,26 @@ class DamageCare:
     def look_after(self, replica: Replica, now_ms: int) -> None:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
-        is_damaged = self._healer.lost(replica.number) > 0
+        has_lost_pages = any(group == replica.number for group, _ in self._lost_pages)
+        is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
         raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0
-        if not replica.stalled:
+        if not replica.stalled and not has_lost_pages:
             return
         replica.touched = True
         if raft.is_leader and now_ms - replica.stalled_ms > STALLED_LEADER_MS:
             replica.stalled_ms = now_ms
-            replica.ready_term = -1
+            if replica.stalled:
+                replica.ready_term = -1
             if not any(raft.transfer_leadership(peer) for peer in self._successors(replica.number)):
                 self._logger.warning("stalled leader finds no successor", group=replica.number)
+
+
+def _block_of(replica: Replica, page: int) -> tuple[QueueMachine | None, Block | Stored | None]:
+    """The block whose valid page this is, in memory or cold, with its queue."""
+    machine = replica.machine
+    for queue in machine.queues.values() if isinstance(machine, GroupMachine) else ():
+        for block in queue.blocks.values():
+            stored = block.stored if isinstance(block, Block) else block
+            if stored is not None and stored.page == page:
+                return queue, block
+    return None, None

@@ -65,6 +65,8 @@ class Memory:
     members: tuple[CatalogMember, ...] = ()
     """the catalog's members when it was last looked at: where to find them after a start"""
     save: Callable[[], None] = lambda: None
+    is_whole: Callable[[], bool] = lambda: True
+    """whether the file can be read; any thread"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,13 @@ def begin_life(
         prepare_file(files, path, [_encode(state)])
         commit_file(files, path)
 
-    memory.save = save
+    def is_whole() -> bool:
+        try:
+            return read_identity(directory, files) is not None
+        except IdentityError:
+            return False
+
+    memory.save, memory.is_whole = save, is_whole
     save()
     own_id = name if founding.members else joined_id(name, memory.incarnation)
     return Life(own_id, boot, memory)

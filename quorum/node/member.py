@@ -48,7 +48,7 @@ from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameErro
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
-from quorum.node.scrubbing import Scrubbing
+from quorum.node.scrubbing import Pace, Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
 from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
@@ -110,6 +110,7 @@ class MemberConfig:
     """founding member -> (peer, client), host:port each"""
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
+    scrubbing: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +199,16 @@ class Member:
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
         self.collecting = Collecting(log, background)
-        self.scrubbing = Scrubbing(log, background)
+        self.scrubbing = Scrubbing(log, background, self.membership.memory, self._logger, config.scrubbing)
         self._founding = Founding(log, config.members, config.queue_groups, self._logger)
         self.damage = DamageCare(
-            log, self.replicas, self._logger, config.raft.election_max_s, self.healer, self._who_has_bodies
+            log,
+            self.replicas,
+            self._logger,
+            config.raft.election_max_s,
+            self.healer,
+            self._who_has_bodies,
+            lambda: self.me,
         )
         self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
         self.standings = Standings(self.replicas, network.send)
@@ -300,9 +307,9 @@ class Member:
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
-        for damaged in self.log.journal(number).damaged_snapshots:
-            self._logger.warning("snapshot is damaged, the one before it is used", file=damaged)
         checkpoints.begin()
+        for damaged in self.log.journal(number).damaged_snapshots:
+            self._logger.warning("snapshot is damaged, another one is used", file=damaged)
         state = raft.snapshot_state
         if state is not None:
             self.applier.begin(replica, state)
@@ -356,7 +363,8 @@ class Member:
         self.standings.answer()
         if now_ms >= self._next_review_ms:
             self._next_review_ms = now_ms + REVIEW_MS
-            self.damage.review()
+            self.damage.review(now_ms)
+            self.applier.replace_snapshots(self.replicas.values(), now_ms)
         self.standings.ask(self.membership.peers, now_ms)
         if now_ms >= self._next_upkeep_ms or self.applier.is_upkeep_due:
             self.applier.is_upkeep_due = False
@@ -425,6 +433,7 @@ class Member:
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
+            self.damage.quarantine_seen_ms = self._now_ms
             self.standings.asked(frame.peer, StandingQuestion.decode(frame.data))
         elif frame.kind == KIND_STANDING:
             self.standings.hear(frame.peer, Standing.decode(frame.data))

@@ -83,6 +83,8 @@ class Replica:
     seen: tuple[str | None, int] = (None, 0)
     """(leader, term) as of the last step"""
     bytes_since_snapshot: int = 0
+    wants_snapshot: bool = False
+    """one that is kept, or a page that it refers to, is damaged"""
     no_snapshot_before_ms: int = 0
     """the last one found no room, or was taken early to make some"""
     written_to: tuple[int, int] = (0, 0)
@@ -236,6 +238,7 @@ class Replica:
 
     def save_snapshot(self, log: Log, now_ms: int) -> None:
         """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
+        again = self.wants_snapshot or bool(log.journal(self.number).damaged_snapshots)
         entries, pages = IndexSet(()), array("Q")
         if isinstance(self.machine, CatalogMachine):
             state = self.machine.snapshot()
@@ -243,7 +246,8 @@ class Replica:
             found = self.machine.checkpoint()
             state, entries, pages = found.state, found.entries, found.pages
             log.sync()  # the state names pages
-        is_kept = self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state)
+        is_kept = self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state, again=again)
+        self.wants_snapshot = False
         self.bytes_since_snapshot = 0
         self.saved_ms = now_ms
         if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to

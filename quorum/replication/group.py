@@ -541,12 +541,12 @@ class Group:
         """Whether this much was applied since the last snapshot."""
         return self._bytes_since_snapshot >= after_bytes
 
-    def save_snapshot(self, state: bytes) -> bool:
+    def save_snapshot(self, state: bytes, *, again: bool = False) -> bool:
         """Keep the state at applied_index, durably; False if a snapshot at or behind it was kept before. Entries it
         covers leave the journal, except what a member may still lack; their bodies stay readable in the log. LogFull
-        leaves everything as it was."""
+        leaves everything as it was. again: one just there is replaced."""
         with self._appending:
-            is_newer = self.applied_index > self._view.snapshot_index
+            is_newer = self.applied_index > self._view.snapshot_index - again
             if is_newer:
                 self._view.save_snapshot(self.applied_index, self.wrapped(self.applied_index, state))
             keep_from = max(

@@ -194,7 +194,7 @@ def test_scrubbing_goes_round_within_its_budget() -> None:
         pieces = []
         while checked := log.scrub(3100):
             pieces.append(checked)
-        assert len(pieces) >= sealed
+        assert len(pieces) >= sealed // 2
         assert max(pieces) < 2 * 3100
         assert sum(pieces) >= sealed * 3056
 

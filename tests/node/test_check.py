@@ -4,19 +4,24 @@ named, what is whole is called good, and no file makes them fail."""
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from fifo import commands as c
+from quorum.catalog.machine import CatalogMachine
 from quorum.cli import data_files
 from quorum.cli.console import Complaint
 from quorum.cli.main import app
-from quorum.log import Log, inspect
+from quorum.log import Log, Retained, inspect
 from quorum.log.inspection import FileKind, kind_of
+from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
+from quorum.log.table import Cut
 from quorum.node.check import CannotCheck, Finding, Report, check
 from quorum.node.identity import Founding, begin_life
 from support.cluster import Cluster, Session, batch, enqueue
@@ -194,6 +199,58 @@ def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) 
     log.sync()
     log.close()
     assert f"lacks entries {last + 1}..{last + 9} behind" in only(check(directory)).what
+
+
+def collected(directory: Path) -> int:
+    """A group's log in which entries were cut, other entries stand in their places; its last one."""
+    log = Log(directory / "log", segment_bytes=SEGMENT)
+    log.open()
+    journal = log.journal(9)
+    journal.append([b"1" * 2_000], 1, 1)
+    for index in range(2, 60):
+        journal.append([b"cut" * 700], index, 1)
+    journal.truncate_from(2)
+    for index in range(2, 80):
+        journal.append([b"kept" * 500], index, 2)
+    log.sync()
+    journal.save_snapshot(70, 2, CatalogMachine((1,)).snapshot())
+    log.retain(9, [Retained(70, array("Q", [1]), array("Q"))])
+    journal.compact_to(60, 2)
+    for index in range(80, 120):
+        journal.append([b"kept" * 500], index, 2)
+    log.sync()
+    while (plan := log.plan_collection()) is not None:
+        plan.run()
+        assert log.adopt(plan)
+    log.close()
+    return 119
+
+
+def of_group_nine(directory: Path) -> list[Finding]:
+    """Its snapshot is no member's, and a finding."""
+    return [each for each in check(directory).findings if "group 9" in each.what]
+
+
+def test_what_was_cut_or_collected_on_purpose_is_no_damage(directory: Path) -> None:
+    collected(directory)
+    assert of_group_nine(directory) == []
+
+
+def test_what_the_manifest_states_and_the_log_lacks_is_damage(directory: Path) -> None:
+    """No byte of any record is wrong: the manifest alone knows that something should be there."""
+    last = collected(directory)
+    path = directory / "log" / "MANIFEST"
+    manifest = decode_manifest(path.read_bytes(), path)
+    state = manifest.groups[9]
+    for changed, said in [
+        (replace(state, last_index=last + 3), f"lacks entries {last + 1}..{last + 3} behind its newest"),
+        (replace(state, cuts=(Cut(1 << 40, 90, 92),)), "lacks entries 90..92 behind its newest"),
+    ]:
+        stated = replace(manifest, stated=1 << 39, groups={**manifest.groups, 9: changed})
+        path.write_bytes(encode_manifest(stated))
+        (found,) = of_group_nine(directory)
+        assert said in found.what
+        assert found.means
 
 
 def test_an_end_that_was_never_synced_is_no_damage(directory: Path) -> None:

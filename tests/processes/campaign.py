@@ -1,19 +1,22 @@
 """The long rounds of the tests with real processes, with a report: `python tests/processes/campaign.py`.
 
 Run from the repository root. By default 30 rounds of SIGKILL of all members and 30 power cuts of all, 100 kills of the
-leader and 1,000 bits turned over, under full load; `--rounds N` is the number of leaders killed, and everything else
-scales with it. `--only WORD` runs the parts whose names have this word in them. Every part runs on a cluster of its
-own; a failed one keeps its directory, says where, and the campaign goes on. Exit status 0 only if all held.
+leader, under full load, and 1,000 bits turned over in each kind of file; `--rounds N` is the number of leaders killed,
+and everything else scales with it. `--only WORD` runs the parts whose names have this word in them. Every part runs on
+a cluster of its own; a failed one keeps its directory, says where, and the campaign goes on. The last lines are totals;
+the exit status is 0 only if all held.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -27,6 +30,7 @@ from quorum.cli.local_cluster import LocalCluster
 from support import processes_damage as damage
 from support import processes_disks as disks
 from support import processes_links as links
+from support import processes_losses as losses
 from support import processes_scenarios as scenarios
 from support import processes_unlike as unlike
 from support.processes_cluster import FaultyCluster
@@ -35,9 +39,16 @@ from support.processes_load import FULL
 ROUNDS_A_CLUSTER = 5
 """Rounds under one history: more would only make the check's memory grow."""
 BITS_A_CLUSTER = 100
-STOPPED_SHARE = 4
-"""Of so many bits, one is turned over while its member is down: each costs a start."""
+STARTS_SHARE = 10
+"""For so many bits in each kind of file of a running member one is turned over while it is down: it costs a start."""
 QUEUE = "orders"
+WIDTH = 118
+"""Of the report's lines."""
+INDENT = " " * 8
+# What scenarios say, for the totals.
+CONFIRMED = re.compile(r"([\d,]+) confirmed")
+BITS = re.compile(r"([\d,]+) bits turned over")
+WORST = re.compile(r"worst ([\d.]+) s")
 
 Scenario = Callable[[Any], Awaitable[str]]
 
@@ -50,6 +61,7 @@ class Part:
     scenario: Scenario
     members: int = 3
     options: dict[str, Any] | None = field(default_factory=dict)
+    rounds: int = 1
 
 
 def parts(rounds: int) -> Iterator[Part]:
@@ -98,12 +110,14 @@ def parts(rounds: int) -> Iterator[Part]:
         yield Part("node paused", lambda c: scenarios.PausedNode(c, QUEUE).run(), options=None)
     yield Part("five members, two killed", lambda c: scenarios.kill_minority(c, QUEUE, FULL), 5, None)
     yield Part("members unlike each other", lambda c: unlike.unlike_members(c, QUEUE, 10 * rounds))
-    sizes = {"segment_bytes": damage.SEGMENT_BYTES, "snapshot_bytes": damage.SNAPSHOT_BYTES}
+    for number in range(tenth):
+        lossy = {"seed": number, **damage.OPTIONS}
+        yield Part("files lost", lambda c: losses.FileLosses(c, QUEUE).run(at_start=True), options=lossy)
     yield from _in_turns(
-        "bits turned over",
+        "bits turned over in each kind of file",
         10 * rounds,
-        sizes,
-        lambda c, n: damage.BitFlips(c, QUEUE).run(-(-n // STOPPED_SHARE), n - -(-n // STOPPED_SHARE)),
+        damage.OPTIONS,
+        lambda c, n: damage.BitFlips(c, QUEUE).run(max(1, n // STARTS_SHARE), n),
         most=BITS_A_CLUSTER,
     )
 
@@ -126,6 +140,7 @@ def _in_turns(
             lambda c, now=now: scenario(c, now),  # type: ignore[misc]
             members,
             seeded,
+            now,
         )
 
 
@@ -148,9 +163,50 @@ def run(part: Part) -> tuple[bool, str]:
                 raise AssertionError(f"members ended by themselves: {cluster.ended()}")
     except Exception as failure:
         traceback.print_exc()
-        return False, f"{type(failure).__name__}: {failure} (kept: {directory})"
+        what = next(iter(str(failure).splitlines()), "")
+        return False, f"{type(failure).__name__}: {what} (kept: {directory})"
     shutil.rmtree(directory)
     return True, said
+
+
+def lines(name: str, held: bool, took_s: float, said: str) -> list[str]:
+    """What is said of a part, in lines that can be read."""
+    head = f"{'held  ' if held else 'FAILED'}  {name} ({took_s:.0f} s)"
+    return [head, *textwrap.wrap(said, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all parts together have shown."""
+
+    parts: int = 0
+    failed: int = 0
+    rounds: int = 0
+    confirmed: int = 0
+    bits: int = 0
+    longest_s: float = 0.0
+
+    def add(self, part: Part, held: bool, said: str) -> None:
+        self.parts += 1
+        if not held:
+            self.failed += 1
+            return  # nothing it has said is proven
+        self.rounds += part.rounds
+        self.confirmed += _sum(CONFIRMED, said)
+        self.bits += _sum(BITS, said)
+        self.longest_s = max([self.longest_s, *map(float, WORST.findall(said))])
+
+    def __str__(self) -> str:
+        lost = "none lost" if not self.failed else "none lost where it held"
+        return (
+            f"total: {self.parts - self.failed} of {self.parts} parts held, {self.rounds:,} rounds, "
+            f"{self.confirmed:,} messages confirmed, {lost}, {self.bits:,} bits turned over, "
+            f"longest time until publishing went on {self.longest_s:.2f} s"
+        )
+
+
+def _sum(pattern: re.Pattern[str], said: str) -> int:
+    return sum(int(found.replace(",", "")) for found in pattern.findall(said))
 
 
 def main() -> int:
@@ -159,20 +215,19 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only the parts with this in their names")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # leaves no members behind
-    failures = 0
+    totals = Totals()
     report: list[str] = []
     for part in parts(arguments.rounds):
         if arguments.only not in part.name:
             continue
         begun = time.monotonic()
         held, said = run(part)
-        failures += not held
-        report.append(
-            f"{'held  ' if held else 'FAILED'}  {part.name} ({time.monotonic() - begun:.0f} s): {said}"
-        )
-        print(report[-1], flush=True)
-    print("\n".join(["", "report", *report, "", f"{len(report) - failures} of {len(report)} held"]))
-    return 1 if failures or not report else 0
+        totals.add(part, held, said)
+        told = lines(part.name, held, time.monotonic() - begun, said)
+        report += told
+        print("\n".join(told), flush=True)
+    print("\n".join(["", "report", *report, "", *textwrap.wrap(str(totals), WIDTH)]))
+    return 1 if totals.failed or not totals.parts else 0
 
 
 if __name__ == "__main__":

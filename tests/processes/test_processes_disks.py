@@ -10,7 +10,7 @@ import pytest
 from support import processes_disks as disks
 from support.processes_cluster import FaultyCluster
 
-ROUNDS = 2
+ROUNDS = 3
 
 
 def test_nothing_confirmed_is_lost_when_the_power_of_all_is_cut(faulty_cluster: FaultyCluster) -> None:
@@ -33,7 +33,9 @@ def test_a_member_whose_disk_fails_stops_at_once_and_the_others_go_on(faulty_clu
     print(asyncio.run(disks.disk_fails(faulty_cluster, "disk-fails", ["sync"])))
 
 
-def test_slow_disks_do_not_stop_the_cluster(faulty_cluster: FaultyCluster) -> None:
+def test_slow_disks_do_not_stop_the_cluster_and_a_slow_leader_hands_over(
+    faulty_cluster: FaultyCluster,
+) -> None:
     print(asyncio.run(disks.slow_disk(faulty_cluster, "slow-disk", [0.2])))
 
 

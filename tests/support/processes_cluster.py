@@ -59,12 +59,18 @@ class FaultyCluster(LocalCluster):
         settings: Mapping[str, str | int] | None = None,
         segment_bytes: int | None = None,
         snapshot_bytes: int | None = None,
+        pace: Mapping[str, int] | None = None,
     ) -> None:
+        """pace: of scrubbing (quorum/node/scrubbing.py)."""
         self.chance = random.Random(seed)
         self.proxies = Proxies() if with_proxies else None
         self._setup = {
             key: value
-            for key, value in (("segment_bytes", segment_bytes), ("snapshot_bytes", snapshot_bytes))
+            for key, value in (
+                ("segment_bytes", segment_bytes),
+                ("snapshot_bytes", snapshot_bytes),
+                ("pace", pace),
+            )
             if value is not None
         }
         super().__init__(directory, members, settings=settings)

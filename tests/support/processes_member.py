@@ -1,7 +1,8 @@
 """A member's real process on a disk with faults: `python processes_member.py --config FILE`, where `quorum node` is
 started otherwise. SIGUSR1 is a power cut (faulty_files.py).
 
-Beside the member's configuration: `faults.json` (Faults), `disk.json` with the `seed` of the power cut, and sizes.
+Beside the member's configuration: `faults.json` (Faults), `disk.json` with the `seed` of the power cut, sizes, and
+the pace of scrubbing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def main() -> int:
     from quorum.cli.console import is_told
     from quorum.cli.serve import log_to_stderr
     from quorum.config import load
+    from quorum.node.scrubbing import Pace
     from support.faulty_files import SIDE, FaultyFiles, PowerCut
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -39,6 +41,8 @@ def main() -> int:
     file = parser.parse_args().config
     folder = file.parent
     setup = json.loads((folder / SETUP_FILE).read_text(encoding="ascii"))
+    if "pace" in setup:
+        setup["pace"] = Pace(**setup["pace"])
     power = PowerCut(folder / SIDE, setup.pop("seed"))
     threading.Thread(target=_await_power_cut, args=(power,), name="power", daemon=True).start()
     config = load(file)

@@ -1,0 +1,188 @@
+"""Looking at the files of an open log, of whatever kind: as they lie on the disk now, against what the log knows.
+
+What is bad of bodies and pages goes to the log's damages. All else is a `Finding`: the log knows what should stand
+there, so its own thread can put that back (`mending`). Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from quorum.log.errors import Damage, LogDamaged, LogUnknown
+from quorum.log.files import Files, read_file
+from quorum.log.index import Columns, Sealed, decode_index, encode_index, index_path
+from quorum.log.manifest import MANIFEST, read_manifest
+from quorum.log.record import HEADER_BYTES, WITH_BODY, RecordKind
+from quorum.log.scanner import Scanner, header_at, headers_from, scan
+from quorum.log.segments import HEADER_BLOCK, Segment
+from quorum.log.store import Store
+from quorum.log.table import PLACE_SHIFT, Rows
+
+_OFFSET_MASK = (1 << PLACE_SHIFT) - 1
+
+
+class Remedy(Enum):
+    """What puts it right."""
+
+    MANIFEST = "the manifest is written again"
+    BLOCK = "the segment's first block is written again"
+    LENGTH = "the segment is made as long as it was; what stood there is fetched"
+    NAME = "the file is copied back from what this process has open"
+    INDEX = "the index file is made again"
+    ROLL = "the segment is sealed: what its records led to stands in the manifest then"
+    SNAPSHOT = "the next snapshot takes its place"
+    NONE = "nothing here"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something of the log's own that is not as it must be."""
+
+    damage: Damage
+    remedy: Remedy
+    segment: int = 0
+    pieces: list[bytes] = field(default_factory=list)
+    """of an index file, what it should be"""
+
+    def __str__(self) -> str:
+        return f"{self.damage}; {self.remedy.value}"
+
+
+def examine_manifest(files: Files, directory: Path) -> Iterator[Finding]:
+    """The list of segments."""
+    path = directory / MANIFEST
+    try:
+        if read_manifest(files, directory) is not None:
+            return
+        reason = "it is gone"
+    except LogDamaged as error:
+        reason = error.damages[0].reason
+    except (LogUnknown, OSError) as error:
+        reason = f"cannot be read: {error}"
+    yield Finding(Damage(str(path), 0, None, reason), Remedy.MANIFEST)
+
+
+def examine_file(files: Files, segment: Segment, end: int) -> Iterator[Finding]:
+    """A segment's name, first block and length. The segment must be held."""
+    path, number, block = segment.path, segment.number, segment.header.encode()
+    try:
+        with closing(files.open(path)) as file:
+            found, size = file.pread(HEADER_BLOCK, 0), file.size()
+    except FileNotFoundError:
+        yield Finding(Damage(str(path), 0, None, "it is gone"), Remedy.NAME, number)
+        return
+    except OSError as error:
+        yield Finding(Damage(str(path), 0, None, f"cannot be read: {error}"), Remedy.NONE, number)
+        return
+    if found != block:
+        is_other = _first_block(segment) == block
+        reason = (
+            "another file has its name" if is_other else "the segment's first block is not what was written"
+        )
+        yield Finding(Damage(str(path), 0, None, reason), Remedy.NAME if is_other else Remedy.BLOCK, number)
+    elif size < end:
+        reason = f"the file is shorter than the {end} bytes it had"
+        yield Finding(Damage(str(path), size, None, reason), Remedy.LENGTH, number)
+
+
+def _first_block(segment: Segment) -> bytes:
+    try:
+        return segment.file.pread(HEADER_BLOCK, 0)
+    except OSError:
+        return b""
+
+
+def examine_index(files: Files, sealed: Sealed, columns: Columns) -> Iterator[Finding]:
+    """A sealed segment's index file."""
+    path = index_path(sealed.segment.path)
+    reason = "not a whole index file of its segment"
+    try:
+        decoded = decode_index(read_file(files, path))
+        number, parts, _ = decoded or (None, [], None)
+        if number == sealed.number and {(part.is_page, part.group): part for part in parts} == sealed.parts:
+            return
+    except FileNotFoundError:
+        reason = "it is gone"
+    except OSError as error:
+        reason = f"cannot be read: {error}"
+    pieces = encode_index(sealed.listed, list(sealed.parts.values()), columns)
+    yield Finding(Damage(str(path), 0, None, reason), Remedy.INDEX, sealed.number, pieces)
+
+
+class ActiveExamination:
+    """Goes through what is written of the active segment. What opening could not step over is a finding."""
+
+    def __init__(self, store: Store, segment: Segment, written: int) -> None:
+        """written: up to where this goes; what comes later is the next round's."""
+        self.segment = segment
+        self._store = store
+        self._written = written
+        self._offset = HEADER_BLOCK
+        self._lsn = segment.header.first_lsn
+        self.findings: list[Finding] = []
+
+    def go_on(self, budget_bytes: int) -> int:
+        """Check about so many bytes; how many were, 0 at the end. The segment must be held."""
+        written = self._written
+        scanner = Scanner(self.segment.path, self.segment.file, written)
+        begin = self._offset
+        while self._offset < written and self._offset - begin < budget_bytes:
+            try:
+                if not self._good_ones(scanner, begin + budget_bytes):
+                    self._bad_one(scanner)
+            except LogDamaged as error:  # the disk does not say what stands there
+                self.findings.append(Finding(error.damages[0], Remedy.ROLL, self.segment.number))
+                self._offset = written
+        return self._offset - begin
+
+    def _good_ones(self, scanner: Scanner, upto: int) -> bool:
+        """False at a record that is not."""
+        for offset, header, _ in scan(scanner, self.segment.stamp, self._offset):
+            self._offset, self._lsn = offset + HEADER_BYTES + header.length, header.lsn + 1
+            if self._offset >= upto:
+                return True
+        return self._offset >= scanner.end
+
+    def _bad_one(self, scanner: Scanner) -> None:
+        offset, lsn, path = self._offset, self._lsn, str(self.segment.path)
+        header = header_at(scanner, self.segment.stamp, offset)
+        row = self._row(offset)
+        if row is not None:
+            length, damage = row
+            self._store.note_damage(damage)
+        elif header is not None:
+            length = header.length
+            known = (header.group, header.term, header.raft_index)
+            damage = Damage(path, offset, lsn, "the record's body fails its CRC", known)
+        else:
+            damage = Damage(path, offset, lsn, "the record's header is damaged")
+            following = (at for at, _ in headers_from(scanner, self.segment.stamp, offset + 1))
+            length = next(following, scanner.end) - offset - HEADER_BYTES
+        if header is None or header.kind not in WITH_BODY:
+            self.findings.append(Finding(damage, Remedy.ROLL, self.segment.number))
+        self._offset = min(offset + HEADER_BYTES + length, scanner.end)
+        self._lsn = lsn + 1
+
+    def _row(self, offset: int) -> tuple[int, Damage] | None:
+        """The length of the body whose record stands there, and its damage, if the log knows of one."""
+        place = self.segment.number << PLACE_SHIFT | offset
+        with self._store.mutex:
+            found: list[tuple[int, Rows]] = []
+            for group, table in self._store.contents.tables.items():
+                bodies, pages = table.active_rows()
+                found += [(group, bodies), (group, pages)]
+        for group, rows in found:
+            for at in (rows.places == place).nonzero()[0].tolist():
+                kind = RecordKind(int(rows.kinds[at]))
+                index = 0 if kind == RecordKind.PAGE else int(rows.keys[at])
+                known = (group, int(rows.terms[at]), index)
+                reason = "the record's header or body fails its CRC"
+                path = str(self.segment.path)
+                return int(rows.lengths[at]), Damage(
+                    path, offset, int(rows.lsns[at]), reason, known, kind.name
+                )
+        return None

@@ -1,0 +1,151 @@
+"""Putting right what scrubbing has found of the log's own files: the log's own thread, which knows what they should be.
+
+What cannot be mended for want of room is tried again. An error of the disk is final, as everywhere in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorum.log.contents import Contents
+from quorum.log.errors import LogFull
+from quorum.log.examining import Finding, Remedy, examine_file, examine_index
+from quorum.log.files import Files, commit_file, temporary_path, write_fully
+from quorum.log.index import Sealed
+from quorum.log.segments import HEADER_BLOCK, Segment
+from quorum.log.snapshots import parse_name
+from quorum.log.writer import Writer
+
+if TYPE_CHECKING:
+    from quorum.log.journal import Journal
+
+COPY_BYTES = 1 << 20
+"""Read and written in one piece."""
+
+
+def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
+    """A sealed segment's first block, its length, or its name, durably. An OSError without room changes nothing."""
+    if remedy is Remedy.NAME:
+        _copy_back(files, segment, end)
+        return
+    with closing(files.open(segment.path, writable=True)) as file:
+        if remedy is Remedy.LENGTH:
+            file.allocate(end)  # what is missing reads as zeros, which no record is
+        else:
+            write_fully(file, [segment.header.encode()], 0)
+        file.sync()
+
+
+def _copy_back(files: Files, segment: Segment, end: int) -> None:
+    temporary = temporary_path(segment.path)
+    file = files.create(temporary)
+    try:
+        try:
+            write_fully(file, [segment.header.encode()], 0)
+            for offset in range(HEADER_BLOCK, end, COPY_BYTES):
+                write_fully(file, [segment.file.pread(min(COPY_BYTES, end - offset), offset)], offset)
+            file.sync()
+        finally:
+            file.close()
+    except OSError:
+        files.unlink(temporary)
+        raise
+    commit_file(files, segment.path)
+
+
+class Found:
+    """What waits to be mended. Filled by the scrubbing thread, emptied by the log's; never both at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, Remedy], Finding] = {}
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Each file once, however often it is found until it is mended."""
+        for finding in findings:
+            self._waiting.setdefault((finding.damage.path, finding.remedy), finding)
+
+    def take(self) -> list[Finding]:
+        """All that waits."""
+        found, self._waiting = list(self._waiting.values()), {}
+        return found
+
+
+class Mender:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        files: Files,
+        writer: Writer,
+        contents: Contents,
+        found: Found,
+        *,
+        roll: Callable[[], None],
+        journal: Callable[[int], Journal],
+    ) -> None:
+        self._files = files
+        self._writer = writer
+        self._contents = contents
+        self._found = found
+        self._roll = roll
+        self._journal = journal
+
+    def mend(self) -> list[Finding]:
+        """Everything that waits; what was done, or can be done only by others."""
+        done = []
+        for finding in self._found.take():
+            try:
+                with self._writer.final(finding.remedy.value):
+                    if self._mend(finding):
+                        done.append(finding)
+            except LogFull:
+                self._found.add([finding])
+        return done
+
+    def _mend(self, finding: Finding) -> bool:
+        """False if it was none: the log's own thread was just at work there when it was looked at."""
+        remedy = finding.remedy
+        if remedy is Remedy.MANIFEST:
+            active = self._writer.active
+            self._writer.write_manifest(self._contents.states(active.header.first_lsn))
+        elif remedy is Remedy.SNAPSHOT:
+            path = Path(finding.damage.path)
+            group, index, term = parse_name(path.name) or (0, 0, 0)
+            self._journal(group).note_damaged_snapshot(index, term, finding.damage.reason)
+        elif remedy is Remedy.ROLL:
+            if finding.segment == self._writer.active.number:
+                self._roll()
+        elif remedy is Remedy.INDEX:
+            return self._mend_index(finding)
+        elif remedy is not Remedy.NONE:
+            return self._mend_file(finding)
+        return True
+
+    def _mend_index(self, finding: Finding) -> bool:
+        sealed = self._sealed(finding.segment)
+        if sealed is None or not any(
+            examine_index(self._files, sealed, self._contents.history.columns(sealed))
+        ):
+            return False
+        self._writer.write_index(sealed.segment.path, finding.pieces)
+        return True
+
+    def _mend_file(self, finding: Finding) -> bool:
+        active = self._writer.active
+        if finding.segment == active.number:
+            if not any(examine_file(self._files, active, active.header.allocated)):
+                return False
+            self._roll()  # nothing is written to its file any more, and none of its records but bodies is needed
+        sealed = self._sealed(finding.segment)
+        if sealed is None or not any(examine_file(self._files, sealed.segment, sealed.end)):
+            return finding.segment == active.number
+        with self._writer.refusing(finding.remedy.value):
+            restore(self._files, finding.remedy, sealed.segment, sealed.end)
+        return True
+
+    def _sealed(self, number: int) -> Sealed | None:
+        """None if a collection has replaced it meanwhile."""
+        return next((each for each in self._contents.history.sealed if each.number == number), None)

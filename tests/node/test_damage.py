@@ -1,0 +1,168 @@
+"""What a running member does about damage that nobody has met (quorum/node/damage.py, scrubbing.py): bodies, snapshots,
+pages, node.json; and that it begins a replica anew only while all others are well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fifo import checkpoint
+from quorum.log import Log
+from quorum.node.damage import QUARANTINE_SEEN_MS, TURN_MS
+from quorum.node.healing import PageUnreadable
+from quorum.node.replica import TIME_BYTES
+from quorum.node.scrubbing import Pace
+from quorum.replication.membership import unwrap_state
+from support.cluster import Cluster, Session
+
+ALWAYS = Pace(piece_bytes=8 << 20, piece_ms=0, round_ms=0)
+VICTIM = "n3"
+
+
+def cluster_with(**log: int) -> tuple[Cluster, int, int]:
+    """A cluster that always looks for damage, with a queue of 60 messages; group and queue."""
+    cluster = Cluster(scrubbing=ALWAYS, log={"recent_bytes": 0, "segment_bytes": 64 << 10, **log})
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    for number in range(60):
+        session.publish(group, queue, b"%d" % number * 300)
+        cluster.run(5)
+    cluster.until(lambda: len(session.confirmed()) == 60, "60 confirms")
+    cluster.settle()
+    return cluster, group, queue
+
+
+def take_snapshots(cluster: Cluster, group: int) -> None:
+    for name, member in cluster.members.items():
+        member.replicas[group].save_snapshot(cluster.logs[name], cluster.clock_ms(name))
+        cluster.logs[name].sync()
+
+
+def pages_of(cluster: Cluster, group: int) -> list[int]:
+    """Of the victim's newest snapshot."""
+    found = cluster.logs[VICTIM].journal(group).load_snapshot()[2]
+    return list(checkpoint.contents(memoryview(unwrap_state(found)[1])[TIME_BYTES:])[1])
+
+
+def flip(cluster: Cluster, group: int, key: int, *, is_page: bool = False) -> None:
+    """A bit in the body of an entry or a page of the victim."""
+    store = opened(cluster.logs[VICTIM]).store
+    found, segment = store.look_up(group, key, is_page=is_page)
+    assert found is not None
+    assert segment is not None
+    store.let_go(segment)
+    cluster.disks[VICTIM].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
+
+
+def opened(log: Log) -> Any:
+    assert log._opened is not None
+    return log._opened
+
+
+def all_is_well(cluster: Cluster, group: int) -> None:
+    """Also after a restart of the victim."""
+    cluster.crash(VICTIM)
+    cluster.start(VICTIM)
+    assert not cluster.members[VICTIM].replicas[group].raft.quarantine.is_on
+    cluster.ready()
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1
+
+
+def test_a_damaged_snapshot_of_a_running_member_is_replaced() -> None:
+    cluster, group, _ = cluster_with()
+    take_snapshots(cluster, group)
+    folder = Path("/data/log/snapshots")
+    names = [
+        path for path in cluster.disks[VICTIM].names if path.parent == folder and f"{group:08x}" in path.name
+    ]
+    for path in names:
+        before = bytes(cluster.disks[VICTIM].names[path].data)
+        cluster.disks[VICTIM].flip(path, 8 * 70)
+        cluster.until(
+            lambda path=path, before=before: (
+                path not in cluster.disks[VICTIM].names  # type: ignore[misc]
+                or cluster.disks[VICTIM].names[path].data == before
+            ),
+            "it is as it was, or gone",
+        )
+    assert names
+    all_is_well(cluster, group)
+
+
+def test_a_body_that_is_in_memory_is_written_again() -> None:
+    cluster, group, _ = cluster_with(recent_bytes=64 << 20)
+    replica, log = cluster.members[VICTIM].replicas[group], cluster.logs[VICTIM]
+    index = replica.raft.applied_index - 3
+    assert log.in_memory(group, index)
+    flip(cluster, group, index)
+    first = log.last_lsn
+    cluster.until(lambda: opened(log).store.look_up(group, index)[0].lsn > first, "a copy is in its place")
+    cluster.until(lambda: log.damages == (), "it is well")
+    assert cluster.members[VICTIM].healer.healed == {}, "nobody was asked for it"
+    all_is_well(cluster, group)
+
+
+def test_a_damaged_page_whose_block_is_in_memory_is_written_again() -> None:
+    cluster, group, _ = cluster_with()
+    take_snapshots(cluster, group)
+    (page,) = pages_of(cluster, group)
+    flip(cluster, group, page, is_page=True)
+    cluster.until(lambda: page not in pages_of(cluster, group), "the newest snapshot names another one")
+    all_is_well(cluster, group)
+
+
+def with_a_lost_page() -> tuple[Cluster, int, int]:
+    """The victim has a damaged page whose block is nowhere else. The group, and when it may begin anew."""
+    cluster, group, _ = cluster_with()
+    take_snapshots(cluster, group)
+    (page,) = pages_of(cluster, group)
+    cluster.crash(VICTIM)
+    cluster.start(VICTIM)
+    flip(cluster, group, page, is_page=True)
+    cluster.ready()
+    return cluster, group, cluster.now_ms + 4 * TURN_MS
+
+
+def test_a_replica_that_lost_a_page_begins_anew_once_it_is_its_turn() -> None:
+    cluster, group, due_ms = with_a_lost_page()
+    assert cluster.members[VICTIM].me == 3
+    cluster.run(2 * TURN_MS)
+    with pytest.raises(PageUnreadable):
+        cluster.run(due_ms - cluster.now_ms)
+    cluster.crash(VICTIM)
+    cluster.start(VICTIM)
+    replica = cluster.members[VICTIM].replicas[group]
+    assert replica.raft.quarantine.is_on
+    cluster.until(lambda: not replica.raft.quarantine.is_on, "it is well again")
+    cluster.run(1_000)
+    all_is_well(cluster, group)
+
+
+def test_it_waits_while_another_member_is_away_or_in_quarantine() -> None:
+    cluster, _, due_ms = with_a_lost_page()
+    cluster.crash("n1")
+    cluster.run(due_ms + TURN_MS - cluster.now_ms)
+    cluster.start("n1")
+    cluster.ready()
+    member = cluster.members[VICTIM]
+    for _ in range(4):
+        member.damage.quarantine_seen_ms = cluster.clock_ms(VICTIM)  # somebody asks how it stands
+        cluster.run(QUARANTINE_SEEN_MS - 100)
+    with pytest.raises(PageUnreadable):
+        cluster.run(2 * QUARANTINE_SEEN_MS)
+
+
+def test_a_leader_that_lost_a_page_hands_over_first() -> None:
+    cluster, group, due_ms = with_a_lost_page()
+    leader = cluster.leader(group)
+    assert leader is not None
+    if leader != VICTIM:
+        assert cluster.members[leader].replicas[group].raft.transfer_leadership(VICTIM)
+        cluster.run(200)
+    with pytest.raises(PageUnreadable):
+        cluster.run(due_ms + TURN_MS - cluster.now_ms)
+    assert cluster.leader(group) != VICTIM
