@@ -202,7 +202,8 @@ def test_without_any_snapshot_what_the_journal_needs_is_missed(directory: Path) 
 
 
 def collected(directory: Path) -> int:
-    """A group's log in which entries were cut, other entries stand in their places; its last one."""
+    """A group's log in which entries were cut, others stand in their places, and what nobody needs was collected; its
+    last one."""
     log = Log(directory / "log", segment_bytes=SEGMENT)
     log.open()
     journal = log.journal(9)
@@ -219,10 +220,13 @@ def collected(directory: Path) -> int:
     for index in range(80, 120):
         journal.append([b"kept" * 500], index, 2)
     log.sync()
+    log.survey()
     while (plan := log.plan_collection()) is not None:
         plan.run()
         assert log.adopt(plan)
+        log.survey()
     log.close()
+    assert "TRUNCATE" not in {each.kind for path in segments(directory) for each in inspect(path)}
     return 119
 
 
@@ -244,6 +248,7 @@ def test_what_the_manifest_states_and_the_log_lacks_is_damage(directory: Path) -
     state = manifest.groups[9]
     for changed, said in [
         (replace(state, last_index=last + 3), f"lacks entries {last + 1}..{last + 3} behind its newest"),
+        (replace(state, first_index=20), "a journal from entry 20 to 119, and lacks entries 20.."),
         (replace(state, cuts=(Cut(1 << 40, 90, 92),)), "lacks entries 90..92 behind its newest"),
     ]:
         stated = replace(manifest, stated=1 << 39, groups={**manifest.groups, 9: changed})
