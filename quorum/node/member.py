@@ -48,6 +48,7 @@ from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameErro
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
+from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
@@ -86,8 +87,10 @@ class Network(Protocol):
         """Of a connected peer's data directory; zeros if it has none."""
         ...
 
-    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
-        """Who may connect from now on, and who is dialed where."""
+    def set_peers(
+        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+    ) -> None:
+        """Who is dialed where, at once or when they have not dialed themselves, and who may not connect any more."""
         ...
 
 
@@ -503,12 +506,13 @@ class Member:
         self.disk_watch.become(number)
         self._table.become(number)
 
-    def set_peers(self, peers: Sequence[str], dials: Mapping[str, tuple[str, int]]) -> None:
-        """These are the other members, and whom of them this node dials."""
+    def set_peers(self, peers: Sequence[str], gone: Collection[str]) -> None:
+        """These are the other members, and those that were and are in no group any more."""
+        roster = self.membership.roster
         self.names.clear()
-        self.names.update((each.number, each.id) for each in self.membership.roster.by_id.values())
-        self.leases.peers = tuple(self.membership.roster.number(peer) for peer in peers)
-        self._network.set_peers(peers, dials)
+        self.names.update((each.number, each.id) for each in roster.by_id.values())
+        self.leases.peers = tuple(roster.number(peer) for peer in peers)
+        self._network.set_peers(roster.dials(peers), roster.reserve(peers), gone)
 
     def _number(self, member: str | None) -> int:
         return self.membership.roster.number(member)

@@ -77,8 +77,10 @@ class Membership:
     def follow(self) -> None:
         """Goes by what the catalog and the groups' configurations say now."""
         replicas = self._member.replicas.values()
+        removed = self.catalog.members.removed
         seen = (
             self.catalog.members.by_id,
+            removed[-1:],
             *(replica.raft.configuration for replica in replicas),
             self.is_leaving,
         )
@@ -96,7 +98,9 @@ class Membership:
                 everybody.update(replica.raft.configuration.everybody)
         self.peers = tuple(sorted(everybody - {self.roster.me}))
         if self.peers:
-            self._member.set_peers(self.peers, self.roster.dials(self.peers))
+            # who is not known here may be a member of whom the others have heard
+            gone = set(self.catalog.members.removed) - everybody
+            self._member.set_peers(self.peers, gone)
         stands_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
             replica.raft.candidacy.stands_last = stands_last

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from quorum.catalog.members import JOINED_MARK, CatalogMember
 from quorum.node.identity import Memory
 
+Address = tuple[str, int]
+
 
 class Roster:
     """me: this node's id."""
@@ -65,19 +67,35 @@ class Roster:
         found = self.by_id.get(member)
         return (found.incarnation if found is not None else "") or self._memory.met.get(member, "")
 
-    def dials(self, others: Iterable[str]) -> dict[str, tuple[str, int]]:
+    def dials(self, others: Iterable[str]) -> dict[str, Address]:
         """Whom of these this node dials, and where. Of two founding members the one with the greater name does; else
         the one that was there first, since a newcomer knows nobody."""
+        return self._addresses(other for other in others if self._is_dialer(other))
+
+    def reserve(self, others: Iterable[str]) -> dict[str, Address]:
+        """Whom of these this node dials when they have not come by themselves, and where. Who was there first may have
+        been away while the newcomer came, and who could tell it of the newcomer may be the newcomer itself: a leader.
+        Founding members need none, as they know each other."""
+        return self._addresses(
+            other for other in others if self._one_joined(other) and not self._is_dialer(other)
+        )
+
+    def _addresses(self, members: Iterable[str]) -> dict[str, Address]:
+        """Of those whose address is known."""
         found = {}
-        for other in others:
-            known = self.by_id.get(other) or self._past.get(other)
-            if known is not None and known.peer and self._is_dialer(other):
+        for each in members:
+            known = self.by_id.get(each) or self._past.get(each)
+            if known is not None and known.peer:
                 host, _, port = known.peer.rpartition(":")
-                found[other] = (host.strip("[]"), int(port))
+                found[each] = (host.strip("[]"), int(port))
         return found
 
     def _is_dialer(self, other: str) -> bool:
-        if JOINED_MARK not in self.me and JOINED_MARK not in other:
+        if not self._one_joined(other):
             return self.me > other
         mine = self.number(self.me)
         return 0 < mine < self.number(other)
+
+    def _one_joined(self, other: str) -> bool:
+        """Whether this node or the other one is no founding member."""
+        return JOINED_MARK in self.me or JOINED_MARK in other

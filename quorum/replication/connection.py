@@ -1,10 +1,10 @@
 """The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
 
 One of the two dials, the other listens: among the members given at the start the one with the greater name dials,
-later `set_peers` says. A node without peers takes whoever knows the secret: it waits to be made a member. A connection
-is a handshake (handshake.py), then frames (wire.py). Kind PING is the network's own: a link that is quiet is kept alive
-and known to be alive, so that the first vote request after a long calm finds it open; a link that brings nothing for
-IDLE_LIMIT_S is given up.
+later `set_peers` says. Whoever knows the secret may connect, unless it is known to have been removed: this node may not
+yet have heard of who has joined. A connection is a handshake (handshake.py), then frames (wire.py). Kind PING is the
+network's own: a link that is quiet is kept alive and known to be alive, so that the first vote request after a long
+calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
 
 Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
 and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers
@@ -54,6 +54,9 @@ from quorum.replication.wire import (
 KIND_PING = 255
 PING_AFTER_S = 1.0
 IDLE_LIMIT_S = 5.0
+RESERVE_AFTER_S = 2.0
+"""Without a connection for so long, a peer that should dial is dialed: longer than BACKOFF_MAX_S, so whoever knows the
+way has tried."""
 HANDSHAKE_LIMIT_S = 3.0
 MAX_STRANGERS = 32
 BACKOFF_MIN_S = 0.05
@@ -111,6 +114,8 @@ class _Dial:
     """When and where to dial a peer."""
 
     address: Address
+    is_reserve: bool = False
+    """the peer is the one to dial, if it knows the way"""
     next_s: float = 0.0
     backoff_s: float = BACKOFF_MIN_S
     resolved: list[tuple[int, Any]] = field(default_factory=list)
@@ -145,7 +150,7 @@ class PeerNetwork:
             encode_name(name)
         self.me = me
         self.stats = NetworkStats()
-        self._peers = {name for name in members if name != me}
+        self._gone: frozenset[str] = frozenset()
         self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known)
         self._clock = clock
         self._random_bytes = random_bytes
@@ -179,19 +184,26 @@ class PeerNetwork:
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
-    def set_peers(self, peers: Collection[str], dials: Mapping[str, Address]) -> None:
-        """Who the other members are from now on, and which of them are dialed. Connections to others are closed.
+    def set_peers(
+        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+    ) -> None:
+        """Which members are dialed from now on, and which of them only after RESERVE_AFTER_S without a connection.
+        gone: who may not connect any more; connections to them are closed.
 
         Where this node's own configuration names a member's address, it goes before the cluster's: it knows the way.
         """
-        self._peers = set(peers)
-        ways = {name: self._configured.get(name, address) for name, address in sorted(dials.items())}
-        self._dials = {
-            name: old if (old := self._dials.get(name)) and old.address == address else _Dial(address)
-            for name, address in ways.items()
-        }
+        before, self._dials = self._dials, {}
+        for name, address in sorted({**dials, **reserve}.items()):
+            is_reserve = name not in dials
+            way = self._configured.get(name, address)
+            old = before.get(name)
+            if old is not None and (old.address, old.is_reserve) == (way, is_reserve):
+                self._dials[name] = old
+            else:
+                self._dials[name] = _Dial(way, is_reserve, self._clock() + RESERVE_AFTER_S * is_reserve)
+        self._gone = frozenset(gone)
         for name, connection in list(self._up.items()):
-            if name not in self._peers:
+            if name in self._gone:
                 self._drop(connection, "no member any more")
 
     def links(self) -> list[str]:
@@ -290,6 +302,8 @@ class PeerNetwork:
                 self._write(connection)
         for peer, dial in self._dials.items():
             busy = peer in self._up or any(each.is_dialer and each.peer == peer for each in self._strangers)
+            if busy and dial.is_reserve:
+                dial.next_s = now + RESERVE_AFTER_S
             if not busy and now >= dial.next_s:
                 self._dial(peer, dial, now)
 
@@ -302,7 +316,7 @@ class PeerNetwork:
                 self._resolve(dial)
             if not dial.resolved:
                 return
-        dial.next_s = now + dial.backoff_s
+        dial.next_s = now + (RESERVE_AFTER_S if dial.is_reserve else dial.backoff_s)
         dial.backoff_s = min(dial.backoff_s * 2, BACKOFF_MAX_S)
         family, address = dial.resolved.pop(0)  # one after the other; looked up again when none is left
         connection = socket.socket(family, socket.SOCK_STREAM)
@@ -422,10 +436,11 @@ class PeerNetwork:
             self._write(connection)
         elif not connection.other_hello:
             other = identity.read(data)
-            if other.sender == self.me or other.sender in self._dials:
+            dial = self._dials.get(other.sender)
+            if other.sender == self.me or (dial is not None and not dial.is_reserve):
                 raise HandshakeError(f"{other.sender!r} does not dial this node")
-            if self._peers and other.sender not in self._peers:
-                raise HandshakeError(f"{other.sender!r} is no member; quorum cluster add makes it one")
+            if other.sender in self._gone:
+                raise HandshakeError(f"{other.sender!r} is no member any more")
             connection.peer, connection.boot, connection.other_hello = other.sender, other.boot, data
             connection.incarnation = other.incarnation
             connection.hello = identity.hello(other.sender, self._random_bytes(NONCE_BYTES))

@@ -180,9 +180,32 @@ def test_a_newcomer_that_was_away_is_found_again_after_all_have_restarted() -> N
         cluster.crash(name)
     for name in cluster.names:
         cluster.start(name)
-        assert set(cluster.peers[name]) == set(cluster.names) - {name}
+        assert set(cluster.members[name].membership.peers) == set(cluster.names) - {name}
     cluster.crash("n1")
     cluster.crash("n2")
+    cluster.ready()
+
+
+def test_who_was_away_while_its_leader_joined_is_found_by_it() -> None:
+    """Only the leader could tell n3 of the newcomer, and it is the newcomer: it has to dial the one that was there
+    first."""
+    cluster = Cluster(3)
+    cluster.ready()
+    cluster.crash("n3")
+    cluster.join("n4~a")
+    add(cluster, "n4~a")
+    voters = ("n1", "n2", "n3", "n4~a")
+    cluster.until(
+        lambda: all(r.raft.configuration.voters == voters for r in cluster.members["n4~a"].replicas.values()),
+        "it votes in every group",
+    )
+    for group in cluster.members["n1"].replicas:
+        cluster.submit("n1", ev.Transfer(group, "n4~a"))
+    cluster.until(lambda: leaders(cluster) == {"n4~a"}, "the newcomer leads")
+    assert "n4~a" not in [each.id for each in cluster.memories["n3"].members]
+    cluster.start("n3")
+    voters_are(cluster, *voters)
+    assert leaders(cluster) == {"n4~a"}, "n3 did not wait for another leader"
     cluster.ready()
 
 
@@ -329,6 +352,10 @@ def test_the_elder_dials_the_newcomer_and_of_founders_the_greater_name() -> None
     assert dials["b"] == {"a": ("a", 1), "a~1": ("::1", 7401), "0~2": ("z", 1)}
     assert dials["a~1"] == {"0~2": ("z", 1)}
     assert dials["0~2"] == {}
+    reserve = {each: Roster(each, Memory(), members).reserve(set(ids) - {each}) for each in ids}
+    assert reserve["a"] == reserve["b"] == {}
+    assert reserve["a~1"] == {"a": ("a", 1), "b": ("b", 1)}
+    assert reserve["0~2"] == {"a": ("a", 1), "b": ("b", 1), "a~1": ("::1", 7401)}
 
 
 @pytest.mark.parametrize("member", ["a", "a~1"])

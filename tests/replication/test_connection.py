@@ -17,7 +17,7 @@ import pytest
 
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.replication import connection as connection_module
-from quorum.replication.connection import KIND_PING, PeerNetwork
+from quorum.replication.connection import KIND_PING, RESERVE_AFTER_S, PeerNetwork
 from quorum.replication.errors import WireError
 from quorum.replication.handshake import (
     ANSWER_BYTES,
@@ -312,14 +312,49 @@ def test_a_proof_cannot_be_reflected() -> None:
         listener.read(listened)
 
 
-@pytest.mark.parametrize("name", ["a", "A", "stranger"])
+@pytest.mark.parametrize("name", ["a", "A", "gone"])
 def test_names_that_do_not_dial_here_are_refused(cluster: Cluster, name: str) -> None:
     network = cluster.add("a")
+    network.set_peers({"A": cluster.members["b"]}, {}, {"gone"})
     stranger = dial(cluster)
     stranger.sendall(Identity(name, 9, SECRET, "test").hello("a", bytes(32)))
     cluster.until(lambda: is_closed(cluster, stranger))
     assert network.stats.refused_handshakes == 1
     stranger.close()
+
+
+def test_who_should_dial_and_does_not_know_the_way_is_dialed_after_a_while(cluster: Cluster) -> None:
+    elder, newcomer = cluster.add("b"), cluster.add("a")
+    elder.set_peers({}, {}, set())
+    newcomer.set_peers({}, {"b": cluster.members["b"]}, set())
+    began = cluster.now
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert cluster.now - began >= RESERVE_AFTER_S
+    # it learns the way meanwhile: the connection stays
+    elder.set_peers({"a": cluster.members["a"]}, {}, set())
+    end = cluster.now + 3 * RESERVE_AFTER_S
+    cluster.until(lambda: cluster.now >= end, passes_s=0.1)
+    assert (elder.stats.connected, newcomer.stats.connected, elder.stats.refused_handshakes) == (1, 1, 0)
+
+
+def test_who_knows_the_way_dials_first_and_alone(cluster: Cluster) -> None:
+    elder, newcomer = cluster.add("b"), cluster.add("a")
+    elder.set_peers({"a": cluster.members["a"]}, {}, set())
+    newcomer.set_peers({}, {"b": cluster.members["b"]}, set())
+    began = cluster.now
+    cluster.until(lambda: cluster.connected("a", "b"))
+    assert cluster.now - began < RESERVE_AFTER_S
+    end = cluster.now + 3 * RESERVE_AFTER_S
+    cluster.until(lambda: cluster.now >= end, passes_s=0.1)
+    assert (elder.stats.connected, newcomer.stats.connected, elder.stats.refused_handshakes) == (1, 1, 0)
+
+
+def test_a_member_that_is_gone_is_dropped_and_stays_away(cluster: Cluster) -> None:
+    one, other = pair(cluster)
+    one.set_peers({}, {}, {"b"})
+    cluster.until(lambda: not other.connected("a"))
+    cluster.until(lambda: one.stats.refused_handshakes >= 2)
+    assert one.stats.connected == 1
 
 
 def test_an_earlier_boot_does_not_replace_a_connection(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from quorum.node import events as ev
 from quorum.node.identity import Memory
 from quorum.node.member import SYSTEM_GROUP, Frame, Member, MemberConfig
 from quorum.node.operations import Command, batch_of
+from quorum.node.roster import Address
 from quorum.v1 import queue_pb2 as pb
 from support.disk import SimDisk
 
@@ -43,8 +44,11 @@ class _Network:
     def incarnation_of(self, peer: str) -> bytes:
         return self._cluster.incarnation(peer)
 
-    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
-        self._cluster.peers[self._name] = frozenset(peers)
+    def set_peers(
+        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+    ) -> None:
+        self._cluster.dialed[self._name] = frozenset(dials) | frozenset(reserve)
+        self._cluster.gone[self._name] = frozenset(gone)
 
 
 SEGMENT_BYTES = 8 << 20
@@ -62,8 +66,10 @@ class Cluster:
         self.random = random.Random(seed)
         self.memories: dict[str, Memory] = {}
         """what nodes know beside their logs: on their disks, in a file that is replaced as a whole"""
-        self.peers: dict[str, frozenset[str]] = {}
-        """whom each node takes for a member; whoever knows nobody takes everybody"""
+        self.dialed: dict[str, frozenset[str]] = {}
+        """whom each node dials, sooner or later"""
+        self.gone: dict[str, frozenset[str]] = {}
+        """whom each node takes no connection of"""
         self.now_ms = START_MS
         self.wall_skew = dict.fromkeys(self.names, 0)
         self.disks = {name: SimDisk(number) for number, name in enumerate(self.names)}
@@ -99,11 +105,12 @@ class Cluster:
         log.open()
         self.logs[name] = log
         founders = self.founders if name in self.founders else ()
-        config = MemberConfig(name, founders, self._boot, **self._config)
+        addresses = {each: (f"{each}:1", f"{each}:2") for each in founders}
+        config = MemberConfig(name, founders, self._boot, addresses=addresses, **self._config)
         kept = self.memories.setdefault(name, self.first_memory(name))
         memory = replace(kept, met=dict(kept.met))
         memory.save = lambda: self.memories.update({name: replace(memory, met=dict(memory.met))})
-        self.peers[name] = frozenset(founders) - {name}
+        self.dialed[name] = self.gone[name] = frozenset()
         self.leases[name] = {}
         self.low[name] = {}
         self.members[name] = Member(
@@ -184,10 +191,9 @@ class Cluster:
     def is_linked(self, one: str, other: str) -> bool:
         if one not in self.members or other not in self.members or (one, other) in self._cut:
             return False
-        near, far = self.peers[one], self.peers[other]
-        if other not in near and one not in far:
+        if other in self.gone[one] or one in self.gone[other]:
             return False
-        return (not near or other in near) and (not far or one in far) and self.knows(one, other)
+        return (other in self.dialed[one] or one in self.dialed[other]) and self.knows(one, other)
 
     def knows(self, one: str, other: str) -> bool:
         """Whether both still have the data directory under which the other one knows them."""

@@ -9,12 +9,12 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quorum.node.member import Frame
-from quorum.replication.connection import IDLE_LIMIT_S
+from quorum.replication.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
 from quorum.replication.handshake import NONCE_BYTES, HandshakeError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RETRY_MS = 60
 IDLE_MS = int(IDLE_LIMIT_S * 1000)
+RESERVE_MS = int(RESERVE_AFTER_S * 1000)
 
 Way = tuple[str, str]
 """(sender, receiver)"""
@@ -48,8 +49,9 @@ class Wildness:
 
 @dataclass(slots=True)
 class Pair:
-    """The connection of two machines. life: which one it is, of all they ever had."""
+    """The connection of two machines, down since down_ms. life: which one it is, of all they ever had."""
 
+    down_ms: int
     is_up: bool = False
     life: int = 0
     is_retrying: bool = False
@@ -70,7 +72,7 @@ class PeerNetwork:
             self._ways[other, machine] = Direction()
             self._ways[machine, other] = Direction()
             pair = _pair(machine, other)
-            self._pairs[pair] = Pair()
+            self._pairs[pair] = Pair(self._world.now_ms)
             self._retry_later(pair)
         self._machines.append(machine)
 
@@ -95,10 +97,10 @@ class PeerNetwork:
         return None
 
     def peers_changed(self, node: Node) -> None:
-        """It has connections to its peers only, as far as it knows any."""
+        """It has no connections to those who are gone."""
         for other in self._machines:
             is_there = other != node.name and self.is_connected(node.name, other)
-            if is_there and node.peers and self._world.nodes[other].id not in node.peers:
+            if is_there and self._world.nodes[other].id in node.gone:
                 self.break_pair(node.name, other)
 
     def send(self, node: Node, peer: str, kind: int, data: bytes) -> None:
@@ -151,6 +153,7 @@ class PeerNetwork:
         if pair.is_up:
             pair.is_up = False
             pair.life += 1
+            pair.down_ms = self._world.now_ms
         for way in (name, name[::-1]):
             self._ways[way].held.clear()
             self._ways[way].last_ms = 0
@@ -180,7 +183,7 @@ class PeerNetwork:
             and other.runs
             and not self._ways[name].blocked_by
             and not self._ways[name[::-1]].blocked_by
-            and (self._dial(one, other) or self._dial(other, one))
+            and (self._dial(one, other) or self._dial(other, one) or self._dial_late(pair, one, other))
         ):
             pair.is_up = True
             one.poke()
@@ -190,7 +193,16 @@ class PeerNetwork:
 
     def _dial(self, dialer: Node, listener: Node) -> bool:
         """Whether a node looks for somebody at the other one's address, and finds who it looks for."""
-        sought = [peer for peer, machine in dialer.dials.items() if machine == listener.name]
+        return self._look(dialer, listener, dialer.dials)
+
+    def _dial_late(self, pair: Pair, one: Node, other: Node) -> bool:
+        """The same of those who should be dialed: they may not know the way."""
+        if self._world.now_ms - pair.down_ms < RESERVE_MS:
+            return False
+        return self._look(one, other, one.reserve) or self._look(other, one, other.reserve)
+
+    def _look(self, dialer: Node, listener: Node, ways: Mapping[str, str]) -> bool:
+        sought = [peer for peer, machine in ways.items() if machine == listener.name]
         return any(self._shake_hands(dialer, listener, each) for each in sought)
 
     def _shake_hands(self, dialer: Node, listener: Node, wanted: str) -> bool:
@@ -200,8 +212,8 @@ class PeerNetwork:
             caller = listener.identity.read(dialed)
             if caller.sender in listener.dials:
                 raise HandshakeError(f"{caller.sender!r} does not dial this node")
-            if listener.peers and caller.sender not in listener.peers:
-                raise HandshakeError(f"{caller.sender!r} is no member")
+            if caller.sender in listener.gone:
+                raise HandshakeError(f"{caller.sender!r} is no member any more")
             answer = listener.identity.hello(caller.sender, self._chance.randbytes(NONCE_BYTES))
             proof = listener.identity.prove(b"listener", dialed, answer)
             listener.identity.check_known(caller)

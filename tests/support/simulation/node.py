@@ -21,6 +21,7 @@ from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
+from quorum.node.roster import Address
 from quorum.replication.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed
@@ -57,9 +58,13 @@ class _Network:
         other = self._node.world.network.other_end(self._node, peer)
         return bytes(16) if other is None else other.incarnation
 
-    def set_peers(self, peers: Collection[str], dials: Mapping[str, tuple[str, int]]) -> None:
+    def set_peers(
+        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+    ) -> None:
         node = self._node
-        node.peers, node.dials = frozenset(peers), {peer: host for peer, (host, _) in dials.items()}
+        node.dials = {peer: host for peer, (host, _) in dials.items()}
+        node.reserve = {peer: host for peer, (host, _) in reserve.items()}
+        node.gone = frozenset(gone)
         node.world.network.peers_changed(node)
 
 
@@ -98,10 +103,12 @@ class Node(Process):
         )
         self.id = begun.id
         self.incarnation = bytes.fromhex(begun.memory.incarnation)
-        self.peers: frozenset[str] = frozenset(founding.members) - {self.id}
-        """whom it takes for a member; without any it takes everybody who knows the secret"""
+        self.gone: frozenset[str] = frozenset()
+        """whom it takes no connection of"""
         self.dials: dict[str, str] = {}
         """whom it expects on which machine"""
+        self.reserve: dict[str, str] = {}
+        """the same, of those who should dial"""
         config = MemberConfig(
             self.id,
             founding.members,
