@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from quorum.log.errors import LogDamaged, LogError, LogFull
 from quorum.log.segments import SNAPSHOTS
+from quorum.node.healing import PageUnreadable
 from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class FaultyDisk(SimDisk):
         """Whether a fault of this disk is the reason for what stopped its node."""
         if self.is_full and isinstance(error, LogFull):
             return True
-        if self.is_rotten and isinstance(error, LogDamaged):
+        if self.is_rotten and isinstance(error, LogDamaged | PageUnreadable):
             return True
         return bool(self.fail_at) and isinstance(error, LogError | OSError)
 

@@ -20,6 +20,7 @@ from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.identity import begin_life
+from quorum.node.healing import PageUnreadable
 from quorum.node.member import Frame, Member, MemberConfig
 from quorum.node.roster import Address
 from quorum.replication.handshake import Identity
@@ -214,9 +215,11 @@ class Node(Process):
         except Crashed:
             world.down(self.name, power=True, why="in the middle of a write")
             return
-        except (LogError, OSError) as error:
+        except (LogError, OSError, PageUnreadable) as error:  # the next life begins anew what this one has lost
             if not self.disk.explains(error):
                 raise
+            if isinstance(error, PageUnreadable):
+                world.faults.land("bit rot", self)
             world.down(self.name, power=False, why=str(error))
             return
         self._busy_until_ms = world.now_ms + max(1, self.delay_ms)
