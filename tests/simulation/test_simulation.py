@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from quorum.node.events import Output
+from quorum.node.healing import PageUnreadable
 from support.canaries import CANARIES, Canary
 from support.repository import ROOT
 from support.simulation import runner, world
@@ -101,6 +103,26 @@ def test_a_power_cut_in_a_sync_may_leave_nothing_of_it() -> None:
         node.disk.drops_all = True
         made.down("n1", power=True)
         assert before == {path: bytes(inode.durable) for path, inode in node.disk.names.items()}
+        made.bury()
+
+
+def test_a_member_whose_state_has_rotted_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object) -> list[Output]:
+        raise PageUnreadable(1, 7, "rotten")
+
+    with prepared(1, world.Build()):
+        made = world.World(1)
+        made.run_until(made._is_ready, "every group has a leader", 30_000)
+        node = made.nodes["n1"]
+        monkeypatch.setattr(node.member, "step", ends)
+        node.disk.is_rotten = True
+        made.run_until(lambda: not node.is_up, "the member has ended", 5_000)
+        assert made.faults.landed["bit rot"] == 1
+        made.run_until(lambda: made.nodes["n1"].is_up, "its process is started again", 10_000)
+        other = made.nodes["n2"]
+        monkeypatch.setattr(other.member, "step", ends)
+        with pytest.raises(PageUnreadable):  # nothing has rotted there
+            made.run_for(5_000)
         made.bury()
 
 
