@@ -106,6 +106,7 @@ ALLOWED = {
     "struct",
     "typing",
     "unicodedata",
+    "zlib",
 }
 
 

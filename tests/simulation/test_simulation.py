@@ -217,6 +217,7 @@ UNREACHED = """
     quorum/bench/plan.py
     quorum/bench/report.py
     quorum/bench/run.py
+quorum/bench/transfer.py
     quorum/cli/cluster.py
     quorum/cli/console.py
     quorum/cli/data_files.py
@@ -233,8 +234,7 @@ UNREACHED = """
     quorum/demo/flights.py
     quorum/demo/plan.py
     quorum/demo/run.py
-    quorum/log/errors.py
-    quorum/log/inspection.py
+        quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/check.py
     quorum/node/driver.py

@@ -209,20 +209,20 @@ CANARIES: tuple[Canary, ...] = (
             quorum__log__reader__body_is_good=any_body_is_good,
             quorum__log__segments__Stamp=StampWithoutCrc,
         ),
-        (13, 4),
+        (8, 14),
     ),
     Canary(
         "live message dropped",
         lambda: Build("live message dropped", log=LogThatDropsLive),
-        (2, 2),
+        (2, 12),
     ),
-    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (4, 2)),
+    Canary("vote twice", _patched("vote twice", quorum__node__member__Group=VotesTwice), (4, 12)),
     Canary(
         "promise before sync",
         _patched("promise before sync", quorum__node__member__Group=GroupThatPromisesEarly),
-        (18, 4),
+        (18, 12),
     ),
-    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 2)),
+    Canary("guard off", _patched("guard off", quorum__node__member__Group=GroupWithoutGuard), (4, 12)),
     Canary(
         "emptied disk welcome",
         _patched(
@@ -230,12 +230,12 @@ CANARIES: tuple[Canary, ...] = (
             quorum__node__membership__Membership__met=meets_anew,
             quorum__node__roster__Roster__incarnation=whoever,
         ),
-        (24, 2),
+        (24, 12),
     ),
     Canary(
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
-        (5, 2),
+        (5, 12),
     ),
     Canary(
         "lapse of a lease ignored",
