@@ -19,8 +19,8 @@ from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
-from quorum.node.identity import begin_life
 from quorum.node.healing import PageUnreadable
+from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
 from quorum.node.roster import Address
 from quorum.replication.handshake import Identity
