@@ -134,8 +134,30 @@ async def drained_and_stopped(cluster: LocalCluster) -> str:
     return f"a member drained, a leader stopped (publishing went on after {took:.2f} s); {verdict}"
 
 
+async def away_while_one_joins(cluster: LocalCluster) -> None:
+    """A member comes back to a cluster that is led by one of whom it has never heard."""
+    cluster.kill("node-3")
+    new = cluster.prepare()
+    await bring_in(cluster, new)
+    names = ("node-1", "node-2", "node-3", new.name)
+    await until(cluster, "node-1", are_voters(*names), f"{names} vote")
+    async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
+        for group in (await client.cluster_status()).groups:
+            await client.transfer_leadership(group.group, new.name)
+    cluster.start(["node-3"])
+    await until(cluster, "node-3", are_voters(*names), "node-3 has heard of everything")
+    await asyncio.to_thread(cluster.wait_ready, ["node-3"])
+    seen = await asyncio.to_thread(ask, cluster.member("node-3").client)
+    assert seen is not None
+    assert {group.leader for group in seen.groups} == {new.name}, "it did not take another leader"
+
+
 def test_nothing_confirmed_is_lost_while_members_come_and_go(cluster: LocalCluster) -> None:
     print(asyncio.run(members_come_and_go(cluster)))
+
+
+def test_a_member_that_was_away_is_found_by_a_leader_that_joined(cluster: LocalCluster) -> None:
+    asyncio.run(away_while_one_joins(cluster))
 
 
 def test_a_drained_member_and_a_stopping_one_hand_over_first(cluster: LocalCluster) -> None:
