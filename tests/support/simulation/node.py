@@ -215,7 +215,8 @@ class Node(Process):
         except Crashed:
             world.down(self.name, power=True, why="in the middle of a write")
             return
-        except (LogError, OSError, PageUnreadable) as error:  # the next life begins anew what this one has lost
+        except (LogError, OSError, PageUnreadable) as error:
+            # after PageUnreadable the next life begins the group anew
             if not self.disk.explains(error):
                 raise
             if isinstance(error, PageUnreadable):
