@@ -5,7 +5,8 @@ step towards it, never more than one at a time and only when the one before is c
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up becomes a voter
-  3. a member that was removed leaves; from the system group only when it has left the others, so that it hears of it
+  3. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
+     hears of it and is still connected to those who need it there
 
 A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
 taken out: a catalog that lags behind has merely not heard of the others. A leader never removes itself, but hands over.
@@ -183,7 +184,8 @@ class Membership:
 
     def _may_leave(self, replica: Replica, left: Configuration) -> bool:
         """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
-        stay answer, and the system group comes last."""
+        stay answer, and the system group comes last. What the other groups' members are, its leader knows for sure only
+        where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet says nobody."""
         raft = replica.raft
         if any(
             self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
@@ -193,8 +195,12 @@ class Membership:
             return False
         gone = set(raft.configuration.voters) - set(left.voters)
         others = (each.raft for each in self._member.replicas.values() if each.number != replica.number)
-        return replica.number != SYSTEM_GROUP or not any(
-            gone & set(raft.configuration.everybody) or not raft.is_settled for raft in others
+        return replica.number != SYSTEM_GROUP or all(
+            raft.is_voter
+            and raft.leader is not None
+            and raft.is_settled
+            and not gone & set(raft.configuration.everybody)
+            for raft in others
         )
 
     # ---- who leads

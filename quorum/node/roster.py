@@ -23,8 +23,9 @@ class Roster:
         self._memory = memory
         self.by_id: dict[str, CatalogMember] = {}
         """The members of now, this node included if it is one."""
-        self._past: dict[str, CatalogMember] = {}
-        self._take(memory.members or tuple(founders))
+        founding = tuple(founders)
+        self._past = {each.id: each for each in founding}
+        self._take(memory.members or founding)
 
     def follow(self, members: Mapping[str, CatalogMember]) -> bool:
         """Takes over what the catalog says, unless it has heard nothing yet. Whether anything is new; it is remembered

@@ -10,7 +10,9 @@ from quorum.api import status
 from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
+from quorum.node.forwarding import GROUP
 from quorum.node.identity import Memory
+from quorum.node.member import KIND_RAFT, SYSTEM_GROUP
 from quorum.node.roster import Roster
 from support.cluster import Cluster, Session
 
@@ -223,6 +225,37 @@ def test_a_dead_member_is_removed_and_never_comes_back() -> None:
     assert "emptied data directory" in again.detail
 
 
+class Selective(Cluster):
+    """Nothing of the queues' groups reaches this member."""
+
+    deaf = "n4~a"
+
+    def carry(self, sender: str, to: str, kind: int, data: bytes) -> None:
+        if to != self.deaf or kind != KIND_RAFT or GROUP.unpack_from(data)[0] == SYSTEM_GROUP:
+            super().carry(sender, to, kind, data)
+
+
+def test_the_system_group_keeps_who_is_removed_while_its_leader_knows_nothing_of_other_groups() -> None:
+    """They would go on without hearing of it, and nobody would connect to them any more: with most of a group's voters
+    replaced that was the end of the group."""
+    cluster = Selective(3)
+    cluster.ready()
+    cluster.join("n4~a")
+    add(cluster, "n4~a", "n3", replaces=True)
+    newcomer = cluster.members["n4~a"].replicas[SYSTEM_GROUP].raft
+    cluster.until(lambda: newcomer.is_voter and newcomer.is_settled, "it votes in the system group")
+    while not newcomer.is_leader:
+        leader = cluster.leader(SYSTEM_GROUP)
+        if leader is not None:
+            cluster.submit(leader, ev.Transfer(SYSTEM_GROUP, "n4~a"))
+        cluster.run(200)
+    cluster.run(5_000)
+    assert newcomer.is_leader
+    assert "n3" in newcomer.configuration.voters
+    cluster.deaf = ""
+    voters_are(cluster, "n1", "n2", "n4~a")
+
+
 def test_a_group_does_not_shrink_below_who_answers() -> None:
     """Three members, one of them gone, another one removed: the two would be one, and the group waits instead."""
     cluster = Cluster(3)
@@ -365,3 +398,12 @@ def test_two_members_of_one_name_are_told_apart(member: str) -> None:
     assert roster.name(roster.number(member)) == "a"
     assert roster.names_of(["a", "a~1"]) == ["a", "a"]
     assert roster.own is None
+
+
+def test_a_founding_member_that_was_removed_is_still_known_after_a_restart() -> None:
+    """Groups may still need it."""
+    founders = [CatalogMember(1, "a", "a", "a:1"), CatalogMember(2, "b", "b", "b:1")]
+    roster = Roster("b", Memory(members=(founders[1],)), founders)
+    assert list(roster.by_id) == ["b"]
+    assert roster.dials(["a"]) == {"a": ("a", 1)}
+    assert roster.number("a") == 1
