@@ -136,18 +136,19 @@ async def drained_and_stopped(cluster: LocalCluster) -> str:
 
 async def away_while_one_joins(cluster: LocalCluster) -> None:
     """A member comes back to a cluster that is led by one of whom it has never heard."""
-    cluster.kill("node-3")
+    here, *_, away = cluster.names
+    cluster.kill(away)
     new = cluster.prepare()
     await bring_in(cluster, new)
-    names = ("node-1", "node-2", "node-3", new.name)
-    await until(cluster, "node-1", are_voters(*names), f"{names} vote")
+    names = cluster.names
+    await until(cluster, here, are_voters(*names), f"{names} vote")
     async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
         for group in (await client.cluster_status()).groups:
             await client.transfer_leadership(group.group, new.name)
-    cluster.start(["node-3"])
-    await until(cluster, "node-3", are_voters(*names), "node-3 has heard of everything")
-    await asyncio.to_thread(cluster.wait_ready, ["node-3"])
-    seen = await asyncio.to_thread(ask, cluster.member("node-3").client)
+    cluster.start([away])
+    await until(cluster, away, are_voters(*names), f"{away} has heard of everything")
+    await asyncio.to_thread(cluster.wait_ready, [away])
+    seen = await asyncio.to_thread(ask, cluster.member(away).client)
     assert seen is not None
     assert {group.leader for group in seen.groups} == {new.name}, "it did not take another leader"
 
