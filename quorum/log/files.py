@@ -15,7 +15,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -229,20 +230,33 @@ def read_file(files: Files, path: Path) -> bytes:
         file.close()
 
 
-def prepare_file(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
-    """Write a file's bytes under a temporary name, synced. An OSError leaves nothing behind, the old file
-    stays."""
+@contextmanager
+def temporary_file(files: Files, path: Path) -> Iterator[File]:
+    """A new file under the temporary name of `path`, to be written. An OSError leaves nothing behind."""
     temporary = temporary_path(path)
     file = files.create(temporary)
     try:
-        try:
-            write_fully(file, buffers, 0)
-            file.sync()
-        finally:
-            file.close()
+        with closing(file):
+            yield file
     except OSError:
         files.unlink(temporary)
         raise
+
+
+def prepare_file(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
+    """Write a file's bytes under a temporary name, synced. An OSError leaves nothing behind, the old file
+    stays."""
+    with temporary_file(files, path) as file:
+        write_fully(file, buffers, 0)
+        file.sync()
+
+
+def replace_unsynced(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
+    """Put a file that may be lost in its place, or in the place of another. An OSError while writing leaves nothing
+    behind."""
+    with temporary_file(files, path) as file:
+        write_fully(file, buffers, 0)
+    files.rename(temporary_path(path), path)
 
 
 def commit_file(files: Files, path: Path) -> None:

@@ -25,7 +25,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from quorum.log.files import NO_ROOM, Files, read_file, temporary_path, write_fully
+from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
 from quorum.log.record import HEADER_BYTES, crc32c
 from quorum.log.segments import Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Rows
@@ -162,18 +162,7 @@ def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> lis
 
 def write_index(files: Files, segment: Path, pieces: list[bytes]) -> None:
     """Put an index file in place, not synced. An OSError while writing leaves nothing behind."""
-    path = index_path(segment)
-    temporary = temporary_path(path)
-    file = files.create(temporary)
-    try:
-        try:
-            write_fully(file, pieces, 0)
-        finally:
-            file.close()
-    except OSError:
-        files.unlink(temporary)
-        raise
-    files.rename(temporary, path)
+    replace_unsynced(files, index_path(segment), pieces)
 
 
 def write_index_if_room(files: Files, segment: Path, pieces: list[bytes]) -> None:

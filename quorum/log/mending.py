@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
 from quorum.log.examining import Finding, Remedy, examine_file, examine_index
-from quorum.log.files import Files, commit_file, temporary_path, write_fully
+from quorum.log.files import Files, commit_file, temporary_file, write_fully
 from quorum.log.index import Sealed
 from quorum.log.segments import HEADER_BLOCK, Segment
 from quorum.log.snapshots import parse_name
@@ -40,19 +40,11 @@ def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
 
 
 def _copy_back(files: Files, segment: Segment, end: int) -> None:
-    temporary = temporary_path(segment.path)
-    file = files.create(temporary)
-    try:
-        try:
-            write_fully(file, [segment.header.encode()], 0)
-            for offset in range(HEADER_BLOCK, end, COPY_BYTES):
-                write_fully(file, [segment.file.pread(min(COPY_BYTES, end - offset), offset)], offset)
-            file.sync()
-        finally:
-            file.close()
-    except OSError:
-        files.unlink(temporary)
-        raise
+    with temporary_file(files, segment.path) as file:
+        write_fully(file, [segment.header.encode()], 0)
+        for offset in range(HEADER_BLOCK, end, COPY_BYTES):
+            write_fully(file, [segment.file.pread(min(COPY_BYTES, end - offset), offset)], offset)
+        file.sync()
     commit_file(files, segment.path)
 
 

@@ -21,7 +21,7 @@ from quorum.log.examining import (
     examine_index,
     examine_manifest,
 )
-from quorum.log.files import NO_ROOM, Files, read_file, temporary_path, write_fully
+from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
 from quorum.log.index import Columns, Part, Sealed
 from quorum.log.mending import Found
 from quorum.log.reader import read_body
@@ -199,23 +199,10 @@ class Scrubber:
         text = f"{self._lsn}\n".encode()
         path = self._directory / SCRUBBED
         try:
-            self._put(path, [text, f"crc32c {crc32c(text):08x}\n".encode()])
+            replace_unsynced(self._files, path, [text, f"crc32c {crc32c(text):08x}\n".encode()])
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise self._refused(error, f"write {path}") from error
-
-    def _put(self, path: Path, pieces: list[bytes]) -> None:
-        temporary = temporary_path(path)
-        file = self._files.create(temporary)
-        try:
-            try:
-                write_fully(file, pieces, 0)
-            finally:
-                file.close()
-        except OSError:
-            self._files.unlink(temporary)
-            raise
-        self._files.rename(temporary, path)
 
     def _recall(self) -> int:
         """0, the beginning, if the file is not there or not whole."""

@@ -154,9 +154,8 @@ class Checkpoints:
         self._group = group
         self._raft = raft
         self._time_bytes = time_bytes
-        self._kept: dict[int, Retained] = {}
-        self._entries: dict[int, IndexSet] = {}
-        """of those that are kept"""
+        self._kept: dict[int, tuple[IndexSet, array[int]]] = {}
+        """index of a snapshot that counts -> the entries and the pages it refers to; ascending"""
         raft.send_snapshots_from(self.newest)
 
     def begin(self) -> None:
@@ -182,33 +181,31 @@ class Checkpoints:
         self.saved(index, *contents(state))
 
     def _keep(self, index: int, entries: IndexSet, pages: array[int]) -> None:
-        self._entries[index] = entries
-        self._kept[index] = Retained(index, entries, pages)
+        self._kept[index] = entries, pages
 
     def _tell(self) -> None:
         counting = {*self._log.journal(self._group).snapshot_indices(), *self._raft.pinned_snapshots()}
         was_told = bool(self._kept)
         self._kept = {index: self._kept[index] for index in sorted(self._kept) if index in counting}
-        self._entries = {index: self._entries[index] for index in self._kept}
         if was_told:  # with none left everything is to be applied again
-            kept = list(self._kept.values()) or [Retained(0, array("Q"), array("Q"))]
-            self._log.retain(self._group, kept)
+            kept = [Retained(index, *what) for index, what in self._kept.items()]
+            self._log.retain(self._group, kept or [Retained(0, array("Q"), array("Q"))])
 
     def refer_to(self, index: int) -> bool:
         """Whether a snapshot that counts refers to this entry."""
-        return any(index in entries for entries in self._entries.values())
+        return any(index in entries for entries, _ in self._kept.values())
 
     def refer_to_page(self, page: int) -> bool:
         """Whether a snapshot that counts refers to this page."""
-        for retained in self._kept.values():
-            at = bisect_left(retained.pages, page)
-            if at < len(retained.pages) and retained.pages[at] == page:
+        for _, pages in self._kept.values():
+            at = bisect_left(pages, page)
+            if at < len(pages) and pages[at] == page:
                 return True
         return False
 
     def newest_entries(self) -> IndexSet:
         """The entries that the newest snapshot refers to."""
-        return self._entries[max(self._entries)] if self._entries else IndexSet(())
+        return self._kept[max(self._kept)][0] if self._kept else IndexSet(())
 
     @property
     def kept(self) -> Sequence[int]:

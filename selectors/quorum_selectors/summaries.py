@@ -215,7 +215,7 @@ def _encode(key: str, values: Values) -> bytes:
 
 
 def decode(data: bytes) -> Summary:
-    """What `summarise` has made. Raises ValueError (struct.error is none) only for bytes that it has not made."""
+    """The summary of bytes that `summarise` has made, and of no others."""
     summary = Summary(bool(data[0]))
     at = 1
     while at < len(data):
