@@ -360,8 +360,7 @@ class Member:
         self.fetcher.settle()
         for replica in active:
             self.applier.apply(replica, now_ms)
-        if self.librarian.is_busy:
-            self.librarian.serve()
+        self.librarian.serve(now_ms)
         self.heartbeats.turn(self.membership.peers, now_ms)
         self.standings.answer()
         if now_ms >= self._next_review_ms:
@@ -383,14 +382,12 @@ class Member:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self.heartbeats.next_ms, self._next_upkeep_ms)
-        if self.librarian.is_busy or any(
-            replica.can_apply or replica.can_propose for replica in self.replicas.values()
-        ):
+        if any(replica.can_apply or replica.can_propose for replica in self.replicas.values()):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
-        fetch = self.fetcher.next_due_ms()
         due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._next_upkeep_ms)
-        return due if fetch is None else min(due, fetch)
+        bodies = (self.fetcher.next_due_ms(), self.librarian.next_due_ms())
+        return min((due, *(each for each in bodies if each is not None)))
 
     def _follow_connections(self) -> None:
         now = set(self._network.links())

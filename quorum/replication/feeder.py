@@ -22,9 +22,9 @@ from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
 BEHIND_BYTES = 1 << 20
-"""The same, once a turn was not enough: what is left goes a megabyte at a time, other work in between."""
-TURN_ENTRIES = 256
-"""The same, where entries are small: each costs some microseconds, whatever its size."""
+"""The same, once a turn was not enough: what is left goes in small turns, one a tick, other work in between."""
+TURN_ENTRIES, BEHIND_ENTRIES = 256, 64
+"""The same, where entries are small: each costs some 20 microseconds, whatever its size."""
 
 
 class Feed:
@@ -165,15 +165,22 @@ class Feeder:
                     feed.waits_for_heartbeat = False
                     if feed.outgoing is not None:
                         feed.outgoing.heartbeat()
-                if not self._feed(name, feed):
+                if feed.is_behind or not self._feed(name, feed):
                     self._send_append(name, self._next(name), [], is_quiet=is_quiet)
 
     def feed(self) -> None:
-        """New entries, for who has room in its window."""
+        """A tick's turn for everyone who has room in its window."""
         self.has_more = False
+        self._feed_all()
+
+    def feed_new(self) -> None:
+        """New entries, between ticks, for who is not behind."""
+        self._feed_all(with_behind=False)
+
+    def _feed_all(self, *, with_behind: bool = True) -> None:
         last = self._view.last_index
         for name, feed in self.feeds.items():
-            if feed.waits_for_heartbeat or not feed.is_connected:
+            if feed.waits_for_heartbeat or not feed.is_connected or (feed.is_behind and not with_behind):
                 continue
             if feed.outgoing is not None or self._next(name) <= last:
                 self._feed(name, feed)
@@ -192,12 +199,14 @@ class Feeder:
         last = self._view.last_index
         sent = 0
         first = self._next(name)
-        most = BEHIND_BYTES if feed.is_behind else TURN_BYTES
+        most_bytes, most_entries = (
+            (BEHIND_BYTES, BEHIND_ENTRIES) if feed.is_behind else (TURN_BYTES, TURN_ENTRIES)
+        )
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
-            if sent >= most or index - first >= TURN_ENTRIES:
+            if sent >= most_bytes or index - first >= most_entries:
                 self.has_more = feed.is_behind = True
                 break
-            size = self._send_frame(name, feed, index)
+            size = self._send_frame(name, feed, index, most_entries)
             if not size:
                 feed.waits_for_heartbeat = True
                 break
@@ -206,13 +215,13 @@ class Feeder:
             feed.is_behind = False
         return sent > 0
 
-    def _send_frame(self, name: str, feed: Feed, index: int) -> int:
+    def _send_frame(self, name: str, feed: Feed, index: int, most_entries: int) -> int:
         """One frame of entries from index on; its bytes, 0 if the first of them cannot be read."""
         view = self._view
         last = view.last_index
         first, size = index, 0
         entries: list[Entry] = []
-        while index <= last and size < self._frame_bytes and len(entries) < TURN_ENTRIES:
+        while index <= last and size < self._frame_bytes and len(entries) < most_entries:
             try:
                 body = view.read(index)
             except (EntryMissing, LogDamaged):

@@ -265,7 +265,7 @@ class Group:
         """New entries to the followers now, without a tick."""
         with self._call:
             if self.is_leader:
-                self._feeder.feed()
+                self._feeder.feed_new()
 
     def flush_early(self) -> None:
         """Before the log is synced: send what depends on nothing unsynced. Appends depend on term and vote only: the

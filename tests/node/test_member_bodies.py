@@ -538,7 +538,7 @@ class Talk:
         self.now += ms
         self.fetcher.tick(self.now)
         for librarian in self.librarians.values():
-            librarian.serve()
+            librarian.serve(self.now)
         frames, self.frames = self.frames, []
         for sender, peer, kind, data in frames:
             if kind == bodies.KIND_FETCH:
@@ -549,7 +549,7 @@ class Talk:
         self.here.synced_lsn = self.here.lsn
         self.fetcher.settle()
 
-    def run(self, job: bodies.Job, turns: int = 50) -> None:
+    def run(self, job: bodies.Job, turns: int = 200) -> None:
         for _ in range(turns):
             if job.is_complete:
                 return
