@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     config = load(file, flags)
     config.read_secret()  # before anything is touched
     log_to_stderr(config.log_level)
+    allow_open_files()
     try:
         from quorum.api.process import run
 
@@ -29,6 +31,12 @@ def serve(file: Path | None, flags: Mapping[str, Any]) -> int:
             raise
         structlog.get_logger().critical("a defect of quorum itself", exc_info=error)
         return DEFECT
+
+
+def allow_open_files() -> None:
+    """As many as the system allows: a member has one open for each segment of its log, and one for each session."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def log_to_stderr(level: str) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
-from quorum.log.record import HEADER_BYTES, crc32c
+from quorum.log.record import HEADER_BYTES, crc32c, extend_crc32c
 from quorum.log.segments import Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Rows
 
@@ -144,7 +144,10 @@ def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> lis
     ]
     directory = b"".join(lines)
     all_columns = (columns.keys, columns.lsns, columns.terms, columns.offsets, columns.lengths, columns.kinds)
-    data = b"".join(column.tobytes() for column in all_columns)
+    pieces = [column.tobytes() for column in all_columns]
+    data_crc = 0
+    for piece in pieces:
+        data_crc = extend_crc32c(data_crc, piece)
     assert listed.end is not None
     fields = _HEADER.pack(
         _MAGIC,
@@ -155,9 +158,9 @@ def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> lis
         listed.file_id,
         listed.end,
         crc32c(directory),
-        crc32c(data),
+        data_crc,
     )
-    return [fields + crc32c(fields).to_bytes(4, "little"), directory, data]
+    return [fields + crc32c(fields).to_bytes(4, "little"), directory, *pieces]
 
 
 def write_index(files: Files, segment: Path, pieces: list[bytes]) -> None:

@@ -28,6 +28,9 @@ from quorum.log.reserve import Reserve
 from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment, segment_path
 from quorum.log.table import GroupState
 
+SEGMENT_RECORDS = 1 << 15
+"""A segment takes no more records than this, small ones aside: its index file, 33 bytes a record, is written on the
+log's thread in a few milliseconds."""
 SMALL_TAIL_BYTES = 64 << 10
 """The end of a segment that only small records may use: some hundred elections."""
 SMALL_TAIL_PART = 16
@@ -112,9 +115,12 @@ class Writer:
         return self._position
 
     def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
-        """Whether so many records, with bodies of this length together, have no room in the active segment."""
+        """Whether so many records, with bodies of this length together, do not belong into the active segment: its
+        room ends before them, or it has enough records."""
         end = self.active.header.allocated - (0 if is_small else self._tail)
-        return self._position + count * HEADER_BYTES + length > end
+        if self._position + count * HEADER_BYTES + length > end:
+            return True
+        return not is_small and self.last_lsn + count - self.active.header.first_lsn >= SEGMENT_RECORDS
 
     @property
     def small_room_is_short(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from quorum.cli.console import Complaint, pairs, scalar
+from quorum.cli.serve import allow_open_files
 from support.fake_server import FakeCluster, FakeNode
 from support.repository import ROOT
 
@@ -291,3 +293,13 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
     assert first.startswith("nothing was confirmed for 3 s; still trying.")
     assert last.startswith("error: nothing was confirmed for 4 s, 0 messages were before;")
     assert out == ""
+
+
+def test_a_member_may_open_as_many_files_as_the_system_lets_it() -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 512), most))
+    try:
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained
+from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained, writer
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
@@ -147,3 +147,19 @@ def test_what_is_retained_is_told_as_sorted_arrays() -> None:
     usage = log.usage()
     assert usage.segments == 1
     assert usage.total_bytes == usage.live_bytes + usage.garbage_bytes
+
+
+def test_a_segment_takes_so_many_records_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_RECORDS", 8)
+    disk = SimDisk()
+    log = opened(disk)
+    journal = filled(log, 20)
+    assert log.stats.rolls == 2
+    assert log.make_room(10, count=5) and log.stats.rolls == 3, (
+        "room is made for all of them before the first"
+    )
+    for index in range(21, 26):
+        journal.append([b"body"], index, 1)
+    assert log.stats.rolls == 3
+    for again in both_lives(log, disk):
+        assert [again.read_entry(1, index)[1] for index in (1, 9, 20)] == [b"body 1", b"body 9", b"body 20"]
