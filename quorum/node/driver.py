@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from quorum.log import LogError, LogFailed
+from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.events import Input, Output
 from quorum.node.member import Frame, Member
 from quorum.replication.connection import PeerNetwork
@@ -90,7 +90,9 @@ def _fail_stop(error: BaseException) -> None:
     """At once: nothing is told to anybody any more. What the disk has done is no defect of ours: no traceback."""
     logger = structlog.get_logger()
     if isinstance(error, LogError):
-        what = "its disk has failed" if isinstance(error, LogFailed) else "its log cannot be read"
+        what = "its log cannot be read"
+        if isinstance(error, LogFailed | LogFull):
+            what = "its disk has failed" if isinstance(error, LogFailed) else "its disk is full"
         logger.critical(f"member stops: {what}", error=str(error))
         os._exit(DISK_FAILED)
     logger.critical("member stops", error=str(error), exc_info=error)

@@ -23,7 +23,7 @@ from typing import Any
 
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
-from quorum.log.errors import LogDamaged
+from quorum.log.errors import LogDamaged, LogFull
 from quorum.node.identity import Founding, IdentityError
 from quorum.node.member import Member
 from support.simulation.changes import Changes, Mover
@@ -51,6 +51,7 @@ from support.simulation.wire import GONE, Connection
 FAULTY_MS = 18_000
 EBB_MS = 3_000
 START_MS = 1_000_000
+START_AGAIN_MS = 1_000
 START_LIMIT_MS = 30_000
 PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
@@ -228,6 +229,12 @@ class World:
                 raise
             self.faults.land("bit rot", None)
             self.tell(f"{name} cannot start: {error}")
+        except LogFull as error:
+            if not machine.disk.is_full:
+                raise
+            self.tell(f"{name} cannot start: {error}")
+            machine.disk.restart()
+            self.after(START_AGAIN_MS, lambda: self._restart(name))
 
     def down(self, name: str, power: bool, why: str = "", back_ms: int | None = None) -> None:
         """For a while, if faults go on."""
