@@ -9,7 +9,9 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -30,6 +32,8 @@ from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
 from quorum.node.scrubbing import Pace
 from quorum.replication.connection import PeerNetwork
+
+T = TypeVar("T")
 
 STOP_GRACE_S = 2.0
 HAND_OVER_S = 2.0
@@ -90,10 +94,21 @@ def run(config: NodeConfig, disk: Disk | None = None) -> int:
 
 
 def _begin_life(config: NodeConfig, log: Log, files: Files) -> Life:
-    """A full disk keeps no member from starting: the log's reserve has room for its name."""
+    life = _with_room(
+        log,
+        lambda: begin_life(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files),
+    )
+    save = life.memory.save
+    life.memory.save = lambda: _with_room(log, save)
+    return life
+
+
+def _with_room(log: Log, write: Callable[[], T]) -> T:
+    """A full disk keeps no member from starting, nor from remembering whom it meets: the log's reserve has room for a
+    small file."""
     while True:
         try:
-            return begin_life(config.data_dir, config.name, _founding(config), int(time.time() * 1000), files)
+            return write()
         except OSError as error:
             if error.errno not in NO_ROOM or not log.release_reserve():
                 raise

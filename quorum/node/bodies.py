@@ -254,7 +254,7 @@ class _Pending:
     peer: str
     wanted: array[int]
     answered: int
-    heard_ms: int
+    asked_ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -326,6 +326,8 @@ class Fetcher:
         """by their numbers, in the order of their beginning"""
         self._owner: dict[int, Job] = {}
         """question -> job"""
+        self._heard_ms: dict[str, int] = {}
+        """when each member answered last, whatever it was"""
         self._numbers = 0
         self.fetched = 0
         self.fetched_bytes = 0
@@ -363,7 +365,7 @@ class Fetcher:
         times = []
         for job in self._jobs.values():
             if job.pending:
-                times.append(min(each.heard_ms for each in job.pending.values()) + SILENCE_MS)
+                times.append(self._heard(job) + SILENCE_MS)
             if job.resume_ms:
                 times.append(job.resume_ms)
         return min(times, default=None)
@@ -404,8 +406,14 @@ class Fetcher:
         job.give_up()
 
     def _check_silence(self, job: Job, now_ms: int) -> None:
-        if any(now_ms - each.heard_ms >= SILENCE_MS for each in job.pending.values()):
+        if job.pending and now_ms - self._heard(job) >= SILENCE_MS:
             self._leave(job)
+
+    def _heard(self, job: Job) -> int:
+        """When the member that is asked was last known not to be silent. It answers one question after the other, also
+        those of other jobs and those that were given up: any answer counts."""
+        asked_ms = min(each.asked_ms for each in job.pending.values())
+        return max(asked_ms, self._heard_ms.get(job.peer or "", 0))
 
     def _choose(self, job: Job, now_ms: int) -> bool:
         """Whether there is a member to ask for something."""
@@ -444,6 +452,7 @@ class Fetcher:
 
     def take(self, peer: str, answer: Answer, now_ms: int) -> None:
         """What a member has answered. PeerFrameError if it is no answer to what was asked of it."""
+        self._heard_ms[peer] = now_ms
         job = self._owner.get(answer.number)
         if job is None:
             return  # given up meanwhile
@@ -454,7 +463,6 @@ class Fetcher:
         if [each.index for each in answer.found] != expected.tolist():
             self._leave(job)
             raise PeerFrameError(f"{peer} answers question {answer.number} with other entries")
-        pending.heard_ms = now_ms
         for each in answer.found:
             pending.answered += 1
             if each.state == State.SAME:

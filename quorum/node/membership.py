@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import FoundCluster, MeetMember, founders
+from quorum.log import LogFull
 from quorum.node.identity import Memory
 from quorum.node.replica import SYSTEM_GROUP, Replica
 from quorum.node.roster import Roster
-from quorum.replication.membership import Configuration
 
 if TYPE_CHECKING:
     from quorum.node.member import Member
@@ -137,7 +137,7 @@ class Membership:
             if self.is_leaving or self._shall_not_lead():
                 self.hand_over(replica)
             elif self.catalog.members.by_id and not replica.raft.is_handing_over and replica.raft.is_settled:
-                self._next_step(replica)
+                self._try_next_step(replica)
 
     def _shall_not_lead(self) -> bool:
         own = self.roster.own
@@ -158,6 +158,15 @@ class Membership:
                 if found:
                     system.own(MeetMember(each.id, found))
 
+    def _try_next_step(self, replica: Replica) -> None:
+        """Without room in the log it is tried again later."""
+        now_ms = self._member.now_ms
+        if now_ms >= replica.full_until_ms:
+            try:
+                self._next_step(replica)
+            except LogFull:
+                replica.refuse(now_ms)
+
     def _next_step(self, replica: Replica) -> None:
         raft, wished = replica.raft, self.catalog.members
         now = raft.configuration
@@ -166,7 +175,7 @@ class Membership:
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:
-            if each in wished.removed:
+            if each in wished.removed and self._comes_last(replica, each):
                 raft.change_members(now.without(each))
                 return
             if each in wished.by_id and raft.is_caught_up(each):
@@ -175,31 +184,37 @@ class Membership:
                     raft.change_members(grown)
                     return
         for each in now.voters:
-            if each in wished.removed and self._may_leave(replica, now.without(each)):
+            if each in wished.removed and self._may_leave(replica, each):
                 if each == self.roster.me:
                     self.hand_over(replica)
                 else:
                     raft.change_members(now.without(each))
                 return
 
-    def _may_leave(self, replica: Replica, left: Configuration) -> bool:
+    def _may_leave(self, replica: Replica, voter: str) -> bool:
         """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
-        stay answer, and the system group comes last. What the other groups' members are, its leader knows for sure only
-        where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet says nobody."""
+        stay answer, and the system group comes last."""
         raft = replica.raft
+        left = raft.configuration.without(voter)
         if any(
             self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
         ):
             return False
         if not left.voters or not raft.has_majority_of(left.voters):
             return False
-        gone = set(raft.configuration.voters) - set(left.voters)
+        return self._comes_last(replica, voter)
+
+    def _comes_last(self, replica: Replica, leaving: str) -> bool:
+        """The system group lets a member go after all others, be it a voter or a learner: whoever is in no system group
+        never hears that it was removed, and may lead another group. What the other groups' members are, this leader
+        knows for sure only where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet
+        says nobody."""
         others = (each.raft for each in self._member.replicas.values() if each.number != replica.number)
         return replica.number != SYSTEM_GROUP or all(
             raft.is_voter
             and raft.leader is not None
             and raft.is_settled
-            and not gone & set(raft.configuration.everybody)
+            and leaving not in raft.configuration.everybody
             for raft in others
         )
 

@@ -19,6 +19,9 @@ from quorum.replication.journal import JournalView
 from quorum.replication.outbox import Outbox
 from quorum.replication.quarantine import Quarantine
 
+AT_ONCE = 0.0
+"""When something is due that waits for no clock. A clock that is looked at would not do: it goes on, and whoever
+compares with what it showed earlier finds that it is not yet time."""
 RETRY_PART = 0.5
 """A round without a majority is repeated after this part of the minimum election timeout."""
 LAST_RESORT_TIMEOUTS = 5
@@ -64,10 +67,10 @@ class PreVoteRounds:
         return self._term == term and (granted + 1) * 2 > len(self.others) + 1
 
     def next_due(self, term: int, deadline_s: float, now_s: float) -> float:
-        """When the election timer has something to do."""
+        """When the election timer has something to do; AT_ONCE, whatever the clock shows."""
         if self._term != term or now_s <= deadline_s:
             return deadline_s
-        return now_s if self.is_won(term) else self._began_s + self._retry_s
+        return AT_ONCE if self.is_won(term) else self._began_s + self._retry_s
 
 
 class Candidacy:

@@ -37,6 +37,7 @@ class Feed:
         "is_connected",
         "life",
         "outgoing",
+        "seen",
         "waits_for_heartbeat",
     )
 
@@ -47,6 +48,8 @@ class Feed:
         self.in_flight_bytes = 0
         self.is_behind = False
         """its last turn was not enough"""
+        self.seen = 0
+        """where the log ended at its last turn"""
         self.waits_for_heartbeat = False
         """it denies what it acknowledged: sent to at heartbeats only, so that this is no busy loop"""
         self.outgoing: Outgoing | None = None
@@ -202,8 +205,12 @@ class Feeder:
         most_bytes, most_entries = (
             (BEHIND_BYTES, BEHIND_ENTRIES) if feed.is_behind else (TURN_BYTES, TURN_ENTRIES)
         )
+        # who is behind gets more in a turn than has come since its last one, or it would stay behind under load
+        least_entries = min(last - feed.seen, TURN_ENTRIES) if feed.is_behind else 0
+        feed.seen = last
         while (index := self._next(name)) <= last and feed.in_flight_bytes < self._window_bytes:
-            if sent >= most_bytes or index - first >= most_entries:
+            count = index - first
+            if (sent >= most_bytes or count >= most_entries) and count > least_entries:
                 self.has_more = feed.is_behind = True
                 break
             size = self._send_frame(name, feed, index, most_entries)

@@ -35,7 +35,7 @@ from typing import Any
 from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
 from quorum.replication.door import Door, Excepting
-from quorum.replication.election import Candidacy
+from quorum.replication.election import AT_ONCE, Candidacy
 from quorum.replication.engine import CANDIDATE, FOLLOWER, LEADER, Peer
 from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
@@ -322,9 +322,9 @@ class Group:
         self._on_install(state, index, term)
 
     def next_due(self) -> float:
-        """When tick should be called if nothing comes in, on the group's clock."""
+        """When tick should be called if nothing comes in, on the group's clock; AT_ONCE, whatever it shows."""
         if self.messages.is_due or (self.is_leader and self._feeder.has_more):
-            return self._clock()
+            return AT_ONCE
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due

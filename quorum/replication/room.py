@@ -7,6 +7,8 @@ from collections.abc import Callable
 from quorum.replication import codec
 from quorum.replication.journal import NodeLog
 
+BESIDE_ENTRIES = 2
+"""Records that one append may write before its entries: a term and a cut."""
 FULL_RETRY_S = 0.5
 """How often a member whose log is full looks for room: each look asks the disk for a whole segment."""
 
@@ -45,7 +47,8 @@ class Room:
             return False
         if m.entries:
             self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
-        if self._log.make_room(*self._wanted):
+        size, count = self._wanted
+        if self._log.make_room(size, count + BESIDE_ENTRIES):
             self.is_full = False
         else:
             self.ran_out()

@@ -23,6 +23,7 @@ from quorum.v1 import queue_pb2 as pb
 from support.disk import SimDisk
 
 STEP_MS = 5
+LOOK_MS, MOST_LOOKS = 0.002, 400
 START_MS = 1_000_000
 WALL_MS = 1_700_000_000_000
 
@@ -71,6 +72,7 @@ class Cluster:
         self.gone: dict[str, frozenset[str]] = {}
         """whom each node takes no connection of"""
         self.now_ms = START_MS
+        self._looked_ms = self._looks = 0
         self.wall_skew = dict.fromkeys(self.names, 0)
         self.disks = {name: SimDisk(number) for number, name in enumerate(self.names)}
         self.logs: dict[str, Log] = {}
@@ -117,7 +119,7 @@ class Cluster:
             config,
             log,
             _Network(self, name),
-            lambda: self.clock_ms(name) / 1000,
+            lambda: (self.clock_ms(name) + self._look_ms()) / 1000,
             lambda: WALL_MS + self.now_ms + self.wall_skew[name],
             random.Random(self.random.random()),
             memory,
@@ -218,6 +220,13 @@ class Cluster:
 
     def clock_ms(self, name: str) -> int:
         return self.now_ms + self.clock_offset_ms[name]
+
+    def _look_ms(self) -> float:
+        """A clock goes on while a member steps: a little with every look."""
+        if self._looked_ms != self.now_ms:
+            self._looked_ms, self._looks = self.now_ms, 0
+        self._looks = min(self._looks + 1, MOST_LOOKS)
+        return self._looks * LOOK_MS
 
     def may_deliver(self, name: str, group: int) -> bool:
         """As the API of this node would see it now."""
