@@ -9,6 +9,7 @@ import pytest
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained, writer
 from quorum.log.segments import HEADER_BLOCK, segment_path
+from quorum.replication.room import BESIDE_ENTRIES
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
 
@@ -163,3 +164,27 @@ def test_a_segment_takes_so_many_records_however_small(monkeypatch: pytest.Monke
     assert log.stats.rolls == 3
     for again in both_lives(log, disk):
         assert [again.read_entry(1, index)[1] for index in (1, 9, 20)] == [b"body 1", b"body 9", b"body 20"]
+
+
+@pytest.mark.parametrize("first", ["a term", "a cut"])
+def test_room_for_an_append_is_room_for_what_it_writes_before_its_entries(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_RECORDS", 40)
+    answers = set()
+    for filled_to in range(20, 40):
+        disk = SimDisk()
+        log = opened(disk)
+        journal = filled(log, filled_to)
+        disk.room = 0
+        has_room = log.make_room(0, 5 + BESIDE_ENTRIES)
+        answers.add(has_room)
+        if has_room:
+            if first == "a term":
+                journal.set_hard_state(2, None)
+            else:
+                journal.truncate_from(filled_to)
+            begin = journal.last_index + 1
+            for index in range(begin, begin + 5):
+                journal.append([b"body"], index, 2)
+    assert answers == {True, False}

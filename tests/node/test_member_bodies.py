@@ -578,6 +578,16 @@ def test_bodies_come_from_whoever_has_them_in_slices() -> None:
     assert talk.librarians["two"].served_bytes < sum(len(body) for _, body in second.entries.values())
 
 
+def test_bodies_come_once_however_slowly_they_are_served() -> None:
+    here, there = OneLog(), many(3 * bodies.QUESTION_ENTRIES, size=1)
+    talk = Talk(here, one=(there, len(there.entries)))
+    job = talk.fetcher.fetch(1, wish(*there.entries), lambda: None)
+    for _ in range(2 * len(there.entries) // bodies.SERVE_ENTRIES):
+        talk.turn(bodies.SILENCE_MS // 10)  # an answer to one question is no silence about the other
+    assert job.is_complete
+    assert talk.librarians["one"].served_bytes == sum(len(body) for _, body in there.entries.values())
+
+
 def test_large_bodies_travel_within_the_window() -> None:
     here, there = OneLog(), many(40, size=1 << 19)
     talk = Talk(here, one=(there, 40))

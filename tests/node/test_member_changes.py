@@ -256,6 +256,45 @@ def test_the_system_group_keeps_who_is_removed_while_its_leader_knows_nothing_of
     voters_are(cluster, "n1", "n2", "n4~a")
 
 
+def test_a_learner_of_the_system_group_that_leads_another_group_hears_that_it_was_removed() -> None:
+    cluster = Cluster(3, 1)
+    cluster.ready()
+    cluster.run(1_000)
+    system = cluster.leader(SYSTEM_GROUP)
+    assert system is not None
+    cluster.join("x~1")
+    add(cluster, "x~1")
+    newcomer = cluster.members["x~1"]
+    cluster.until(lambda: "x~1" in newcomer.catalog.members.by_id, "it hears that it is a member")
+    assert "x~1" in cluster.members[system].replicas[SYSTEM_GROUP].raft.configuration.learners
+    cluster.cut(system, "x~1")
+    cluster.run(3_000)
+    group = next(
+        group
+        for group in newcomer.replicas
+        if (leader := cluster.leader(group)) not in (None, system)
+        and "x~1" in cluster.members[leader].replicas[group].raft.configuration.voters
+    )
+    cluster.submit(str(cluster.leader(group)), ev.Transfer(group, "x~1"))
+    cluster.until(lambda: cluster.leader(group) == "x~1", "the newcomer leads a group")
+    assert cluster.administer(RemoveMember("x~1"), at=system) == Ok(1)
+    cluster.run(1_000)
+    cluster.heal()
+    cluster.until(lambda: standing(cluster, "x~1") == "removed", "it hears that it is none any more")
+    voters_are(cluster, "n1", "n2", "n3")
+
+
+def test_a_quiet_cluster_of_one_grows_at_once() -> None:
+    cluster = Cluster(1)
+    cluster.ready()
+    cluster.run(1_000)
+    cluster.join("x~1")
+    add(cluster, "x~1")
+    began = cluster.now_ms
+    voters_are(cluster, "n1", "x~1")
+    assert cluster.now_ms - began < 1_000, "nothing waits until somebody else says something"
+
+
 def test_a_group_does_not_shrink_below_who_answers() -> None:
     """Three members, one of them gone, another one removed: the two would be one, and the group waits instead."""
     cluster = Cluster(3)
@@ -339,6 +378,19 @@ def test_a_node_that_is_about_to_stop_leads_nothing() -> None:
     cluster.submit(leaving, ev.Leave())
     cluster.until(lambda: leaving not in leaders(cluster) | {None}, "it leads nothing", 3_000)
     assert cluster.members[leaving].membership.leads_nothing
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_quiet_member_that_is_about_to_stop_hands_over_at_once(seed: int) -> None:
+    cluster = Cluster(3, seed)
+    cluster.ready()
+    cluster.run(1_000)
+    leader = str(cluster.leader(SYSTEM_GROUP))
+    led = [group for group in cluster.members[leader].replicas if cluster.leader(group) == leader]
+    began = cluster.now_ms
+    cluster.submit(leader, ev.Leave())
+    cluster.until(lambda: all(cluster.leader(group) not in (None, leader) for group in led), "others lead")
+    assert cluster.now_ms - began < 200, "no election timeout is waited for"
 
 
 def test_the_plan_spreads_leaders_and_moves_no_more_than_needed() -> None:

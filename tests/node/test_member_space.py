@@ -8,6 +8,7 @@ import structlog
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
+from quorum.catalog.members import AddMember
 from quorum.log import RESERVE_SEGMENTS
 from quorum.node import disks as disks_module
 from quorum.node.disks import DiskState, SyncTimes
@@ -188,6 +189,42 @@ def test_with_all_disks_full_nothing_is_confirmed_nobody_stops_and_room_brings_e
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
     assert cluster.members["n1"].queue_machine(group).info(queue).total == 200, "each once"  # type: ignore[union-attr]
+
+
+def test_a_member_is_added_while_all_disks_are_full_and_becomes_one_when_there_is_room(
+    cluster: Cluster,
+) -> None:
+    def left(name: str) -> int:
+        """Bytes for entries in the active segment."""
+        writer = cluster.logs[name]._writer()
+        return writer.active.header.allocated - writer._tail - writer.position
+
+    group, queue = cluster.declare("orders")
+    cluster.join("x~1")
+    cluster.run(500)
+    for name in cluster.founders:
+        take_room(cluster, name, 0)
+    publish(Session(cluster, "n1"), group, queue, 150)
+    cluster.run(3_000)
+    small = Session(cluster, "n1")
+    for _ in range(200):
+        if min(map(left, cluster.founders)) < 2_500:
+            break
+        small.publish(group, queue, bytes(300))
+        cluster.run(10)
+    add = AddMember("x~1", "x", "x~1:1", "x~1:2", cluster.memories["x~1"].incarnation, False)
+    assert cluster.administer(add, at="n1") == Ok(1), "the wish still finds room"
+    cluster.run(3_000)
+    for name in cluster.founders:
+        take_room(cluster, name, LIMIT + RESERVED)
+    cluster.until(
+        lambda: all(
+            "x~1" in cluster.members[name].replicas[each].raft.configuration.voters
+            for name in cluster.founders
+            for each in range(4)
+        ),
+        "it votes everywhere",
+    )
 
 
 def test_a_full_cluster_that_loses_its_power_comes_back_and_drains(cluster: Cluster) -> None:

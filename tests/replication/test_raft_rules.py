@@ -374,6 +374,25 @@ def test_entries_stay_for_a_member_that_lacks_few() -> None:
     assert world.nodes["n2"].group._view.base > 25, "a follower hears what all have from the leader"
 
 
+def test_a_member_that_is_behind_catches_up_while_more_comes_than_a_small_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeder, "TURN_BYTES", 4_000)
+    monkeypatch.setattr(feeder, "BEHIND_BYTES", 1_000)
+    world = World(3, config=replace(QUICK, keep_entries=10_000, window_bytes=40_000, frame_bytes=1_000))
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *[b"x" * 1_000] * 20)
+    world.run(0.1, "n1", "n2")
+    world.heal()
+    lacks = []
+    for _ in range(100):
+        world.propose("n1", *[b"x" * 1_000] * 4)
+        world.run(0.01)
+        lacks.append(world.nodes["n1"].group.last_index - world.nodes["n3"].group.last_index)
+    assert max(lacks[50:]) <= 8, f"entries it lacks, after each turn: {lacks}"
+
+
 def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> None:
     config = replace(QUICK, keep_entries=10_000, window_bytes=1 << 20, frame_bytes=1 << 20)
     world = World(3, config=config)
