@@ -62,6 +62,11 @@ DOING = {
     "RebalanceLeaders": "spreading leaders",
 }
 """Methods of the Admin service in the words of an error."""
+GONE: dict[str, Any] = {
+    "DeleteQueue": admin_pb2.DeleteQueueResponse(),
+    "RemoveMember": admin_pb2.RemoveMemberResponse(),
+}
+"""What is answered where a later try finds what was to go gone."""
 
 PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 Batch = PreparedBatch | bytes | Iterable[Message | bytes]
@@ -354,7 +359,7 @@ class Client:
         return bool(response.added)
 
     async def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """The groups let it go one after the other."""
+        """The groups let it go one after the other. It may be the member that is asked."""
         await self._admin("RemoveMember", admin_pb2.RemoveMemberRequest(name=name), timeout_ms)
 
     async def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
@@ -391,8 +396,8 @@ class Client:
                 return await getattr(stub, method)(request, timeout=share_s)
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, doing)
-                if method == "DeleteQueue" and attempt and isinstance(error, NotFound):
-                    return admin_pb2.DeleteQueueResponse()  # an earlier try had done it
+                if attempt and method in GONE and isinstance(error, NotFound):
+                    return GONE[method]  # an earlier try had done it
                 if not isinstance(error, UnavailableError):
                     raise error from problem
                 if error.reason or told is None:

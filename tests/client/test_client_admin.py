@@ -62,6 +62,16 @@ async def test_a_delete_that_an_earlier_try_did_is_done(world: World) -> None:
 
 
 @on_cluster()
+async def test_a_member_that_an_earlier_try_removed_is_removed(world: World) -> None:
+    """Who removes the member that is asked hears no answer, and asks another one."""
+    async with quorum.connect(world.url) as client:
+        world.nodes[0].unavailable_calls = 1
+        await client.remove_member("node-3")
+        with pytest.raises(NotFound, match="no member 'node-3'"):
+            await client.remove_member("node-3")
+
+
+@on_cluster()
 async def test_browsing_reads_in_order_and_removes_nothing(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await client.publish_batch(

@@ -490,6 +490,10 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
             response.consumers.add(consumer_tag=consumer.tag, node=self.name, held=len(consumer.held))
         return response
 
+    async def RemoveMember(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no member {request.name!r}")
+
     async def ClusterStatus(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         response = admin_pb2.ClusterStatusResponse(answering_node=self.name)
