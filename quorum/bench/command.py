@@ -63,6 +63,9 @@ def bench(
         bool, typer.Option("--filter-enabled", help="five fields a message, four selectors")
     ] = False,
     lazy: Annotated[bool, typer.Option("--lazy", help="the queue leaves the memory at once")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="how often a member is brought up (mode transfer)")
+    ] = Plan().rounds,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
     """Measures a cluster of real member processes, started for this and taken away again."""
@@ -85,6 +88,7 @@ def bench(
         rate=rate,
         backlog=backlog,
         lazy=lazy,
+        rounds=rounds,
     )
 
     def note(text: str) -> None:

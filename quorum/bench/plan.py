@@ -24,6 +24,7 @@ class Plan:
 
     rate: messages a second, all producers together; 0: as fast as the window allows.
     backlog: messages published before `consume` measures. lazy: the queue keeps next to nothing in memory.
+    rounds: how often `transfer` takes a member's log away.
     """
 
     mode: Mode = "both"
@@ -39,6 +40,7 @@ class Plan:
     rate: int = 0
     backlog: int = 500_000
     lazy: bool = False
+    rounds: int = 1
 
     @property
     def selectors(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 Publishes a backlog, kills a member that does not lead the queue's group, takes its log away and starts it: it is sent
 the group's snapshot and every body that this refers to. All the time one publisher at the leader sends small batches at
 a fixed rate, each timed from when it was *due* to its confirm. Three times are compared: all members are well; one is
-away; it is being brought up.
+away; it is being brought up. Several rounds of them are put together: where a disk stands still for a moment now and
+then, one round says more of the moment than of the service.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from rich.table import Table
 from quorum.bench.backlog import directory_bytes
 from quorum.bench.plan import Plan, percentile_ms
 from quorum.bench.run import QUEUE, BenchFailed, Note, prepare, publish_backlog
-from quorum.cli.local_cluster import LocalCluster, LocalMember
+from quorum.cli.local_cluster import LocalCluster
 from quorum.client import connect, encode_batch
 
 SETTLE_S = 3.0
@@ -37,9 +39,8 @@ WINDOW = 1_024
 
 @dataclass(slots=True)
 class Phase:
-    """Publish to confirm of the batches that were due in it."""
+    """Publish to confirm of the batches that were due in it, in all rounds."""
 
-    began: float = 0.0
     seconds: float = 0.0
     latencies_us: list[int] = field(default_factory=list)
 
@@ -84,16 +85,15 @@ class Pulse:
 
         return confirmed
 
-    def begin(self) -> Phase:
-        """A phase begins with the next batch."""
-        self._phase = Phase(time.monotonic())
-        return self._phase
-
-    def end(self) -> None:
-        """Until the next one nothing is noted."""
-        if self._phase is not None:
-            self._phase.seconds = time.monotonic() - self._phase.began
+    @contextmanager
+    def noting(self, phase: Phase) -> Iterator[None]:
+        """What is due in this time goes to `phase`; at other times nothing is noted."""
+        began, self._phase = time.monotonic(), phase
+        try:
+            yield
+        finally:
             self._phase = None
+            phase.seconds += time.monotonic() - began
 
     def stop(self) -> None:
         self._is_over = True
@@ -114,8 +114,8 @@ class TransferResult:
             "mode": "transfer",
             "messages": self.plan.backlog,
             "body_bytes": self.plan.body_bytes,
-            "transfer_s": round(self.transfer.seconds, 2),
-            "received_mb": round(self.received_bytes / 1e6, 1),
+            "transfer_s": round(self.transfer.seconds / self.plan.rounds, 2),
+            "received_mb": round(self.received_bytes / 1e6 / self.plan.rounds, 1),
             "received_mb_per_s": round(self.received_bytes / 1e6 / self.transfer.seconds, 1),
             **_percentiles("well", self.well),
             **_percentiles("away", self.away),
@@ -125,6 +125,7 @@ class TransferResult:
             "rate": self.plan.rate,
             "batch": self.plan.batch,
             "seconds": self.plan.seconds,
+            "rounds": self.plan.rounds,
             "load_average": round(self.load, 1),
         }
 
@@ -179,22 +180,27 @@ async def _measure(plan: Plan, cluster: LocalCluster, note: Note) -> TransferRes
     lost = next(
         name for name in reversed(cluster.names) if cluster.member(name).client == places.followers[-1]
     )
-    member = cluster.member(lost)
+    folder = cluster.member(lost).folder
+    log = folder / "data" / "log"
     await asyncio.sleep(SETTLE_S)
     pulse = Pulse(places.leader, plan.body_bytes, plan.batch, plan.rate / plan.batch)
     publishing = asyncio.create_task(pulse.run())
+    well, away, transfer, received = Phase(), Phase(), Phase(), 0
     try:
         async with asyncio.timeout(LIMIT_S):
-            await asyncio.sleep(plan.warmup_s)
-            note(f"all members are well: {plan.seconds:g} s")
-            well = await _phase(pulse, plan.seconds, publishing)
-            await asyncio.to_thread(cluster.kill, lost)
-            (member.folder / "data" / "log").rename(member.folder / "lost")  # removing takes the disk's time
-            await asyncio.sleep(SETTLE_S + plan.warmup_s)
-            note(f"{lost} is away: {plan.seconds:g} s")
-            away = await _phase(pulse, plan.seconds, publishing)
-            note(f"{lost} begins again without its log")
-            transfer, received = await _bring_up(cluster, member, pulse, publishing)
+            for number in range(1, plan.rounds + 1):
+                count = f" ({number} of {plan.rounds})" if plan.rounds > 1 else ""
+                await asyncio.sleep(plan.warmup_s)
+                note(f"all members are well: {plan.seconds:g} s{count}")
+                await _measure_phase(pulse, well, plan.seconds, publishing)
+                await asyncio.to_thread(cluster.kill, lost)
+                log.rename(folder / f"lost-{number}")  # removing takes the disk's time
+                await asyncio.sleep(SETTLE_S + plan.warmup_s)
+                note(f"{lost} is away: {plan.seconds:g} s{count}")
+                await _measure_phase(pulse, away, plan.seconds, publishing)
+                note(f"{lost} begins again without its log{count}")
+                await _bring_up(cluster, lost, pulse, transfer, publishing)
+                received += _log_bytes(log)
         pulse.stop()
         await publishing
     finally:
@@ -203,33 +209,32 @@ async def _measure(plan: Plan, cluster: LocalCluster, note: Note) -> TransferRes
     return TransferResult(plan, well, away, transfer, received, os.getloadavg()[0])
 
 
-async def _phase(pulse: Pulse, seconds: float, publishing: asyncio.Task[None]) -> Phase:
-    phase = pulse.begin()
-    await asyncio.wait({publishing}, timeout=seconds)
-    pulse.end()
+async def _measure_phase(pulse: Pulse, phase: Phase, seconds: float, publishing: asyncio.Task[None]) -> None:
+    with pulse.noting(phase):
+        await asyncio.wait({publishing}, timeout=seconds)
     if publishing.done():
         publishing.result()
-    return phase
 
 
 async def _bring_up(
-    cluster: LocalCluster, member: LocalMember, pulse: Pulse, publishing: asyncio.Task[None]
-) -> tuple[Phase, int]:
-    """The time from the member's start until it has everything that was committed by then, and what came to it."""
-    status = await asyncio.to_thread(cluster.status, _another(cluster.names, member.name))
+    cluster: LocalCluster, name: str, pulse: Pulse, phase: Phase, publishing: asyncio.Task[None]
+) -> None:
+    """From the member's start until it has everything that was committed by then."""
+    status = await asyncio.to_thread(cluster.status, _another(cluster.names, name))
     if status is None:
         raise BenchFailed("no member says where the groups stand")
     wanted = {group.group: group.commit_index for group in status.groups}
-    phase = pulse.begin()
-    await asyncio.to_thread(cluster.start, [member.name])
-    while not await asyncio.to_thread(_has_all, cluster, member.name, wanted):
-        if publishing.done():
-            publishing.result()
-        await asyncio.sleep(POLL_S)
-    pulse.end()
-    log = member.folder / "data" / "log"
-    put_by = sum(512 * path.stat().st_blocks for path in log.glob("reserve-*"))
-    return phase, directory_bytes(log) - put_by
+    with pulse.noting(phase):
+        await asyncio.to_thread(cluster.start, [name])
+        while not await asyncio.to_thread(_has_all, cluster, name, wanted):
+            if publishing.done():
+                publishing.result()
+            await asyncio.sleep(POLL_S)
+
+
+def _log_bytes(log: Path) -> int:
+    """What a log takes on the disk, without what is put by for a full one."""
+    return directory_bytes(log) - sum(512 * path.stat().st_blocks for path in log.glob("reserve-*"))
 
 
 def _another(names: Sequence[str], than: str) -> str:

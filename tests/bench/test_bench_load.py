@@ -96,12 +96,12 @@ def test_a_pulse_notes_what_was_due_in_a_phase() -> None:
         node = await FakeNode(cluster, "alone").start()
         queue = cluster.declare(QUEUE)
         pulse = Pulse(node.address, 10, 5, 500.0)
-        phase = pulse.begin()
-        phase.latencies_us = there = Twenty()
-        publishing = asyncio.create_task(pulse.run())
-        try:
+        there = Twenty()
+        phase = Phase(latencies_us=there)
+        with pulse.noting(phase):
+            publishing = asyncio.create_task(pulse.run())
             await there.are_there.wait()
-            pulse.end()
+        try:
             pulse.stop()
             await publishing
         finally:
@@ -115,8 +115,8 @@ def test_a_pulse_notes_what_was_due_in_a_phase() -> None:
 
 
 def test_a_transfer_is_told_with_what_it_is_compared_to() -> None:
-    well = Phase(0.0, 10.0, [1_000] * 99 + [4_000])
-    busy = Phase(0.0, 5.0, [2_000] * 98 + [6_000] * 2)
+    well = Phase(10.0, [1_000] * 99 + [4_000])
+    busy = Phase(5.0, [2_000] * 98 + [6_000] * 2)
     result = TransferResult(
         replace(SHORT, mode="transfer", backlog=100), well, Phase(), busy, 50_000_000, 0.5
     )

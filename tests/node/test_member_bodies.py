@@ -599,6 +599,20 @@ def test_large_bodies_travel_within_the_window() -> None:
     assert here.entries == there.entries
 
 
+def test_the_pace_does_not_depend_on_how_large_entries_are() -> None:
+    for size in (10_000, 1 << 20):
+        there = OneLog(*((index, 1, bytes(size)) for index in range(1, 60)))
+        talk = Talk(OneLog(), a=(there, 60))
+        talk.fetcher.fetch(1, array("Q", range(1, 60)), lambda: None)
+        served = []
+        for _ in range(180):
+            talk.turn(1)
+            served.append(talk.librarians["a"].served_bytes)
+        paced = bodies.SERVE_BYTES * len(served) / bodies.SERVE_PAUSE_MS
+        assert min(served[-1], 59 * size) <= paced + (1 << 20)
+        assert served[-1] >= min(59 * size, paced / 2)
+
+
 def test_nothing_above_the_answerers_commit_index_is_given() -> None:
     here, there = OneLog(), many(10)
     talk = Talk(here, one=(there, 4))
