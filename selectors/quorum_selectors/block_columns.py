@@ -421,6 +421,30 @@ class BlockColumns:
                 out[slot - first_slot] = value
         return out
 
+    def columns(
+        self, key: str, first: int, count: int
+    ) -> Iterator[tuple[int, Bits, Array, StringTable | None]]:
+        """The columns of a key for the slots first .. first+count-1: kind, who has a value, values (codes of
+        strings), and the strings. What has no value there has anything."""
+        for kind, column in sorted(self._dense.get(key, {}).items()):
+            start, end = column.run(first, count)
+            if start >= end or not column.mask[start:end].any():
+                continue
+            if end - start == count:
+                yield kind, column.mask[start:end], column.values[start:end], column.dictionary
+                continue
+            mask, values = np.zeros(count, np.bool_), np.zeros(count, column.values.dtype)
+            offset = column.base + start - first
+            mask[offset : offset + end - start] = column.mask[start:end]
+            values[offset : offset + end - start] = column.values[start:end]
+            yield kind, mask, values, column.dictionary
+
+    def sparse(self, key: str, first: int, count: int) -> Iterator[tuple[int, FieldValue]]:
+        """The values of a key that are in no column: place from `first` on, value."""
+        for slot, value in self._sparse.get(key, {}).items():
+            if first <= slot < first + count:
+                yield slot - first, value
+
     def field_keys(self) -> list[str]:
         """The keys that any message may have, sorted."""
         return sorted(self._dense.keys() | self._sparse.keys())
