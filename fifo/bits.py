@@ -83,8 +83,13 @@ def as_flags(bits: int, width: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]
 
 def from_positions(positions: np.ndarray[tuple[int], np.dtype[np.intp]], width: int) -> int:
     """The set with these members, all below width."""
-    flags = np.zeros(width, dtype=np.uint8)
-    flags[positions] = 1
+    flags = np.zeros(width, dtype=np.bool_)
+    flags[positions] = True
+    return from_flags(flags)
+
+
+def from_flags(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """The set of those that are flagged."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 

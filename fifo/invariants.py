@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fifo import checkpoint, snapshot
+from fifo import bits, checkpoint, snapshot
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
@@ -11,6 +11,7 @@ from fifo.pages import encode_block
 from fifo.selector_groups import TAIL, SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
 from fifo.state import MAX_HELD, Consumer
+from quorum_selectors.evaluate import evaluate
 
 
 def check(group: GroupMachine) -> None:
@@ -179,5 +180,8 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
         block = machine.blocks.view(number)
         if group.seen > block.base:
             seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
-            chosen = machine.groups.fields.select(block, group.condition, seen)
+            columns, tree = machine.groups.fields.columns(block), group.decoded.tree
+            chosen = sum(
+                1 << slot for slot in bits.members(seen) if evaluate(tree, columns.row(slot)) is True
+            )
             _expect(chosen == group.hits.get(number, 0) & seen, "a matched bit says what the selector says")

@@ -29,7 +29,7 @@ from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
-from fifo.selector_groups import SelectorGroups, compiled, refuse_selector
+from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
 from fifo.state import (
     BLOCK_BUDGET,
     EVALUATION_BUDGET,
@@ -517,13 +517,13 @@ class QueueMachine:
         refused = refuse_selector(self.config, selector)
         if refused is not None:
             return refused
-        condition = compiled(selector) if selector else None
+        wanted = decoded(selector) if selector else None
         runs: list[Run] = []
         rest, evaluations = limit, EVALUATION_BUDGET
         for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
             if passed == BLOCK_BUDGET or rest <= 0 or evaluations <= 0:
                 return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
-            if condition is not None and start_sequence <= number << BLOCK_BITS:
+            if wanted is not None and start_sequence <= number << BLOCK_BITS:
                 cold = self.groups.ruled_out(selector, number)
                 if cold is not None:
                     evaluations -= cold.ready_count
@@ -532,9 +532,9 @@ class QueueMachine:
             members = block.ready
             if start_sequence > block.base:
                 members &= -1 << (start_sequence - block.base)
-            if condition is not None:
+            if wanted is not None:
                 evaluations -= members.bit_count()
-                members = self.groups.fields.select(block, condition, members)
+                members = self.groups.fields.select(block, wanted, members)
             shown = bits.lowest(members, rest)
             for slot, count in bits.ranges(shown):
                 block.runs.clip(block.base, slot, count, runs)

@@ -29,13 +29,12 @@ from fifo import bits, checkout, expiry
 from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
-from fifo.fields import Condition, Fields
+from fifo.fields import Fields, Selector
 from fifo.pages import Stored
 from fifo.state import Budget, Consumer, Entry, FieldSource
 from quorum_selectors import canonical
-from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import EncodingError, FieldNameError
-from quorum_selectors.expression import Expression, field_names
+from quorum_selectors.expression import field_names
 from quorum_selectors.summaries import decode, may_match
 from quorum_selectors.wellknown import resolve_field_names
 
@@ -49,27 +48,22 @@ TAIL = 1 << 62
 
 
 @lru_cache(maxsize=256)
-def expression(selector: bytes) -> Expression:
-    """The tree of an encoded selector. Raises EncodingError."""
-    return canonical.decode(selector)
-
-
-def compiled(selector: bytes) -> Condition:
-    """The condition of an encoded selector. Raises EncodingError."""
-    return compile_expression(expression(selector))
+def decoded(selector: bytes) -> Selector:
+    """An encoded selector. Raises EncodingError."""
+    return Selector(selector)
 
 
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_condition", "eligible", "front", "hits", "seen", "selector", "size")
+    __slots__ = ("_decoded", "eligible", "front", "hits", "seen", "selector", "size")
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
         self.size = 0  # its consumers
         self.front = 0
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
-        self._condition: Condition | None = None
+        self._decoded: Selector | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -78,10 +72,10 @@ class SelectorGroup:
         self.hits: SortedDict[int, int] = SortedDict()  # block -> its matching messages, among those seen
 
     @property
-    def condition(self) -> Condition:
-        if self._condition is None:
-            self._condition = compiled(self.selector)
-        return self._condition
+    def decoded(self) -> Selector:
+        if self._decoded is None:
+            self._decoded = decoded(self.selector)
+        return self._decoded
 
     def next_consumer(self) -> Consumer:
         return next(iter(self.eligible.values()))
@@ -232,7 +226,7 @@ class SelectorGroups:
         block = self.machine.blocks.get(number)
         first = max(group.seen - block.base, 0)
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
-        chosen = self.fields.select(block, group.condition, members)
+        chosen = self.fields.select(block, group.decoded, members)
         if chosen:
             group.hits[number] = group.hits.get(number, 0) | chosen
         group.seen = last
@@ -264,7 +258,7 @@ class SelectorGroups:
         found = self.machine.blocks.at(number)
         if (isinstance(found, Block) and found.columns is not None) or not found.summary:
             return None
-        return None if may_match(expression(selector), decode(found.summary)) else found
+        return None if may_match(decoded(selector).tree, decode(found.summary)) else found
 
     def block_dropped(self, number: int) -> None:
         """No message of the block is left."""
@@ -280,7 +274,7 @@ class SelectorGroups:
 
     def forget_columns(self) -> None:
         """Drops the columns of every block."""
-        self.fields.forget_window()
+        self.fields.forget_laid()
         for block in self.machine.blocks.warm():
             block.columns = None
             self.machine.blocks.measure(block)

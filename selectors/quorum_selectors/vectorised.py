@@ -78,7 +78,7 @@ class Texts:
         codes = np.broadcast_to(self.codes, mask.shape)[mask]
         used, places = np.unique(codes, return_inverse=True)
         texts = np.array([self.table.text(code) for code in used.tolist()], object)
-        return texts[places].tolist() if len(used) else []  # type: ignore[no-any-return]
+        return texts[places].tolist() if len(used) else []
 
 
 class Vector:
@@ -245,9 +245,9 @@ def _compare(op: str, left: Vector, right: Vector) -> Truths:
     order = ORDER[op]
     true = NO
     for (first, a), (second, b) in product(left.numbers(), right.numbers()):
-        if a.dtype != b.dtype:
-            a, b = a.astype(np.float64), b.astype(np.float64)
-        true = true | (first & second & order(a, b))
+        is_mixed = a.dtype != b.dtype
+        x, y = (a.astype(np.float64), b.astype(np.float64)) if is_mixed else (a, b)
+        true = true | (first & second & order(x, y))
     if op in ("=", "<>"):
         if left.boolean is not None and right.boolean is not None:
             (first, a), (second, b) = left.boolean, right.boolean
@@ -263,7 +263,7 @@ def _compare_texts(is_equal: bool, both: Bits, left: Texts, right: Texts) -> Bit
     if len(right.codes) == 1:
         piece = right.table.piece(int(right.codes[0]))
         same = left.where(both, lambda table, codes: _equal(table, codes, piece))
-        return both & (same == is_equal)
+        return both & (same if is_equal else ~same)
     found = np.zeros(len(both), np.bool_)
     pairs = zip(left.texts(both), right.texts(both), strict=True)
     found[both] = [(a == b) is is_equal for a, b in pairs]
@@ -461,4 +461,3 @@ def _asked(table: StringTable, codes: Array, places: Array, test: Callable[[str]
     found = np.zeros(len(codes), np.bool_)
     found[[place for place in places.tolist() if test(table.text(int(codes[place])))]] = True
     return found
-
