@@ -155,6 +155,10 @@ class Messages:
             vector = self._fields[key] = self._lay(key)
         return vector
 
+    def field_or(self, key: str, default: FieldValue | None) -> Vector:
+        """The same, with `default` where it is absent."""
+        return self.field(key) if default is None else _with_default(self.field(key), default)
+
     def _lay(self, key: str) -> Vector:
         vector = Vector()
         for kind, mask, values, table in self._block.columns(key, self._first, self.count):
@@ -212,7 +216,7 @@ def _truths(node: Expression, messages: Messages) -> Truths:
         case Comparison(op, left, right):
             return _compare(op, _vector(left, messages), _vector(right, messages))
         case In(operand, values):
-            pieces = frozenset(_encode(value) for value in values)
+            pieces = frozenset(encode_text(value) for value in values)
             return _string_test(_vector(operand, messages), lambda table, codes: _among(table, codes, pieces))
         case Like(operand, pattern):
             return _string_test(_vector(operand, messages), _liker(pattern))
@@ -277,10 +281,8 @@ def _vector(node: Expression, messages: Messages) -> Vector:
     match node:
         case Literal(value):
             return constant(value)
-        case Field(key, None):
-            return messages.field(key)
         case Field(key, default):
-            return _with_default(messages.field(key), admit(default))
+            return messages.field_or(key, admit(default))
         case DeliveryMode():
             return _delivery_mode(messages.field(DURABLE))
         case Sign("+", operand):
@@ -393,7 +395,8 @@ def _approximate(op: str, a: Array, b: Array) -> tuple[Array, Bits]:
 # ---- strings
 
 
-def _encode(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
+    """As columns have it."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -424,13 +427,13 @@ def _among(table: StringTable, codes: Array, pieces: frozenset[bytes]) -> Bits:
         for piece in sorted(pieces):
             found |= _equal(table, codes, piece)
         return found
-    return _asked(table, codes, np.arange(len(codes)), lambda text: _encode(text) in pieces)
+    return _asked(table, codes, np.arange(len(codes)), lambda text: encode_text(text) in pieces)
 
 
 def _liker(pattern: like.Pattern) -> Callable[[StringTable, Array], Bits]:
     text = like.literal_text(pattern)
     if text is not None:
-        piece = _encode(text)
+        piece = encode_text(text)
         return lambda table, codes: _equal(table, codes, piece)
     matches = like.compile_pattern(pattern)
     prefix, suffix = _end_of(pattern[0], 0), _end_of(pattern[-1], -1)
@@ -453,7 +456,7 @@ def _end_of(segment: like.Segment, place: int) -> bytes:
     """The letters at the beginning (0) or end (-1) of a pattern's first or last segment."""
     if not segment or not isinstance(segment[place], str):
         return b""
-    return _encode(str(segment[place]))
+    return encode_text(str(segment[place]))
 
 
 def _asked(table: StringTable, codes: Array, places: Array, test: Callable[[str], bool]) -> Bits:

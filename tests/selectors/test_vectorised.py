@@ -9,27 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum_selectors import batch_columns, block_columns
-from quorum_selectors.block_columns import BlockColumns
+from quorum_selectors import block_columns
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Arithmetic, Comparison, Expression, Field, FieldValue, Literal
 from quorum_selectors.vectorised import Messages, truths
-from support.expressions import EXPRESSIONS, MESSAGES
+from support.expressions import EXPRESSIONS, MESSAGES, block_of
 
 Fields = dict[str, FieldValue]
 KEY = "application-properties.a"
 A = Field(KEY)
-
-
-def block_of(batches: list[list[Fields]], first: int = 0, size: int = 256) -> BlockColumns:
-    """A block with these batches, one after the other from a slot on."""
-    block = BlockColumns(size)
-    for rows in batches:
-        data = batch_columns.encode(rows)
-        if data:
-            block.append(first, batch_columns.decode(data, len(rows)), 0, len(rows))
-        first += len(rows)
-    return block
 
 
 def agree(expression: Expression, batches: list[list[Fields]], first: int = 0) -> None:
