@@ -112,7 +112,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     if groups.eligible_count > 1:
         share = min(TURN, -(-machine.ready_count // groups.eligible_count))
     deliveries: dict[tuple[bytes, str], Delivery] = {}
-    line = deque(groups.turns.values())
+    line = deque(groups.in_line())
     is_done = True
     while line and machine.ready_count:
         if not budget.messages:
@@ -131,5 +131,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
             budget.messages -= taken
             if groups.served(group, consumer):
                 line.append(group)
+        elif is_complete:
+            groups.found_nothing(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
     return is_done

@@ -6,7 +6,9 @@ one by one; many at once, a column of a block after the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from fifo import bits
 from fifo.block_store import BlockStore
@@ -16,6 +18,7 @@ from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression
+from quorum_selectors.predicates import PredicateIndex
 
 FEW = 16
 """Up to so many messages are asked one by one; above, all at once is cheaper."""
@@ -96,11 +99,32 @@ class Fields:
             return chosen
         first = bits.first(members)
         width = members.bit_length() - first
+        messages = self._messages(block, first, width)
+        return (bits.from_flags(vectorised.select(selector.tree, messages)) << first) & members
+
+    def candidates(
+        self, block: Block, index: PredicateIndex[bytes], members: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Which of the selectors of an index may be TRUE, and for which of `members`."""
+        if not members:
+            return
+        for token in sorted(index.rest):
+            yield token, members
+        first = bits.first(members)
+        width = members.bit_length() - first
+        for token, arrays in index.candidates(self._messages(block, first, width)).items():
+            places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            named = (bits.from_positions(places, width) << first) & members
+            if named:
+                yield token, named
+
+    def _messages(self, block: Block, first: int, width: int) -> vectorised.Messages:
+        """Laid out once for several selectors in turn."""
         key = (block.number, first, width)
         if self._laid is None or key != self._laid_key:
-            self._laid = vectorised.Messages(columns, first, width)
+            self._laid = vectorised.Messages(self.columns(block), first, width)
             self._laid_key = key
-        return (bits.from_flags(vectorised.select(selector.tree, self._laid)) << first) & members
+        return self._laid
 
     def columns(self, block: Block) -> BlockColumns:
         """The fields of all messages of a block, read from the log if they are not here."""

@@ -170,6 +170,10 @@ def _check_groups(machine: QueueMachine) -> None:
     _expect(waiting == sorted(groups.turns), "groups with credit take turns")
     for group in groups.by_selector.values():
         _check_group(machine, group)
+    for group in groups.asleep():
+        _expect(group.front == TAIL, "who sleeps has seen everything")
+        for number, hits in group.hits.items():
+            _expect(not hits & machine.blocks.view(number).ready, "nothing waits for who sleeps")
 
 
 def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:

@@ -349,6 +349,7 @@ class QueueMachine:
                 if not block.ready:
                     self.index.add((PRIORITY, block.number))
                 block.ready |= back
+                self.groups.came_back(block.number, back)
                 self.ready_count += back.bit_count()
                 if block.runs.expiries is not None:
                     self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))

@@ -12,9 +12,10 @@ comes back finds its bit still there: returns evaluate nothing.
 A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
 values rules the selector out. It counts in the budget like any other.
 
-Arrivals are evaluated group by group, for groups with credit. An index over predicates belongs where `take` catches
-up with the front, and into `checkout.run`, which then need ask only the groups that the index names: a group that
-finds nothing keeps its place in line, asked or not.
+Who has seen everything *follows*: what arrives is looked up once for all followers in an index over their predicates,
+and only those that it names are asked about it. Only groups that are *awake* take part in a checkout: those that do not
+follow, and followers for which something has come, or come back. A group that finds nothing keeps its place in line,
+asked or not, so this decides nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from fifo.state import Budget, Consumer, Entry, FieldSource
 from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError, FieldNameError
 from quorum_selectors.expression import field_names
+from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
 from quorum_selectors.wellknown import resolve_field_names
 
@@ -56,18 +58,15 @@ def decoded(selector: bytes) -> Selector:
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_decoded", "eligible", "front", "hits", "seen", "selector", "size")
+    __slots__ = ("_decoded", "eligible", "front", "hits", "seen", "selector", "size", "ticket")
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
         self.size = 0  # its consumers
         self.front = 0
+        self.ticket = 0  # its place among the groups with credit
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
         self._decoded: Selector | None = None
-        self.forget()
-
-    def forget(self) -> None:
-        """Drops what is local."""
         self.seen = 0
         self.hits: SortedDict[int, int] = SortedDict()  # block -> its matching messages, among those seen
 
@@ -84,7 +83,19 @@ class SelectorGroup:
 class SelectorGroups:
     """The groups of one queue."""
 
-    __slots__ = ("by_selector", "draining", "eligible_count", "fields", "machine", "turns")
+    __slots__ = (
+        "_awake",
+        "_followed",
+        "_followers",
+        "_matching",
+        "_tickets",
+        "by_selector",
+        "draining",
+        "eligible_count",
+        "fields",
+        "machine",
+        "turns",
+    )
 
     def __init__(self, machine: QueueMachine, field_source: FieldSource) -> None:
         self.machine = machine
@@ -95,6 +106,13 @@ class SelectorGroups:
         )  # groups with eligible consumers, next first
         self.eligible_count = 0
         self.draining: dict[Key, Consumer] = {}
+        self._tickets = 0
+        self._awake: dict[bytes, SelectorGroup] = {}
+        self._followers: PredicateIndex[bytes] = PredicateIndex()
+        self._followed = 0
+        """up to where the followers have seen everything"""
+        self._matching: dict[int, dict[bytes, SelectorGroup]] = {}
+        """block -> the groups with hits there"""
 
     # ---- who belongs where
 
@@ -119,6 +137,7 @@ class SelectorGroups:
         consumer.group = None
         group.size -= 1
         if not group.size:
+            self._forget(group)
             del self.by_selector[group.selector]
 
     def credit_changed(self, consumer: Consumer) -> None:
@@ -132,14 +151,50 @@ class SelectorGroups:
                 self.eligible_count += 1
                 group.eligible[key] = consumer
                 if len(group.eligible) == 1:
-                    self.turns[group.selector] = group
+                    self.stand_in_line(group)
         elif key in group.eligible:
             self.eligible_count -= 1
             del group.eligible[key]
             if not group.eligible:
                 del self.turns[group.selector]
+                self._awake.pop(group.selector, None)
                 if group.front == TAIL:
                     group.front = self.machine.next_sequence
+                    self._unfollow(group)
+
+    def stand_in_line(self, group: SelectorGroup) -> None:
+        """It is the last of those who have consumers with credit."""
+        self._tickets += 1
+        group.ticket = self._tickets
+        self.turns[group.selector] = group
+        self._awake[group.selector] = group
+
+    def in_line(self) -> list[SelectorGroup]:
+        """Whoever may find something, in the order of the line."""
+        self._look_up_arrivals()
+        return sorted(self._awake.values(), key=lambda group: group.ticket)
+
+    def found_nothing(self, group: SelectorGroup) -> None:
+        """It has been asked, and nothing but time kept it from finding something: it sleeps, if it can be woken."""
+        if not group.selector or group.front != TAIL or group.seen < self.machine.next_sequence:
+            return
+        if group.selector not in self._followers:
+            if not len(self._followers):
+                self._followed = group.seen
+            if group.seen != self._followed:
+                return
+            self._followers.add(group.selector, group.decoded.tree)
+        self._awake.pop(group.selector, None)
+
+    def asleep(self) -> list[SelectorGroup]:
+        """Who has credit and is not asked, since nothing has come for it."""
+        return [group for selector, group in self.turns.items() if selector not in self._awake]
+
+    def came_back(self, number: int, members: int) -> None:
+        """These messages of a block are ready again."""
+        for selector, group in self._matching.get(number, {}).items():
+            if selector in self.turns and group.hits[number] & members:
+                self._awake[selector] = group
 
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
         """Moves both to the end of their lines; whether the group has still somebody to serve."""
@@ -150,6 +205,8 @@ class SelectorGroups:
         if not group.eligible:
             return False
         self.turns.move_to_end(group.selector)
+        self._tickets += 1
+        group.ticket = self._tickets
         return True
 
     # ---- which messages
@@ -170,7 +227,7 @@ class SelectorGroups:
                 continue  # cold, and all of it is held
             block = blocks.get(number)
             if not group.hits[number] & (block.ready | block.held):
-                del group.hits[number]
+                self._drop_hits(group, number)
                 continue
             found = self._take_from(group, entry, delivery, block, wanted - taken)
             if found < 0:
@@ -213,6 +270,8 @@ class SelectorGroups:
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
         end = min(group.front, self.machine.next_sequence)
+        if group.selector in self._followers:
+            group.seen = self._followed
         if group.seen >= end:
             return -1
         number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
@@ -228,7 +287,7 @@ class SelectorGroups:
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
-            group.hits[number] = group.hits.get(number, 0) | chosen
+            self._add_hits(group, number, chosen)
         group.seen = last
         return number
 
@@ -260,17 +319,68 @@ class SelectorGroups:
             return None
         return None if may_match(decoded(selector).tree, decode(found.summary)) else found
 
+    # ---- who follows
+
+    def _look_up_arrivals(self) -> None:
+        """What has come since the last time, for all followers."""
+        machine, followers = self.machine, self._followers
+        end = machine.next_sequence
+        while len(followers) and self._followed < end:
+            number = machine.blocks.next_from(self._followed >> BLOCK_BITS)
+            if number is None or number << BLOCK_BITS >= end:
+                break
+            block = machine.blocks.get(number)
+            first = max(self._followed - block.base, 0)
+            last = min(end, (number + 1) << BLOCK_BITS)
+            members = (block.ready | block.held) & bits.span(first, last - block.base - first)
+            for selector, named in self.fields.candidates(block, followers, members):
+                group = self.by_selector[selector]
+                chosen = self.fields.select(block, group.decoded, named)
+                if chosen:
+                    self._add_hits(group, number, chosen)
+                    self._awake[selector] = group
+            self._followed = last
+        self._followed = end
+
+    def _unfollow(self, group: SelectorGroup) -> None:
+        if group.selector in self._followers:
+            group.seen = self._followed
+            self._followers.remove(group.selector)
+
+    # ---- what matches
+
+    def _add_hits(self, group: SelectorGroup, number: int, chosen: int) -> None:
+        group.hits[number] = group.hits.get(number, 0) | chosen
+        self._matching.setdefault(number, {})[group.selector] = group
+
+    def _drop_hits(self, group: SelectorGroup, number: int) -> None:
+        del group.hits[number]
+        matching = self._matching[number]
+        del matching[group.selector]
+        if not matching:
+            del self._matching[number]
+
     def block_dropped(self, number: int) -> None:
         """No message of the block is left."""
-        for group in self.by_selector.values():
-            group.hits.pop(number, None)
+        for group in self._matching.pop(number, {}).values():
+            del group.hits[number]
+
+    def _forget(self, group: SelectorGroup) -> None:
+        """Drops what is local of a group."""
+        for number in list(group.hits):
+            self._drop_hits(group, number)
+        if group.selector in self._followers:
+            self._followers.remove(group.selector)
+        group.seen = 0
+        if group.selector in self.turns:
+            self._awake[group.selector] = group
 
     # ---- local parts
 
     def forget_matches(self) -> None:
         """Drops every matched bit."""
         for group in self.by_selector.values():
-            group.forget()
+            self._forget(group)
 
     def forget_columns(self) -> None:
         """Drops the columns of every block."""
