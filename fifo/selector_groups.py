@@ -3,7 +3,8 @@
 Replicated: a group's *front*, the sequence below which everything has been evaluated; nothing at or above it has. It
 moves on only while one of the group's consumers has credit and nothing behind it is left for them, a block at a time,
 as far as the entry's budget goes. A group takes matches behind its front only. A front that has reached the end is
-`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was.
+`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was; a group that gets
+credit while the queue is empty, or nothing has come since, is at the end at once.
 
 Local: which messages behind the front match. `hits` has a bit for each that does, up to the sequence `seen`; what lies
 between `seen` and the front is evaluated when somebody asks, so all of it can be dropped at any moment. A message that
@@ -152,6 +153,7 @@ class SelectorGroups:
                 group.eligible[key] = consumer
                 if len(group.eligible) == 1:
                     self.stand_in_line(group)
+                    self._pass_nothing(group)
         elif key in group.eligible:
             self.eligible_count -= 1
             del group.eligible[key]
@@ -168,6 +170,19 @@ class SelectorGroups:
         group.ticket = self._tickets
         self.turns[group.selector] = group
         self._awake[group.selector] = group
+
+    def _pass_nothing(self, group: SelectorGroup) -> None:
+        """A group that gets credit is at the end where nothing is left to pass, and asleep if nothing waits for it."""
+        machine = self.machine
+        is_empty = not machine.ready_count and not machine.held_count
+        if not group.selector or (group.front < machine.next_sequence and not is_empty):
+            return
+        group.front = TAIL
+        if is_empty:
+            group.seen = machine.next_sequence
+        if not group.hits:
+            self._look_up_arrivals()
+            self.found_nothing(group)
 
     def in_line(self) -> list[SelectorGroup]:
         """Whoever may find something, in the order of the line."""

@@ -258,6 +258,8 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group not in self.line:
                 self.line.append(group)
+                if group.selector and (group.front >= self.next_sequence or not self.messages):
+                    group.front = END
         elif consumer in group.consumers:
             group.consumers.remove(consumer)
             if not group.consumers:
