@@ -17,7 +17,7 @@ from fifo.state import FieldSource
 from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
-from quorum_selectors.expression import Expression
+from quorum_selectors.expression import Expression, steps
 from quorum_selectors.predicates import PredicateIndex
 
 FEW = 16
@@ -34,10 +34,11 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
 class Selector:
     """An encoded selector, decoded. Raises EncodingError."""
 
-    __slots__ = ("_condition", "tree")
+    __slots__ = ("_condition", "steps", "tree")
 
     def __init__(self, encoded: bytes) -> None:
         self.tree: Expression = canonical.decode(encoded)
+        self.steps = steps(self.tree)
         self._condition: Condition | None = None
 
     @property

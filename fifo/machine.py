@@ -32,7 +32,7 @@ from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
 from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
 from fifo.state import (
     BLOCK_BUDGET,
-    EVALUATION_BUDGET,
+    STEP_BUDGET,
     MANY_RANGES,
     MAX_HELD,
     Consumer,
@@ -520,21 +520,21 @@ class QueueMachine:
             return refused
         wanted = decoded(selector) if selector else None
         runs: list[Run] = []
-        rest, evaluations = limit, EVALUATION_BUDGET
+        rest, steps = limit, STEP_BUDGET
         for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-            if passed == BLOCK_BUDGET or rest <= 0 or evaluations <= 0:
+            if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
                 return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
             if wanted is not None and start_sequence <= number << BLOCK_BITS:
                 cold = self.groups.ruled_out(selector, number)
                 if cold is not None:
-                    evaluations -= cold.ready_count
+                    steps -= cold.ready_count * wanted.steps
                     continue
             block = self.blocks.get(number)
             members = block.ready
             if start_sequence > block.base:
                 members &= -1 << (start_sequence - block.base)
             if wanted is not None:
-                evaluations -= members.bit_count()
+                steps -= members.bit_count() * wanted.steps
                 members = self.groups.fields.select(block, wanted, members)
             shown = bits.lowest(members, rest)
             for slot, count in bits.ranges(shown):

@@ -313,15 +313,16 @@ class SelectorGroups:
         if number is None or group.front >= machine.next_sequence:
             group.front = TAIL
             return True
-        if not budget.blocks or budget.evaluations <= 0:
+        if not budget.blocks or budget.steps <= 0:
             return False
         budget.blocks -= 1
         passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
         if passed:
             block = machine.blocks.get(number)
-            budget.evaluations -= ((block.ready | block.held) >> passed).bit_count()
+            there = ((block.ready | block.held) >> passed).bit_count()
         else:
-            budget.evaluations -= machine.blocks.at(number).live
+            there = machine.blocks.at(number).live
+        budget.steps -= there * group.decoded.steps
         end = (number + 1) << BLOCK_BITS
         group.front = end if end < machine.next_sequence else TAIL
         return True
