@@ -32,9 +32,9 @@ from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
 from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
 from fifo.state import (
     BLOCK_BUDGET,
-    STEP_BUDGET,
     MANY_RANGES,
     MAX_HELD,
+    STEP_BUDGET,
     Consumer,
     Entry,
     FieldSource,
@@ -414,7 +414,7 @@ class QueueMachine:
 
     def _drop(self, number: int) -> None:
         self.blocks.drop(number)
-        self.groups.block_dropped(number)
+        self.groups.matched.drop_block(number)
 
     def set_earliest(self, block: Block, expires: int) -> None:
         if expires != block.earliest:

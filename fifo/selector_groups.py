@@ -6,9 +6,9 @@ as far as the entry's budget goes. A group takes matches behind its front only. 
 `TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was; a group that gets
 credit while the queue is empty, or nothing has come since, is at the end at once.
 
-Local: which messages behind the front match. `hits` has a bit for each that does, up to the sequence `seen`; what lies
-between `seen` and the front is evaluated when somebody asks, so all of it can be dropped at any moment. A message that
-comes back finds its bit still there: returns evaluate nothing.
+Local: which messages behind the front match (`matched`), up to the sequence `seen`; what lies between `seen` and the
+front is evaluated when somebody asks, so all of it can be dropped at any moment. What is known of a message that comes
+back is still there: returns evaluate nothing.
 
 A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
 values rules the selector out. It counts in the budget like any other.
@@ -25,13 +25,12 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sortedcontainers import SortedDict
-
 from fifo import bits, checkout, expiry
-from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, SLOT_MASK, Block
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
 from fifo.fields import Fields, Selector
+from fifo.matched import FORGOTTEN, Matched
 from fifo.pages import Stored
 from fifo.state import Budget, Consumer, Entry, FieldSource
 from quorum_selectors import canonical
@@ -59,7 +58,7 @@ def decoded(selector: bytes) -> Selector:
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_decoded", "eligible", "front", "hits", "seen", "selector", "size", "ticket")
+    __slots__ = ("_decoded", "eligible", "front", "seen", "selector", "size", "ticket")
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
@@ -69,7 +68,6 @@ class SelectorGroup:
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
         self._decoded: Selector | None = None
         self.seen = 0
-        self.hits: SortedDict[int, int] = SortedDict()  # block -> its matching messages, among those seen
 
     @property
     def decoded(self) -> Selector:
@@ -88,13 +86,13 @@ class SelectorGroups:
         "_awake",
         "_followed",
         "_followers",
-        "_matching",
         "_tickets",
         "by_selector",
         "draining",
         "eligible_count",
         "fields",
         "machine",
+        "matched",
         "turns",
     )
 
@@ -112,8 +110,7 @@ class SelectorGroups:
         self._followers: PredicateIndex[bytes] = PredicateIndex()
         self._followed = 0
         """up to where the followers have seen everything"""
-        self._matching: dict[int, dict[bytes, SelectorGroup]] = {}
-        """block -> the groups with hits there"""
+        self.matched = Matched()
 
     # ---- who belongs where
 
@@ -180,7 +177,7 @@ class SelectorGroups:
         group.front = TAIL
         if is_empty:
             group.seen = machine.next_sequence
-        if not group.hits:
+        if not self.matched.has(group.selector):
             self._look_up_arrivals()
             self.found_nothing(group)
 
@@ -207,8 +204,9 @@ class SelectorGroups:
 
     def came_back(self, number: int, members: int) -> None:
         """These messages of a block are ready again."""
-        for selector, group in self._matching.get(number, {}).items():
-            if selector in self.turns and group.hits[number] & members:
+        for selector in self.matched.selectors(number):
+            group = self.turns.get(selector)
+            if group is not None and self.matched.get(selector, number) & members:
                 self._awake[selector] = group
 
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
@@ -234,17 +232,18 @@ class SelectorGroups:
             return checkout.take_first(self.machine, entry, delivery, wanted)
         blocks = self.machine.blocks
         taken = 0
-        for number in list(group.hits):
+        for number in self.matched.numbers(group.selector):
             if taken == wanted:
                 return taken, True
             found_here = blocks.at(number)
             if not isinstance(found_here, Block) and not found_here.ready_count:
                 continue  # cold, and all of it is held
             block = blocks.get(number)
-            if not group.hits[number] & (block.ready | block.held):
-                self._drop_hits(group, number)
+            members = self._matches(group, block)
+            if not members & (block.ready | block.held):
+                self.matched.drop(group.selector, number)
                 continue
-            found = self._take_from(group, entry, delivery, block, wanted - taken)
+            found = self._take_from(entry, delivery, block, members, wanted - taken)
             if found < 0:
                 return taken, False
             taken += found
@@ -257,18 +256,18 @@ class SelectorGroups:
                 if not self._move_front(group, budget):
                     return taken, False
                 continue
-            if number in group.hits:
-                found = self._take_from(group, entry, delivery, blocks.get(number), wanted - taken)
+            if self.matched.get(group.selector, number):
+                block = blocks.get(number)
+                found = self._take_from(entry, delivery, block, self._matches(group, block), wanted - taken)
                 if found < 0:
                     return taken, False
                 taken += found
         return taken, True
 
     def _take_from(
-        self, group: SelectorGroup, entry: Entry, delivery: checkout.Delivery, block: Block, wanted: int
+        self, entry: Entry, delivery: checkout.Delivery, block: Block, matched: int, wanted: int
     ) -> int:
         """Hands out matches of a block; how many, -1 if the budget forbids to look for expired ones before."""
-        matched = group.hits[block.number]
         if not block.ready & matched:
             return 0
         budget = entry.budget(self.machine.queue)
@@ -285,8 +284,7 @@ class SelectorGroups:
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
         end = min(group.front, self.machine.next_sequence)
-        if group.selector in self._followers:
-            group.seen = self._followed
+        group.seen = self._seen(group)
         if group.seen >= end:
             return -1
         number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
@@ -302,9 +300,21 @@ class SelectorGroups:
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
-            self._add_hits(group, number, chosen)
+            self.matched.add(group.selector, number, chosen)
         group.seen = last
         return number
+
+    def _seen(self, group: SelectorGroup) -> int:
+        return self._followed if group.selector in self._followers else group.seen
+
+    def _matches(self, group: SelectorGroup, block: Block) -> int:
+        """What it matches of a block, found anew where it was forgotten."""
+        found = self.matched.get(group.selector, block.number)
+        if found == FORGOTTEN:
+            seen = bits.span(0, min(self._seen(group) - block.base, BLOCK_SIZE))
+            found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
+            self.matched.put(group.selector, block.number, found)
+        return found
 
     def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
         """Moves the front past the next block; False if the budget forbids it."""
@@ -353,7 +363,7 @@ class SelectorGroups:
                 group = self.by_selector[selector]
                 chosen = self.fields.select(block, group.decoded, named)
                 if chosen:
-                    self._add_hits(group, number, chosen)
+                    self.matched.add(selector, number, chosen)
                     self._awake[selector] = group
             self._followed = last
         self._followed = end
@@ -363,28 +373,9 @@ class SelectorGroups:
             group.seen = self._followed
             self._followers.remove(group.selector)
 
-    # ---- what matches
-
-    def _add_hits(self, group: SelectorGroup, number: int, chosen: int) -> None:
-        group.hits[number] = group.hits.get(number, 0) | chosen
-        self._matching.setdefault(number, {})[group.selector] = group
-
-    def _drop_hits(self, group: SelectorGroup, number: int) -> None:
-        del group.hits[number]
-        matching = self._matching[number]
-        del matching[group.selector]
-        if not matching:
-            del self._matching[number]
-
-    def block_dropped(self, number: int) -> None:
-        """No message of the block is left."""
-        for group in self._matching.pop(number, {}).values():
-            del group.hits[number]
-
     def _forget(self, group: SelectorGroup) -> None:
         """Drops what is local of a group."""
-        for number in list(group.hits):
-            self._drop_hits(group, number)
+        self.matched.forget(group.selector)
         if group.selector in self._followers:
             self._followers.remove(group.selector)
         group.seen = 0

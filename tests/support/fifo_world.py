@@ -52,6 +52,9 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MATCHED_BYTES": 1_200,
+        "SPARSE": 3,
+        "FEW": 2,
     }
     names = (
         "blocks",
@@ -59,6 +62,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "storage",
         "state",
         "machine",
+        "matched",
         "checkout",
         "selector_groups",
         "fields",
