@@ -40,10 +40,13 @@ from quorum_selectors.expression import (
     Not,
     Or,
 )
-from quorum_selectors.vectorised import Messages, Texts, encode_text
+from quorum_selectors.vectorised import Messages, encode_text
 
 MAX_PREDICATES = 16
 """Of one expression: what would need more is asked about every message."""
+
+LOOKUPS_AN_EVALUATION = 10
+"""Values that are looked up one by one in the time that one expression takes over all messages, about."""
 
 Place = tuple[str, FieldValue | None]
 """A field as an expression sees it: its key, and what stands where it is absent."""
@@ -194,14 +197,18 @@ class _OfField(Generic[T]):
         self.ends: dict[int, dict[bytes, set[T]]] = {}
         self.spans: dict[tuple[float, float], set[T]] = {}
         self.present: set[T] = set()
+        self.size = 0
+        """how many predicates were added"""
         self._sorted: tuple[Array, Array, list[set[T]]] | None = None
 
     def add(self, predicate: Predicate, token: T) -> None:
         self._set_of(predicate).add(token)
+        self.size += 1
 
     def remove(self, predicate: Predicate, token: T) -> None:
         tokens = self._set_of(predicate)
         tokens.discard(token)
+        self.size -= 1
         if not tokens:
             self._forget(predicate)
 
@@ -234,6 +241,17 @@ class _OfField(Generic[T]):
     @property
     def is_empty(self) -> bool:
         return not (self.values or self.begins or self.ends or self.spans or self.present)
+
+    def texts(self) -> Iterator[set[T]]:
+        """Everything that asks for strings."""
+        yield from (found for (kind, _), found in self.values.items() if kind is bytes)
+        for table in (*self.begins.values(), *self.ends.values()):
+            yield from table.values()
+
+    def numbers(self) -> Iterator[set[T]]:
+        """Everything that asks for numbers."""
+        yield from (found for (kind, _), found in self.values.items() if kind is float)
+        yield from self.spans.values()
 
     def with_text(self, piece: bytes) -> Iterator[set[T]]:
         """What asks for this string."""
@@ -311,13 +329,25 @@ class PredicateIndex(Generic[T]):
         for place, table in self._fields.items():
             vector = messages.field_or(*place)
             for mask, texts in vector.texts:
-                for piece, places in _by_text(mask, texts, messages.count):
-                    for tokens in table.with_text(piece):
+                places = _places(mask, messages.count)
+                codes = _at(texts.codes, places)
+                if _is_rather_asked(table, codes):
+                    for tokens in table.texts():
                         note(tokens, places)
+                    continue
+                for code, members in _groups(codes, places):
+                    for tokens in table.with_text(texts.table.piece(int(code))):
+                        note(tokens, members)
             for mask, values in vector.numbers():
-                for number, places in _by_number(mask, values, messages.count):
-                    for tokens in table.with_number(number):
+                places = _places(mask, messages.count)
+                numbers = _at(values, places).astype(np.float64)
+                if _is_rather_asked(table, numbers):
+                    for tokens in table.numbers():
                         note(tokens, places)
+                    continue
+                for number, members in _groups(numbers, places):
+                    for tokens in table.with_number(number):
+                        note(tokens, members)
             if vector.boolean is not None:
                 mask, flags = vector.boolean
                 for value in (True, False):
@@ -333,18 +363,15 @@ def _places(mask: Bits, count: int) -> Array:
     return np.flatnonzero(np.broadcast_to(mask, (count,)))
 
 
-def _by_text(mask: Bits, texts: Texts, count: int) -> Iterator[tuple[bytes, Array]]:
-    places = _places(mask, count)
-    codes = np.broadcast_to(texts.codes, (count,))[places]
-    for code, members in _groups(codes, places):
-        yield texts.table.piece(int(code)), members
+def _at(values: Array, places: Array) -> Array:
+    """The values in these places; a single one stands for all."""
+    return np.broadcast_to(values, places.shape) if len(values) == 1 else values[places]
 
 
-def _by_number(mask: Bits, values: Array, count: int) -> Iterator[tuple[float, Array]]:
-    places = _places(mask, count)
-    numbers = np.broadcast_to(values, (count,))[places].astype(np.float64)
-    for number, members in _groups(numbers, places):
-        yield float(number), members
+def _is_rather_asked(table: _OfField[T], values: Array) -> bool:
+    """Whether asking all that is filed costs less than looking up each different value."""
+    asking = LOOKUPS_AN_EVALUATION * table.size
+    return asking < len(values) and asking < len(np.unique(values))
 
 
 def _groups(values: Array, places: Array) -> Iterator[tuple[float, Array]]:
