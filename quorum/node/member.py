@@ -373,6 +373,8 @@ class Member:
             self.applier.is_upkeep_due = False
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
+        elif self._carrying_out.goes_on_at_once:
+            self._carry_out()
         if self._awaited:
             self._answer_awaited()
         self._answer_questions()
@@ -383,7 +385,9 @@ class Member:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self.heartbeats.next_ms, self._next_upkeep_ms)
-        if any(replica.can_apply or replica.can_propose for replica in self.replicas.values()):
+        if self._carrying_out.goes_on_at_once or any(
+            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
         due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._next_upkeep_ms)
@@ -590,9 +594,10 @@ class Member:
         if not self.collecting.is_under_way:
             self.scrubbing.turn(self._now_ms)
         if self.applier.catalog_changed:
-            self.applier.catalog_changed = not self._carrying_out.turn(self.catalog, self._now_ms)
-            if self._carrying_out.goes_on_at_once:
-                self._next_upkeep_ms = self._now_ms
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        self.applier.catalog_changed = not self._carrying_out.turn(self.catalog, self._now_ms)
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
