@@ -1,4 +1,4 @@
-"""The tables of cases themselves: how many, where from, and that the page on selectors has every choice."""
+"""The tables of cases themselves: how many, and where from."""
 
 from __future__ import annotations
 
