@@ -114,7 +114,7 @@ FILTER_CLAUSES = {
     "AMQP 1.0 §1.6": "primitive types: their ranges",
     "AMQP 1.0 §3.2.4": "the properties section: names and types",
     "AMQP 1.0 §3.2.5": "application properties: a map from strings to simple values",
-    "FILTEX 1.0 §2.1": "a filter is TRUE or FALSE of a message",
+    "FILTEX 1.0 §2.1": "a filter that can be evaluated is TRUE or FALSE",
     "FILTEX 1.0 §4 field definitions": "names and types of a filter on properties are those of the section",
     "FILTEX 1.0 §4 absent entries": "they are NULL",
     "FILTEX 1.0 §4 every entry": "all of them have to match",

@@ -347,8 +347,8 @@ HEADERS = [
         "choice: JMSX properties set on receipt",
         [
             ("JMSXDeliveryCount > 1", {}, X, "it would change with every delivery"),
-            ("JMSXRcvTimestamp IS NULL", {}, True, "nobody sets it"),
-            ("JMSXState IS NULL", {}, True, "nobody sets it"),
+            ("JMSXRcvTimestamp IS NULL", {}, True, "a property like any other"),
+            ("JMSXState = 2", {"JMSXState": 2}, True, "a property like any other"),
         ],
     ),
     *under(
