@@ -26,12 +26,18 @@ def properties(clause: str, rows: Iterable[tuple[Fields, Fields, bool, str]]) ->
 
 def both(clause: str, rows: Iterable[tuple[Fields, Fields, Fields, Fields, bool, str]]) -> list[FilterCase]:
     """Both sections: (filter's properties, its application properties, the message's, expected, why)."""
-    return [FilterCase(*maps, expected, clause, why) for *maps, expected, why in rows]
+    return [
+        FilterCase(references, of_application, message, application_message, expected, clause, why)
+        for references, of_application, message, application_message, expected, why in rows
+    ]
 
 
 def refused(clause: str, rows: Iterable[tuple[Fields, Fields, str]]) -> list[FilterCase]:
     """Filters that cannot be: (properties, application properties, why)."""
-    return [FilterCase(*maps, {}, {}, X, clause, why) for *maps, why in rows]
+    return [
+        FilterCase(references, of_application, {}, {}, X, clause, why)
+        for references, of_application, why in rows
+    ]
 
 
 STRINGS = ("user-id", "to", "subject", "reply-to", "content-type", "content-encoding", "group-id")

@@ -50,7 +50,7 @@ def answers(expression: Expression, messages: Messages) -> list[Truth]:
 def all_rows() -> tuple[list[Row], dict[str, int]]:
     """The messages of all cases, each once, and where each is."""
     places: dict[str, int] = {}
-    rows = []
+    rows: list[Row] = []
     for question in ALL:
         row = present(question.fields)
         if places.setdefault(repr(row), len(rows)) == len(rows):
