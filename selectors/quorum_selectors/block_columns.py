@@ -38,12 +38,15 @@ from quorum_selectors.batch_columns import (
     fill_list,
 )
 from quorum_selectors.expression import FieldValue
+from quorum_selectors.lines import BACK, FRONT, Lines
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
 """More fields than any selector names; the bound keeps what each message costs in a block bounded."""
 SHARED_STRINGS = 256
 FIRST_CAPACITY = 16
+_SPARE_SHIFT = 3
+"""An eighth of the letters is left free when they grow."""
 
 _SPARSE_ENTRY_BYTES = 150
 """A dict entry with its slot and value, about: only for accounts of memory."""
@@ -55,12 +58,17 @@ _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: 
 
 
 class StringTable:
-    """The strings of a column of a block, in log order."""
+    """The strings of a column of a block, in log order.
 
-    __slots__ = ("blob", "count", "ends", "lookup")
+    Their UTF-8 lies in an array that `Lines` looks into without copying it: between paddings, and never changed in
+    place. It grows into another one.
+    """
+
+    __slots__ = ("_letters", "_size", "count", "ends", "lookup")
 
     def __init__(self) -> None:
-        self.blob = bytearray()
+        self._letters: NDArray[np.uint8] = np.zeros(FRONT + BACK, np.uint8)
+        self._size = 0
         self.ends: NDArray[np.uint32] = np.zeros(FIRST_CAPACITY, np.uint32)
         self.count = 0
         self.lookup: dict[bytes, int] | None = {}
@@ -73,8 +81,8 @@ class StringTable:
             return code
         code = self.count
         self._reserve(code + 1)
-        self.blob += piece
-        self.ends[code] = len(self.blob)
+        self._write(piece)
+        self.ends[code] = self._size
         self.count += 1
         if self.lookup is not None:
             self.lookup[piece] = code
@@ -122,9 +130,19 @@ class StringTable:
     def _extend(self, ends: NDArray[np.uint32], blob: bytes) -> None:
         total = self.count + len(ends)
         self._reserve(total)
-        self.ends[self.count : total] = ends + np.uint32(len(self.blob))
-        self.blob += blob
+        self.ends[self.count : total] = ends + np.uint32(self._size)
+        self._write(blob)
         self.count = total
+
+    def _write(self, blob: bytes) -> None:
+        start = FRONT + self._size
+        self._size += len(blob)
+        needed = FRONT + self._size + BACK
+        if needed > len(self._letters):
+            grown = np.zeros(needed + (self._size >> _SPARE_SHIFT), np.uint8)
+            grown[:start] = self._letters[:start]
+            self._letters = grown
+        self._letters[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
 
     def _reserve(self, total: int) -> None:
         if total > len(self.ends):
@@ -135,22 +153,20 @@ class StringTable:
     def piece(self, code: int) -> bytes:
         """The UTF-8 of a code's string."""
         start = self.ends.item(code - 1) if code else 0
-        return bytes(self.blob[start : self.ends.item(code)])
+        return self._letters[FRONT + start : FRONT + self.ends.item(code)].tobytes()
 
     def text(self, code: int) -> str:
         return self.piece(code).decode("utf-8", "surrogatepass")
 
-    def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-        """Where the strings of these codes begin and end, and all letters."""
-        at = codes.astype(np.int64)
-        ends = self.ends[at].astype(np.int64)
-        starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
-        return starts, ends, np.frombuffer(bytes(self.blob), np.uint8)
+    def lines(self, first: int, end: int) -> Lines:
+        """The strings of codes first .. end-1."""
+        start = self.ends.item(first - 1) if first else 0
+        return Lines(self._letters[start:], self.ends[first:end].astype(np.int64) - start)
 
     @property
     def nbytes(self) -> int:
         lookup = 0 if self.lookup is None else len(self.lookup) * _LOOKUP_ENTRY_BYTES
-        return len(self.blob) + self.ends.nbytes + lookup
+        return self._letters.nbytes + self.ends.nbytes + lookup
 
 
 class _DenseColumn:

@@ -1,0 +1,328 @@
+"""Many strings side by side, asked all at once: which equal a text, which are in a list, which match a LIKE pattern.
+
+The strings lie one after the other in one array of *letters*: the bytes of their UTF-8, or their code points where a
+pattern's `_` has to step over characters of several bytes. UTF-8 never has one character's bytes within another's, so
+a text stands where its bytes stand, and the answers are those of `like` for each string. Two ways to look at them:
+
+- *words*: the eight bytes at a place of every string, its beginning or end plus a multiple of eight, as one number
+  each. A text is compared word by word, under a mask that leaves out `_` and what is beyond the text.
+- *streams*: a bit for each letter of all strings, 64 in a number: where a certain letter stands. Streams moved by
+  their letters' offsets and joined by AND say where a piece of a pattern begins. Every string takes the first such
+  place behind the pieces before it, as in `like`; what reaches beyond the string's end is no match.
+
+Words and streams are made when they are first asked for and kept, so that further patterns cost a few operations on
+short arrays. Costs go with the letters and the pattern, except that a text of many thousand letters that nearly stands
+in many places would cost their product: such a pattern is asked string by string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quorum_selectors import like
+from quorum_selectors.batch_columns import Array, Bits
+
+KEPT_WORDS = 16
+"""Of each string's beginning and end that are kept: texts of 128 bytes."""
+KEPT_STREAM_BYTES = 1 << 24
+"""All streams of a block of usual strings, 75 kB each; the bound is for long ones."""
+MAX_PIECE = 64
+"""Letters of a piece that streams are joined for; string by string it goes on if many places still fit."""
+FEW_VALUES = 4
+"""Up to so many texts of one length are compared one after the other."""
+
+_WORD = 8
+_BITS = 64
+FRONT = _WORD * KEPT_WORDS
+"""Letters before the first string that may be anything: kept words of its end begin there."""
+BACK = FRONT + 2 * _BITS
+"""The same after the last one: kept words of its beginning, and whole numbers of a stream, end there."""
+_ONE = np.uint64(1)
+
+
+def encode_text(text: str) -> bytes:
+    """As columns have it."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment of a pattern in letters of `unit` bytes. `mask` has zero bits where any letter fits."""
+
+    unit: int
+    value: bytes
+    mask: bytes
+
+    @staticmethod
+    def of(segment: like.Segment, unit: int) -> Piece:
+        """unit: 1 for UTF-8, 4 for code points."""
+        value, mask = bytearray(), bytearray()
+        for run in segment:
+            if isinstance(run, int):
+                value += bytes(run * unit)
+                mask += bytes(run * unit)
+            else:
+                part = encode_text(run) if unit == 1 else run.encode("utf-32-le", "surrogatepass")
+                value += part
+                mask += b"\xff" * len(part)
+        return Piece(unit, bytes(value), bytes(mask))
+
+    @property
+    def size(self) -> int:
+        return len(self.value) // self.unit
+
+    def letters(self) -> Iterator[tuple[int, int]]:
+        """offset, letter"""
+        for at in range(0, len(self.value), self.unit):
+            if self.mask[at]:
+                yield at // self.unit, int.from_bytes(self.value[at : at + self.unit], "little")
+
+    def words(self, is_end: bool) -> Iterator[tuple[int, Any, Any]]:
+        """Word by word from the beginning, or from the end: number, value, mask."""
+        pad = bytes(-len(self.value) % _WORD)
+        values, masks = (
+            np.frombuffer(pad + each if is_end else each + pad, "<u8") for each in (self.value, self.mask)
+        )
+        if is_end:
+            values, masks = values[::-1], masks[::-1]
+        for number, (value, mask) in enumerate(zip(values, masks, strict=True)):
+            if mask:
+                yield number, value, mask
+
+
+class Lines:
+    """Strings side by side."""
+
+    __slots__ = ("_flags", "_kept", "_points", "_streams", "_words", "count", "ends", "letters", "sizes", "starts", "unit")
+
+    def __init__(self, letters: Array, ends: Array) -> None:
+        """letters: FRONT of them, the strings one after the other, and BACK of them; ends: where each string ends,
+        counted from the first one's beginning."""
+        self.count = len(ends)
+        self.unit = letters.itemsize
+        self.ends: Array = ends + FRONT
+        self.starts: Array = np.concatenate((np.full(1, FRONT, np.int64), self.ends[:-1]))[: self.count]
+        self.sizes: Array = self.ends - self.starts
+        last = int(self.ends[-1]) if self.count else FRONT
+        self.letters: Array = letters[: last - last % _BITS + BACK]
+        self._words: Array = np.ndarray((self.letters.nbytes - _WORD + 1,), "<u8", self.letters, 0, (1,))
+        self._kept: dict[tuple[bool, int], Array] = {}
+        self._streams: dict[int, Array] = {}
+        self._flags: Bits | None = None  # to work in: fresh memory costs more than what is done there
+        self._points: Lines | None = None
+
+    @staticmethod
+    def of(texts: Sequence[bytes]) -> Lines:
+        """Lines of these."""
+        padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
+        return Lines(np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64))
+
+    def equal(self, text: str, wanted: Bits | None = None) -> Bits:
+        """Which of the strings (of those that are wanted) are this one."""
+        return self.match(((text,),) if text else ((),), wanted)
+
+    def among(self, values: Sequence[str], wanted: Bits | None = None) -> Bits:
+        """Which are one of these."""
+        found = np.zeros(self.count, np.bool_)
+        groups: dict[int, set[bytes]] = {}
+        for piece in map(encode_text, values):
+            groups.setdefault(len(piece), set()).add(piece)
+        for size, group in sorted(groups.items()):
+            fitting = _both(self.sizes == size, wanted)
+            if fitting.any():
+                found |= self._among(fitting, size, group)
+        return found
+
+    def match(self, pattern: like.Pattern, wanted: Bits | None = None) -> Bits:
+        """Which match."""
+        has_ones = any(isinstance(run, int) for segment in pattern for run in segment)
+        if has_ones and self.unit == 1 and not self._is_ascii():
+            return self._code_points().match(pattern, wanted)
+        pieces = [Piece.of(segment, self.unit) for segment in pattern]
+        least = sum(piece.size for piece in pieces)
+        fitting = _both(self.sizes == least if len(pieces) == 1 else self.sizes >= least, wanted)
+        fitting = self._stands(fitting, pieces[0], is_end=False)
+        if len(pieces) == 1:
+            return fitting
+        fitting = self._stands(fitting, pieces[-1], is_end=True)
+        if len(pieces) == 2 or not fitting.any():
+            return fitting
+        rows = np.flatnonzero(fitting)
+        places = self.starts[rows] + pieces[0].size
+        limits = self.ends[rows] - pieces[-1].size
+        for piece in pieces[1:-1]:
+            stream = self._beginnings(piece)
+            if stream is None:
+                rows = self._one_by_one(pattern, rows)
+                break
+            places = self._next(stream, places, limits) + piece.size
+            is_left = places <= limits
+            if not is_left.all():
+                rows, places, limits = rows[is_left], places[is_left], limits[is_left]
+                if not len(rows):
+                    break
+        found = np.zeros(self.count, np.bool_)
+        found[rows] = True
+        return found
+
+    def same(self, rows: Array, other: Lines, others: Array) -> Bits:
+        """Pair by pair, whether the string in a row is the other's in its row. Both in UTF-8."""
+        found = self.sizes[rows] == other.sizes[others]
+        pairs = np.flatnonzero(found)
+        for number in range(KEPT_WORDS):
+            rest = self.sizes[rows[pairs]] - _WORD * number
+            pairs, rest = pairs[rest > 0], rest[rest > 0]
+            if not len(pairs):
+                return found
+            differ = self._word(False, number)[rows[pairs]] ^ other._word(False, number)[others[pairs]]
+            is_same = differ & _FIRST_BYTES[np.minimum(rest, _WORD)] == 0
+            found[pairs] = is_same
+            pairs = pairs[is_same]
+        found[pairs] = [
+            self._piece(row) == other._piece(place)
+            for row, place in zip(rows[pairs].tolist(), others[pairs].tolist(), strict=True)
+        ]
+        return found
+
+    # ---- words
+
+    def _among(self, fitting: Bits, size: int, group: set[bytes]) -> Bits:
+        """Those of the fitting, all as long as every text of the group, that are one of it."""
+        found = np.zeros(self.count, np.bool_)
+        if len(group) > FEW_VALUES:
+            rows = self._hinted(fitting, size, group)
+            if len(rows) <= FEW_VALUES * len(group):
+                found[[row for row in rows.tolist() if self._piece(row) in group]] = True
+                return found
+            fitting = np.zeros(self.count, np.bool_)
+            fitting[rows] = True
+        for text in sorted(group):
+            found |= self._stands(fitting, Piece(1, text, b"\xff" * size), is_end=False)
+        return found
+
+    def _hinted(self, fitting: Bits, size: int, group: set[bytes]) -> Array:
+        """The rows of those that agree with one of the group in the word that tells most of the group apart."""
+        padded = b"".join(text + bytes(-size % _WORD) for text in sorted(group))
+        words = np.frombuffer(padded, "<u8").reshape(len(group), -1)[:, :KEPT_WORDS]
+        columns = [np.unique(column) for column in words.T]
+        number = max(range(len(columns)), key=lambda each: len(columns[each]))
+        keys, rows = columns[number], np.flatnonzero(fitting)
+        asked = self._word(False, number)[rows] & _FIRST_BYTES[min(_WORD, size - _WORD * number)]
+        places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        return rows[keys[places] == asked]
+
+    def _stands(self, fitting: Bits, piece: Piece, *, is_end: bool) -> Bits:
+        """Those of the fitting, all long enough, that begin or end with the piece."""
+        for number, value, mask in piece.words(is_end):
+            left = np.count_nonzero(fitting)
+            if not left:
+                break
+            is_kept = (is_end, number) in self._kept
+            if is_kept or (number < KEPT_WORDS and 4 * left > self.count):
+                fitting = fitting & (self._word(is_end, number) & mask == value)
+            else:
+                rows = np.flatnonzero(fitting)
+                words = self._words[self._word_places(is_end, number, rows)]
+                fitting = np.zeros(self.count, np.bool_)
+                fitting[rows] = words & mask == value
+        return fitting
+
+    def _word(self, is_end: bool, number: int) -> Array:
+        """That word of every string, also of those that are shorter: then it has others' letters."""
+        found = self._kept.get((is_end, number))
+        if found is None:
+            found = self._words[self._word_places(is_end, number, slice(None))]
+            self._kept[is_end, number] = found
+        return found
+
+    def _word_places(self, is_end: bool, number: int, rows: Any) -> Array:
+        if is_end:
+            return self.ends[rows] * self.unit - _WORD * (number + 1)
+        return self.starts[rows] * self.unit + _WORD * number
+
+    # ---- streams
+
+    def _stream(self, letter: int) -> Array:
+        """Where this letter stands: bit i % 64 of number i // 64 for letter i."""
+        found = self._streams.get(letter)
+        if found is None:
+            if self._flags is None:
+                self._flags = np.empty(len(self.letters), np.bool_)
+            np.equal(self.letters, letter, out=self._flags)
+            found = np.packbits(self._flags, bitorder="little").view("<u8")
+            if (len(self._streams) + 1) * found.nbytes > KEPT_STREAM_BYTES:
+                self._streams.clear()
+            self._streams[letter] = found
+        return found
+
+    def _beginnings(self, piece: Piece) -> Array | None:
+        """Where the piece begins, in whatever strings; None if that costs more than asking one by one."""
+        found = np.full(len(self.letters) // _BITS, 2**64 - 1, "<u8")
+        for count, (offset, letter) in enumerate(piece.letters()):
+            if count == MAX_PIECE:
+                return None
+            words, bits = divmod(offset, _BITS)
+            stream = self._stream(letter)[words:]
+            if bits:
+                moved = stream >> np.uint64(bits)
+                moved[:-1] |= stream[1:] << np.uint64(_BITS - bits)
+                stream = moved
+            found[: len(stream)] &= stream
+            found[len(stream) :] = 0
+            if not found.any():
+                break
+        return found
+
+    def _next(self, stream: Array, places: Array, limits: Array) -> Array:
+        """The first bit of the stream at or after each place; something beyond its limit if there is none before it."""
+        words, bits = places >> 6, (places & (_BITS - 1)).astype(np.uint64)
+        window = stream[words] >> bits
+        window |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
+        found = places + np.bitwise_count(~window & (window - _ONE))  # the zeros below the lowest bit
+        missing = np.flatnonzero((window == 0) & (found < limits))
+        if len(missing):
+            all_places = np.flatnonzero(np.unpackbits(stream.view(np.uint8), bitorder="little"))
+            ends = np.concatenate((all_places, np.full(1, len(self.letters))))
+            found[missing] = ends[np.searchsorted(all_places, found[missing])]
+        return found
+
+    # ---- single strings
+
+    def _piece(self, row: int) -> bytes:
+        return self.letters[self.starts.item(row) : self.ends.item(row)].tobytes()
+
+    def _one_by_one(self, pattern: like.Pattern, rows: Array) -> Array:
+        matches = like.compile_pattern(pattern)
+        code = "utf-8" if self.unit == 1 else "utf-32-le"
+        kept = [row for row in rows.tolist() if matches(self._piece(row).decode(code, "surrogatepass"))]
+        return np.array(kept, np.int64)
+
+    def _is_ascii(self) -> bool:
+        inner = self.letters[FRONT : self.ends.item(-1)]
+        return not len(inner) or bool(inner.max() < 0x80)
+
+    def _code_points(self) -> Lines:
+        """The same strings, a letter for each of their characters."""
+        if self._points is None:
+            inner = self.letters[FRONT : self.ends.item(-1)]
+            first = np.zeros(len(self.letters), np.bool_)  # of a character: no continuation byte
+            first[FRONT : self.ends.item(-1)] = inner & 0xC0 != 0x80
+            stream = np.packbits(first, bitorder="little").view("<u8")
+            before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bitwise_count(stream), dtype=np.int64)))
+            words, bits = self.ends >> 6, (self.ends & (_BITS - 1)).astype(np.uint64)
+            ends = before[words] + np.bitwise_count(stream[words] & ((_ONE << bits) - _ONE))
+            padded = b"".join((bytes(FRONT), inner.tobytes(), bytes(BACK)))
+            points = padded.decode("utf-8", "surrogatepass").encode("utf-32-le", "surrogatepass")
+            self._points = Lines(np.frombuffer(points, "<u4"), ends)
+        return self._points
+
+
+def _both(found: Bits, wanted: Bits | None) -> Bits:
+    return found if wanted is None else found & wanted
+
+
+_FIRST_BYTES: Array = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
