@@ -33,7 +33,7 @@ KEPT_STREAM_BYTES = 1 << 24
 MAX_PIECE = 64
 """Letters of a piece that streams are joined for; string by string it goes on if many places still fit."""
 FEW_VALUES = 4
-"""Up to so many texts of one length are compared one after the other."""
+"""Up to so many texts are compared one after the other; more are looked for in so many strings for each."""
 
 _WORD = 8
 _BITS = 64
@@ -127,14 +127,21 @@ class Lines:
 
     def among(self, values: Sequence[str], wanted: Bits | None = None) -> Bits:
         """Which are one of these."""
+        pieces = sorted({encode_text(value) for value in values})
+        fitting = np.ones(self.count, np.bool_) if wanted is None else wanted
         found = np.zeros(self.count, np.bool_)
-        groups: dict[int, set[bytes]] = {}
-        for piece in map(encode_text, values):
-            groups.setdefault(len(piece), set()).add(piece)
-        for size, group in sorted(groups.items()):
-            fitting = _both(self.sizes == size, wanted)
-            if fitting.any():
-                found |= self._among(fitting, size, group)
+        if len(pieces) > FEW_VALUES:
+            rows = np.flatnonzero(fitting)
+            rows = rows[self._hinted(rows, pieces)]
+            if len(rows) <= FEW_VALUES * len(pieces):
+                chosen = frozenset(pieces)
+                found[[row for row in rows.tolist() if self._piece(row) in chosen]] = True
+                return found
+            fitting = np.zeros(self.count, np.bool_)
+            fitting[rows] = True
+        for piece in pieces:
+            fitting_size = fitting & (self.sizes == len(piece))
+            found |= self._stands(fitting_size, Piece(1, piece, b"\xff" * len(piece)), is_end=False)
         return found
 
     def match(self, pattern: like.Pattern, wanted: Bits | None = None) -> Bits:
@@ -190,30 +197,16 @@ class Lines:
 
     # ---- words
 
-    def _among(self, fitting: Bits, size: int, group: set[bytes]) -> Bits:
-        """Those of the fitting, all as long as every text of the group, that are one of it."""
-        found = np.zeros(self.count, np.bool_)
-        if len(group) > FEW_VALUES:
-            rows = self._hinted(fitting, size, group)
-            if len(rows) <= FEW_VALUES * len(group):
-                found[[row for row in rows.tolist() if self._piece(row) in group]] = True
-                return found
-            fitting = np.zeros(self.count, np.bool_)
-            fitting[rows] = True
-        for text in sorted(group):
-            found |= self._stands(fitting, Piece(1, text, b"\xff" * size), is_end=False)
-        return found
-
-    def _hinted(self, fitting: Bits, size: int, group: set[bytes]) -> Array:
-        """The rows of those that agree with one of the group in the word that tells most of the group apart."""
-        padded = b"".join(text + bytes(-size % _WORD) for text in sorted(group))
-        words = np.frombuffer(padded, "<u8").reshape(len(group), -1)[:, :KEPT_WORDS]
-        columns = [np.unique(column) for column in words.T]
-        number = max(range(len(columns)), key=lambda each: len(columns[each]))
-        keys, rows = columns[number], np.flatnonzero(fitting)
-        asked = self._word(False, number)[rows] & _FIRST_BYTES[min(_WORD, size - _WORD * number)]
+    def _hinted(self, rows: Array, pieces: list[bytes]) -> Bits:
+        """Which rows begin, or end, with the same bytes as one of the pieces: where these differ more."""
+        firsts = np.unique(np.frombuffer(b"".join(piece[:_WORD].ljust(_WORD, b"\0") for piece in pieces), "<u8"))
+        lasts = np.unique(np.frombuffer(b"".join(piece[-_WORD:].rjust(_WORD, b"\0") for piece in pieces), "<u8"))
+        if len(firsts) >= len(lasts):
+            keys, asked = firsts, self._word(False, 0)[rows] & _FIRST_BYTES[np.minimum(self.sizes[rows], _WORD)]
+        else:
+            keys, asked = lasts, self._word(True, 0)[rows] & ~_FIRST_BYTES[_WORD - np.minimum(self.sizes[rows], _WORD)]
         places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        return rows[keys[places] == asked]
+        return np.equal(keys[places], asked)
 
     def _stands(self, fitting: Bits, piece: Piece, *, is_end: bool) -> Bits:
         """Those of the fitting, all long enough, that begin or end with the piece."""
@@ -271,8 +264,7 @@ class Lines:
                 moved = stream >> np.uint64(bits)
                 moved[:-1] |= stream[1:] << np.uint64(_BITS - bits)
                 stream = moved
-            found[: len(stream)] &= stream
-            found[len(stream) :] = 0
+            found[: len(stream)] &= stream  # what is left of the others is too near the end to be within a string
             if not found.any():
                 break
         return found
