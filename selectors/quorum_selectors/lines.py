@@ -28,8 +28,10 @@ from quorum_selectors.batch_columns import Array, Bits
 
 KEPT_WORDS = 16
 """Of each string's beginning and end that are kept: texts of 128 bytes."""
-KEPT_STREAM_BYTES = 1 << 24
-"""All streams of a block of usual strings, 75 kB each; the bound is for long ones."""
+KEPT_BYTES = 1 << 23
+"""For a hundred letters of a block of usual strings; the bound is for long ones."""
+MAX_SHORT = 63
+"""Letters of a short string: a bit each, and one for its end."""
 MAX_PIECE = 64
 """Letters of a piece that streams are joined for; string by string it goes on if many places still fit."""
 FEW_VALUES = 4
@@ -42,6 +44,10 @@ FRONT = _WORD * KEPT_WORDS
 BACK = FRONT + 2 * _BITS
 """The same after the last one: kept words of its beginning, and whole numbers of a stream, end there."""
 _ONE = np.uint64(1)
+_PORTION = 1 << 16
+"""Letters that are looked at in one go: fresh memory costs more than what is done there, and little is at hand."""
+_SHRINK = 2
+"""Rows are sorted out when less than one in so many is left."""
 
 
 def encode_text(text: str) -> bytes:
@@ -97,7 +103,7 @@ class Piece:
 class Lines:
     """Strings side by side."""
 
-    __slots__ = ("_flags", "_kept", "_points", "_streams", "_words", "count", "ends", "letters", "sizes", "starts", "unit")
+    __slots__ = ("_are_short", "_bits", "_kept", "_points", "_streams", "_words", "count", "ends", "letters", "sizes", "starts", "unit")
 
     def __init__(self, letters: Array, ends: Array) -> None:
         """letters: FRONT of them, the strings one after the other, and BACK of them; ends: where each string ends,
@@ -111,8 +117,9 @@ class Lines:
         self.letters: Array = letters[: last - last % _BITS + BACK]
         self._words: Array = np.ndarray((self.letters.nbytes - _WORD + 1,), "<u8", self.letters, 0, (1,))
         self._kept: dict[tuple[bool, int], Array] = {}
+        self._are_short = bool(self.count) and int(self.sizes.max()) <= MAX_SHORT
         self._streams: dict[int, Array] = {}
-        self._flags: Bits | None = None  # to work in: fresh memory costs more than what is done there
+        self._bits: dict[int, Array] = {}
         self._points: Lines | None = None
 
     @staticmethod
@@ -159,21 +166,11 @@ class Lines:
         if len(pieces) == 2 or not fitting.any():
             return fitting
         rows = np.flatnonzero(fitting)
-        places = self.starts[rows] + pieces[0].size
-        limits = self.ends[rows] - pieces[-1].size
-        for piece in pieces[1:-1]:
-            stream = self._beginnings(piece)
-            if stream is None:
-                rows = self._one_by_one(pattern, rows)
-                break
-            places = self._next(stream, places, limits) + piece.size
-            is_left = places <= limits
-            if not is_left.all():
-                rows, places, limits = rows[is_left], places[is_left], limits[is_left]
-                if not len(rows):
-                    break
         found = np.zeros(self.count, np.bool_)
-        found[rows] = True
+        if self._are_short:
+            found[self._follow_short(rows, pieces)] = True
+        else:
+            found[self._follow(rows, pieces, pattern)] = True
         return found
 
     def same(self, rows: Array, other: Lines, others: Array) -> Bits:
@@ -239,17 +236,69 @@ class Lines:
 
     # ---- streams
 
+    def _follow_short(self, rows: Array, pieces: list[Piece]) -> Array:
+        """Those of the rows where the pieces between first and last follow each other. A bit stands for a letter of
+        each string; `ends` has one where what was found so far ends, or none."""
+        ends = np.full(len(rows), 1 << pieces[0].size, np.uint64)
+        for piece in pieces[1:-1]:
+            spots = -ends  # the bits from there on
+            for offset, letter in piece.letters():
+                spots &= self._letter_bits(letter, rows) >> np.uint64(offset)
+            ends = (spots & -spots) << np.uint64(piece.size)
+            left = np.count_nonzero(ends)
+            if _SHRINK * left < len(rows):
+                is_left = ends != 0
+                rows, ends = rows[is_left], ends[is_left]
+                if not left:
+                    break
+        limits = _ONE << (self.sizes[rows] - pieces[-1].size).astype(np.uint64)
+        return rows[(ends != 0) & (ends <= limits)]
+
+    def _letter_bits(self, letter: int, rows: Array) -> Array:
+        """Where this letter stands in each of the rows, all of them short: bit i for letter i."""
+        found = self._bits.get(letter)
+        if found is None:
+            words, bits = self.starts >> 6, (self.starts & (_BITS - 1)).astype(np.uint64)
+            stream = self._packed(letter)
+            found = stream[words] >> bits
+            found |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
+            found &= (_ONE << self.sizes.astype(np.uint64)) - _ONE
+            self._keep(self._bits, letter, found)
+        return found if len(rows) == self.count else found[rows]
+
+    def _follow(self, rows: Array, pieces: list[Piece], pattern: like.Pattern) -> Array:
+        """The same for strings of any length."""
+        places = self.starts[rows] + pieces[0].size
+        limits = self.ends[rows] - pieces[-1].size
+        for piece in pieces[1:-1]:
+            stream = self._beginnings(piece)
+            if stream is None:
+                return self._one_by_one(pattern, rows)
+            places = self._next(stream, places, limits) + piece.size
+            is_left = places <= limits
+            rows, places, limits = rows[is_left], places[is_left], limits[is_left]
+            if not len(rows):
+                break
+        return rows
+
+    def _packed(self, letter: int) -> Array:
+        found = np.empty(len(self.letters) // 8, np.uint8)
+        for start in range(0, len(self.letters), _PORTION):
+            part = np.packbits(self.letters[start : start + _PORTION] == letter, bitorder="little")
+            found[start // 8 : start // 8 + len(part)] = part
+        return found.view("<u8")
+
+    def _keep(self, kept: dict[int, Array], letter: int, found: Array) -> None:
+        if (len(kept) + 1) * found.nbytes > KEPT_BYTES:
+            kept.clear()
+        kept[letter] = found
+
     def _stream(self, letter: int) -> Array:
         """Where this letter stands: bit i % 64 of number i // 64 for letter i."""
         found = self._streams.get(letter)
         if found is None:
-            if self._flags is None:
-                self._flags = np.empty(len(self.letters), np.bool_)
-            np.equal(self.letters, letter, out=self._flags)
-            found = np.packbits(self._flags, bitorder="little").view("<u8")
-            if (len(self._streams) + 1) * found.nbytes > KEPT_STREAM_BYTES:
-                self._streams.clear()
-            self._streams[letter] = found
+            found = self._packed(letter)
+            self._keep(self._streams, letter, found)
         return found
 
     def _beginnings(self, piece: Piece) -> Array | None:

@@ -46,7 +46,7 @@ from support.expressions import KEYS, block_of
 
 Fields = dict[str, FieldValue]
 
-LIMITS = {"MAX_PIECE": 2, "KEPT_WORDS": 1, "FEW_VALUES": 0, "KEPT_STREAM_BYTES": 0}
+LIMITS = {"MAX_PIECE": 2, "KEPT_WORDS": 1, "FEW_VALUES": 0, "KEPT_BYTES": 0}
 """Of `lines`, set like this for every other seed: what is for long or many strings is then done for all."""
 
 ROWS = 200
