@@ -47,7 +47,7 @@ _ONE = np.uint64(1)
 _PORTION = 1 << 16
 """Letters that are looked at in one go: fresh memory costs more than what is done there, and little is at hand."""
 _SHRINK = 2
-"""Rows are sorted out when less than one in so many is left."""
+"""After each so many pieces, rows are sorted out if less than one in so many is left."""
 
 
 def encode_text(text: str) -> bytes:
@@ -240,17 +240,21 @@ class Lines:
         """Those of the rows where the pieces between first and last follow each other. A bit stands for a letter of
         each string; `ends` has one where what was found so far ends, or none."""
         ends = np.full(len(rows), 1 << pieces[0].size, np.uint64)
-        for piece in pieces[1:-1]:
-            spots = -ends  # the bits from there on
+        for number, piece in enumerate(pieces[1:-1], 1):
+            spots = np.negative(ends)  # the bits from there on
             for offset, letter in piece.letters():
-                spots &= self._letter_bits(letter, rows) >> np.uint64(offset)
-            ends = (spots & -spots) << np.uint64(piece.size)
-            left = np.count_nonzero(ends)
-            if _SHRINK * left < len(rows):
+                bits = self._letter_bits(letter, rows)
+                spots &= bits >> np.uint64(offset) if offset else bits
+            np.negative(spots, out=ends)
+            ends &= spots  # the lowest of the bits
+            ends <<= np.uint64(piece.size)
+            if number % _SHRINK == 0:
                 is_left = ends != 0
-                rows, ends = rows[is_left], ends[is_left]
-                if not left:
-                    break
+                left = np.count_nonzero(is_left)
+                if _SHRINK * left < len(rows):
+                    rows, ends = rows[is_left], ends[is_left]
+                    if not left:
+                        break
         limits = _ONE << (self.sizes[rows] - pieces[-1].size).astype(np.uint64)
         return rows[(ends != 0) & (ends <= limits)]
 
