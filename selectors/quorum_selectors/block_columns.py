@@ -35,7 +35,6 @@ from quorum_selectors.batch_columns import (
     Row,
     Strings,
     Values,
-    fill_list,
 )
 from quorum_selectors.expression import FieldValue
 from quorum_selectors.lines import BACK, FRONT, Lines
@@ -158,6 +157,13 @@ class StringTable:
     def text(self, code: int) -> str:
         return self.piece(code).decode("utf-8", "surrogatepass")
 
+    def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """Where the strings of these codes begin and end, in the letters."""
+        at = codes.astype(np.int64)
+        ends = self.ends[at].astype(np.int64)
+        starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
+        return starts + FRONT, ends + FRONT, self._letters
+
     def lines(self, first: int, end: int) -> Lines:
         """The strings of codes first .. end-1."""
         start = self.ends.item(first - 1) if first else 0
@@ -252,51 +258,10 @@ class _DenseColumn:
             return self.dictionary.text(int(value))
         return value
 
-    def lay(self, out: Values, first: int) -> Values:
-        """Lays the column's values for the slots from `first` on over a list."""
-        start, end = self.run(first, len(out))
-        if start >= end or not self.mask[start:end].any():
-            return out
-        mask = np.zeros(len(out), np.bool_)
-        offset = self.base + start - first
-        mask[offset : offset + end - start] = self.mask[start:end]
-        values = self.values[start:end][self.mask[start:end]]
-        if self.dictionary is None:
-            return fill_list(out, mask, values.tolist())
-        used, places = np.unique(values, return_inverse=True)
-        texts = np.array([self.dictionary.text(code) for code in used.tolist()], object)
-        return fill_list(out, mask, texts[places].tolist())
-
     @property
     def nbytes(self) -> int:
         own = self.mask.nbytes + self.values.nbytes
         return own + (0 if self.dictionary is None else self.dictionary.nbytes)
-
-
-class Window:
-    """A run of slots, for evaluating one message after the other: each key is read for all of them at
-    once."""
-
-    __slots__ = ("_block", "_first", "_lists", "count")
-
-    def __init__(self, block: BlockColumns, first: int, count: int) -> None:
-        self._block = block
-        self._first = first
-        self.count = count
-        self._lists: dict[str, Values] = {}
-
-    def row(self, place: int) -> Row:
-        """The fields of the message in slot first + place."""
-        return Row(self, place)
-
-    def field_keys(self) -> list[str]:
-        return self._block.field_keys()
-
-    def values(self, key: str) -> Values:
-        found = self._lists.get(key)
-        if found is None:
-            found = self._lists[key] = self._block.values(key, self._first, self.count)
-        return found
 
 
 class _Slot:
@@ -420,22 +385,6 @@ class BlockColumns:
         if not 0 <= slot < self.size:
             raise IndexError(f"slot {slot} of a block of {self.size}")
         return Row(_Slot(self, slot), 0)
-
-    def window(self, first_slot: int, count: int) -> Window:
-        """A run of slots to be evaluated one by one: several times faster than `row` for each."""
-        if not 0 <= first_slot <= first_slot + count <= self.size:
-            raise ValueError(f"slots {first_slot}+{count} of a block of {self.size}")
-        return Window(self, first_slot, count)
-
-    def values(self, key: str, first_slot: int, count: int) -> Values:
-        """One field of a run of messages, None where it is absent."""
-        out: Values = [None] * count
-        for column in self._dense.get(key, {}).values():
-            out = column.lay(out, first_slot)
-        for slot, value in self._sparse.get(key, {}).items():
-            if first_slot <= slot < first_slot + count:
-                out[slot - first_slot] = value
-        return out
 
     def columns(
         self, key: str, first: int, count: int

@@ -103,7 +103,20 @@ class Piece:
 class Lines:
     """Strings side by side."""
 
-    __slots__ = ("_are_short", "_bits", "_kept", "_points", "_streams", "_words", "count", "ends", "letters", "sizes", "starts", "unit")
+    __slots__ = (
+        "_are_short",
+        "_bits",
+        "_kept",
+        "_points",
+        "_streams",
+        "_words",
+        "count",
+        "ends",
+        "letters",
+        "sizes",
+        "starts",
+        "unit",
+    )
 
     def __init__(self, letters: Array, ends: Array) -> None:
         """letters: FRONT of them, the strings one after the other, and BACK of them; ends: where each string ends,
@@ -126,7 +139,9 @@ class Lines:
     def of(texts: Sequence[bytes]) -> Lines:
         """Lines of these."""
         padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
-        return Lines(np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64))
+        return Lines(
+            np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)
+        )
 
     def equal(self, text: str, wanted: Bits | None = None) -> Bits:
         """Which of the strings (of those that are wanted) are this one."""
@@ -136,7 +151,7 @@ class Lines:
         """Which are one of these."""
         pieces = sorted({encode_text(value) for value in values})
         fitting = np.ones(self.count, np.bool_) if wanted is None else wanted
-        found = np.zeros(self.count, np.bool_)
+        found: Bits = np.zeros(self.count, np.bool_)
         if len(pieces) > FEW_VALUES:
             rows = np.flatnonzero(fitting)
             rows = rows[self._hinted(rows, pieces)]
@@ -148,7 +163,7 @@ class Lines:
             fitting[rows] = True
         for piece in pieces:
             fitting_size = fitting & (self.sizes == len(piece))
-            found |= self._stands(fitting_size, Piece(1, piece, b"\xff" * len(piece)), is_end=False)
+            found = found | self._stands(fitting_size, Piece(1, piece, b"\xff" * len(piece)), is_end=False)
         return found
 
     def match(self, pattern: like.Pattern, wanted: Bits | None = None) -> Bits:
@@ -175,7 +190,7 @@ class Lines:
 
     def same(self, rows: Array, other: Lines, others: Array) -> Bits:
         """Pair by pair, whether the string in a row is the other's in its row. Both in UTF-8."""
-        found = self.sizes[rows] == other.sizes[others]
+        found: Bits = self.sizes[rows] == other.sizes[others]
         pairs = np.flatnonzero(found)
         for number in range(KEPT_WORDS):
             rest = self.sizes[rows[pairs]] - _WORD * number
@@ -196,14 +211,25 @@ class Lines:
 
     def _hinted(self, rows: Array, pieces: list[bytes]) -> Bits:
         """Which rows begin, or end, with the same bytes as one of the pieces: where these differ more."""
-        firsts = np.unique(np.frombuffer(b"".join(piece[:_WORD].ljust(_WORD, b"\0") for piece in pieces), "<u8"))
-        lasts = np.unique(np.frombuffer(b"".join(piece[-_WORD:].rjust(_WORD, b"\0") for piece in pieces), "<u8"))
+        firsts = np.unique(
+            np.frombuffer(b"".join(piece[:_WORD].ljust(_WORD, b"\0") for piece in pieces), "<u8")
+        )
+        lasts = np.unique(
+            np.frombuffer(b"".join(piece[-_WORD:].rjust(_WORD, b"\0") for piece in pieces), "<u8")
+        )
         if len(firsts) >= len(lasts):
-            keys, asked = firsts, self._word(False, 0)[rows] & _FIRST_BYTES[np.minimum(self.sizes[rows], _WORD)]
+            keys, asked = (
+                firsts,
+                self._word(False, 0)[rows] & _FIRST_BYTES[np.minimum(self.sizes[rows], _WORD)],
+            )
         else:
-            keys, asked = lasts, self._word(True, 0)[rows] & ~_FIRST_BYTES[_WORD - np.minimum(self.sizes[rows], _WORD)]
+            keys, asked = (
+                lasts,
+                self._word(True, 0)[rows] & ~_FIRST_BYTES[_WORD - np.minimum(self.sizes[rows], _WORD)],
+            )
         places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        return np.equal(keys[places], asked)
+        found: Bits = keys[places] == asked
+        return found
 
     def _stands(self, fitting: Bits, piece: Piece, *, is_end: bool) -> Bits:
         """Those of the fitting, all long enough, that begin or end with the piece."""
@@ -231,8 +257,10 @@ class Lines:
 
     def _word_places(self, is_end: bool, number: int, rows: Any) -> Array:
         if is_end:
-            return self.ends[rows] * self.unit - _WORD * (number + 1)
-        return self.starts[rows] * self.unit + _WORD * number
+            places: Array = self.ends[rows] * self.unit - _WORD * (number + 1)
+        else:
+            places = self.starts[rows] * self.unit + _WORD * number
+        return places
 
     # ---- streams
 
@@ -256,7 +284,7 @@ class Lines:
                     if not left:
                         break
         limits = _ONE << (self.sizes[rows] - pieces[-1].size).astype(np.uint64)
-        return rows[(ends != 0) & (ends <= limits)]
+        return np.compress((ends != 0) & (ends <= limits), rows)
 
     def _letter_bits(self, letter: int, rows: Array) -> Array:
         """Where this letter stands in each of the rows, all of them short: bit i for letter i."""
@@ -317,7 +345,9 @@ class Lines:
                 moved = stream >> np.uint64(bits)
                 moved[:-1] |= stream[1:] << np.uint64(_BITS - bits)
                 stream = moved
-            found[: len(stream)] &= stream  # what is left of the others is too near the end to be within a string
+            found[: len(stream)] &= (
+                stream  # what is left of the others is too near the end to be within a string
+            )
             if not found.any():
                 break
         return found
@@ -327,7 +357,7 @@ class Lines:
         words, bits = places >> 6, (places & (_BITS - 1)).astype(np.uint64)
         window = stream[words] >> bits
         window |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
-        found = places + np.bitwise_count(~window & (window - _ONE))  # the zeros below the lowest bit
+        found: Array = places + np.bitwise_count(~window & (window - _ONE))  # the zeros below the lowest bit
         missing = np.flatnonzero((window == 0) & (found < limits))
         if len(missing):
             all_places = np.flatnonzero(np.unpackbits(stream.view(np.uint8), bitorder="little"))
@@ -357,7 +387,9 @@ class Lines:
             first = np.zeros(len(self.letters), np.bool_)  # of a character: no continuation byte
             first[FRONT : self.ends.item(-1)] = inner & 0xC0 != 0x80
             stream = np.packbits(first, bitorder="little").view("<u8")
-            before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bitwise_count(stream), dtype=np.int64)))
+            before = np.concatenate(
+                (np.zeros(1, np.int64), np.cumsum(np.bitwise_count(stream), dtype=np.int64))
+            )
             words, bits = self.ends >> 6, (self.ends & (_BITS - 1)).astype(np.uint64)
             ends = before[words] + np.bitwise_count(stream[words] & ((_ONE << bits) - _ONE))
             padded = b"".join((bytes(FRONT), inner.tobytes(), bytes(BACK)))

@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from quorum_selectors.arithmetic import INT64_MAX, INT64_MIN, ORDER, admit
+from quorum_selectors.arithmetic import INT64_MIN, ORDER, admit
 from quorum_selectors.batch_columns import APPROXIMATE, BOOLEAN, EXACT, STRING, Array, Bits
 from quorum_selectors.block_columns import BlockColumns, StringTable
 from quorum_selectors.evaluate import NON_PERSISTENT, PERSISTENT
@@ -200,8 +200,8 @@ class Messages:
         single: dict[type, list[tuple[int, FieldValue]]] = {}
         for place, value in self._block.sparse(key, self._first, self.count):
             single.setdefault(type(value), []).append((place, value))
-        for kind, pairs in single.items():
-            self._lay_single(vector, kind, pairs)
+        for type_, pairs in single.items():
+            self._lay_single(vector, type_, pairs)
         return vector
 
     def _lay_single(self, vector: Vector, kind: type, pairs: list[tuple[int, FieldValue]]) -> None:
@@ -209,7 +209,7 @@ class Messages:
         mask = np.zeros(self.count, np.bool_)
         mask[[place for place, _ in pairs]] = True
         table = StringTable()
-        values = np.zeros(self.count, _LAID_AS[kind])
+        values: Array = np.zeros(self.count, _LAID_AS[kind])
         for place, value in pairs:
             values[place] = table.add(value) if isinstance(value, str) else value
         if kind is bool:
@@ -263,7 +263,9 @@ def _truths(node: Expression, messages: Messages) -> Truths:
         case In(operand, values):
             return _string_test(_vector(operand, messages), lambda lines, wanted: lines.among(values, wanted))
         case Like(operand, pattern):
-            return _string_test(_vector(operand, messages), lambda lines, wanted: lines.match(pattern, wanted))
+            return _string_test(
+                _vector(operand, messages), lambda lines, wanted: lines.match(pattern, wanted)
+            )
         case _:
             part = _vector(node, messages).boolean
             return (NO, NO) if part is None else (part[0] & part[1], part[0] & ~part[1])

@@ -80,7 +80,9 @@ BOMBS: dict[str, Callable[[], str]] = {
     "one letter again and again": lambda: longest(" OR ", lambda n: f"a LIKE '{'%a' * 18}%{n}%'"),
     "a piece that nearly fits everywhere": lambda: longest(" OR ", lambda n: f"a LIKE '%{'a' * 19}{n}%'"),
     "a piece with _ that does": lambda: longest(" OR ", lambda n: f"a LIKE '%{'a_' * 9}{n}%'"),
-    "_ beside characters of several bytes": lambda: longest(" OR ", lambda n: f"u LIKE '%{n % 10}_{n % 7}%é_%'"),
+    "_ beside characters of several bytes": lambda: longest(
+        " OR ", lambda n: f"u LIKE '%{n % 10}_{n % 7}%é_%'"
+    ),
     "a pattern as long as a selector": lambda: f"a LIKE '%{'a_' * 2000}b%'",
     "the most %": lambda: f"a LIKE '{'%a' * 2000}'",
     "equal but for the end": lambda: longest(" OR ", lambda n: f"(b = '{'a' * 30}x{n:04}' AND n = {n})"),
@@ -127,7 +129,14 @@ def test_a_string_of_megabytes_is_looked_at_once() -> None:
     character of a string once."""
     long_rows: list[dict[str, FieldValue]] = [{"application-properties.a": "a" * (1 << 20)}, {}, row(1)]
     messages = Messages(block_of([long_rows]), 0, 3)
-    for pattern in ("%b%", "%a%a%a%b", "a" * 4000 + "%", "%" + "a" * 4000 + "%", "%" + "aab" * 1000 + "%", "_" * 99 + "%"):
+    for pattern in (
+        "%b%",
+        "%a%a%a%b",
+        "a" * 4000 + "%",
+        "%" + "a" * 4000 + "%",
+        "%" + "aab" * 1000 + "%",
+        "_" * 99 + "%",
+    ):
         tree = jms.parse(f"a LIKE '{pattern}'")
         assert count_lines(lambda tree=tree: select(tree, messages)) < LINES
         assert select(tree, messages).tolist() == [evaluate(tree, fields) is True for fields in long_rows]

@@ -11,6 +11,7 @@ patterns and lists are cut out of the strings that are there.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -50,12 +51,51 @@ LIMITS = {"MAX_PIECE": 2, "KEPT_WORDS": 1, "FEW_VALUES": 0, "KEPT_BYTES": 0}
 """Of `lines`, set like this for every other seed: what is for long or many strings is then done for all."""
 
 ROWS = 200
-EXPRESSIONS = 10
+PER_BLOCK = 10
 """Over each block."""
 
-WHOLE = (0, 1, -1, 2, 3, 7, 2**31, 2**32, 3_037_000_500, 2**53, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), -(2**63) + 1)
-DOUBLES = (0.0, -0.0, 0.5, 1.0, 2.0, 3.5, 2.0**53, 2.0**63, 1.7e308, -1.7e308, 5e-324, float("nan"), float("inf"))
-ALPHABETS = ("ab", "ab_%", "abcdef0123456789-", "aé", "a\u00e9\u20ac\U0001f600", "\ud800\udc00a\uffff", "a\x00", "é日")
+WHOLE = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    2**31,
+    2**32,
+    3_037_000_500,
+    2**53,
+    2**53 + 1,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    -(2**63) + 1,
+)
+DOUBLES = (
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    2.0,
+    3.5,
+    2.0**53,
+    2.0**63,
+    1.7e308,
+    -1.7e308,
+    5e-324,
+    float("nan"),
+    float("inf"),
+)
+ALPHABETS = (
+    "ab",
+    "ab_%",
+    "abcdef0123456789-",
+    "aé",
+    "a\u00e9\u20ac\U0001f600",
+    "\ud800\udc00a\uffff",
+    "a\x00",
+    "é日",
+)
 
 
 class Differ(AssertionError):
@@ -81,7 +121,9 @@ class World:
         chance = self.chance
         presence = chance.choice((1.0, 1.0, 0.9, 0.5, 0.05))
         kinds = chance.choices(
-            (self._texts(), self._whole, self._double, self._boolean), (6, 2, 1, 1), k=chance.choice((1, 1, 1, 3))
+            (self._texts(), self._whole, self._double, self._boolean),
+            (6, 2, 1, 1),
+            k=chance.choice((1, 1, 1, 3)),
         )
         return lambda: chance.choice(kinds)() if chance.random() < presence else None
 
@@ -197,7 +239,9 @@ class World:
     def _pattern(self) -> like.Pattern:
         """Parts of a text that is there, with `%` and `_` for what is left out."""
         chance, text = self.chance, self._text()
-        if text and chance.random() < 0.1:  # both ends, which may overlap, and what may be between or within them
+        if (
+            text and chance.random() < 0.1
+        ):  # both ends, which may overlap, and what may be between or within them
             begin, end, inner = (chance.randint(0, len(text)) for _ in range(3))
             return like.parse_pattern(f"{text[:end]}%{text[inner : inner + 2]}%{text[begin:]}")
         parts, at = [], 0
@@ -216,7 +260,11 @@ class World:
             at += size
         if at < len(text):
             parts.append("%")
-        return like.parse_pattern("".join(parts).replace("!!", "!"), None) if chance.random() < 0.1 else _parsed(parts)
+        return (
+            like.parse_pattern("".join(parts).replace("!!", "!"), None)
+            if chance.random() < 0.1
+            else _parsed(parts)
+        )
 
 
 def _parsed(parts: list[str]) -> like.Pattern:
@@ -240,27 +288,25 @@ def _compare(world: World) -> int:
     block, first = world.block()
     messages = Messages(block, first, ROWS)
     pairs = 0
-    for number in range(EXPRESSIONS):
+    for number in range(PER_BLOCK):
         expression = world.expression()
         expected = [evaluate(expression, row) for row in world.rows]
 
-        def check(what: str, found: list[Truth], begin: int, *, of: Expression = expression) -> None:
-            wanted = expected[begin : begin + len(found)]  # noqa: B023: called at once
-            if found != wanted:
-                place = next(at for at, each in enumerate(found) if each is not wanted[at])
-                raise Differ(
-                    f"seed {world.seed}, expression {number}, {what}: message {begin + place} is {found[place]}, not "  # noqa: B023
-                    f"{wanted[place]}: {of} over {world.rows[begin + place]}"
-                )
-
         travelled = canonical.decode(canonical.encode(expression))
-        for name, tree in (("as it is", expression), ("as it travels", travelled)):
-            condition = compile_expression(tree)
-            check(f"compiled, {name}", [condition(row) for row in world.rows], 0)
-            check(f"all at once, {name}", _at_once(tree, messages), 0)
         begin = world.chance.randrange(ROWS)
         count = world.chance.randint(1, ROWS - begin)
-        check("a run at once", _at_once(expression, Messages(block, first + begin, count)), begin)
+        found = {"a run at once": (begin, _at_once(expression, Messages(block, first + begin, count)))}
+        for name, tree in (("as it is", expression), ("as it travels", travelled)):
+            condition = compile_expression(tree)
+            found[f"compiled, {name}"] = 0, [condition(row) for row in world.rows]
+            found[f"all at once, {name}"] = 0, _at_once(tree, messages)
+        for what, (start, truth) in found.items():
+            for place, each in enumerate(truth, start):
+                if each is not expected[place]:
+                    raise Differ(
+                        f"seed {world.seed}, expression {number}, {what}: message {place} is {each}, not "
+                        f"{expected[place]}: {expression} over {world.rows[place]}"
+                    )
         pairs += ROWS
     return pairs
 
@@ -273,7 +319,7 @@ def _at_once(expression: Expression, messages: Messages) -> list[Truth]:
 
 def compare_many(first: int, pairs: int, jobs: int, say: Callable[[str], None]) -> int:
     """At least so many pairs, from a seed on; how many there were. Raises Differ."""
-    seeds = range(first, first - -pairs // (ROWS * EXPRESSIONS))
+    seeds = range(first, first - -pairs // (ROWS * PER_BLOCK))
     done = told = 0
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(compare, seeds, chunksize=20):
@@ -285,10 +331,12 @@ def compare_many(first: int, pairs: int, jobs: int, say: Callable[[str], None]) 
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("selector_oracle", description="Every way to evaluate a selector, compared.")
+    parser = argparse.ArgumentParser(
+        "selector_oracle", description="Every way to evaluate a selector, compared."
+    )
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--pairs", type=int, default=100_000, help="how many pairs of expression and message")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     given = parser.parse_args(arguments)
     try:
         done = compare_many(given.first, given.pairs, given.jobs, lambda text: print(text, flush=True))
