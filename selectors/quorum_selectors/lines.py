@@ -107,6 +107,8 @@ class Lines:
         "_are_short",
         "_bits",
         "_kept",
+        "_longest",
+        "_own",
         "_points",
         "_streams",
         "_words",
@@ -130,7 +132,9 @@ class Lines:
         self.letters: Array = letters[: last - last % _BITS + BACK]
         self._words: Array = np.ndarray((self.letters.nbytes - _WORD + 1,), "<u8", self.letters, 0, (1,))
         self._kept: dict[tuple[bool, int], Array] = {}
-        self._are_short = bool(self.count) and int(self.sizes.max()) <= MAX_SHORT
+        self._own: dict[int, Array] = {}
+        self._longest = int(self.sizes.max()) if self.count else 0
+        self._are_short = self._longest <= MAX_SHORT
         self._streams: dict[int, Array] = {}
         self._bits: dict[int, Array] = {}
         self._points: Lines | None = None
@@ -171,40 +175,35 @@ class Lines:
         has_ones = any(isinstance(run, int) for segment in pattern for run in segment)
         if has_ones and self.unit == 1 and not self._is_ascii():
             return self._code_points().match(pattern, wanted)
-        pieces = [Piece.of(segment, self.unit) for segment in pattern]
-        least = sum(piece.size for piece in pieces)
-        fitting = _both(self.sizes == least if len(pieces) == 1 else self.sizes >= least, wanted)
-        fitting = self._stands(fitting, pieces[0], is_end=False)
-        if len(pieces) == 1:
-            return fitting
-        fitting = self._stands(fitting, pieces[-1], is_end=True)
-        if len(pieces) == 2 or not fitting.any():
+        first = Piece.of(pattern[0], self.unit)
+        if len(pattern) == 1:
+            return self._stands(_both(self.sizes == first.size, wanted), first, is_end=False)
+        last = Piece.of(pattern[-1], self.unit)
+        least = max(first.size + last.size, like.least_size(pattern))  # a character has a letter at least
+        fitting = self._stands(_both(self.sizes >= least, wanted), first, is_end=False)
+        fitting = self._stands(fitting, last, is_end=True)
+        if len(pattern) == 2 or not fitting.any():
             return fitting
         rows = np.flatnonzero(fitting)
+        follow = self._follow_short if self._are_short else self._follow
         found = np.zeros(self.count, np.bool_)
-        if self._are_short:
-            found[self._follow_short(rows, pieces)] = True
-        else:
-            found[self._follow(rows, pieces, pattern)] = True
+        found[follow(rows, pattern, first, last)] = True
         return found
 
     def same(self, rows: Array, other: Lines, others: Array) -> Bits:
         """Pair by pair, whether the string in a row is the other's in its row. Both in UTF-8."""
         found: Bits = self.sizes[rows] == other.sizes[others]
-        pairs = np.flatnonzero(found)
-        for number in range(KEPT_WORDS):
-            rest = self.sizes[rows[pairs]] - _WORD * number
-            pairs, rest = pairs[rest > 0], rest[rest > 0]
-            if not len(pairs):
+        words = -(-min(self._longest, other._longest) // _WORD)
+        for number in range(min(words, KEPT_WORDS)):
+            if not found.any():
                 return found
-            differ = self._word(False, number)[rows[pairs]] ^ other._word(False, number)[others[pairs]]
-            is_same = differ & _FIRST_BYTES[np.minimum(rest, _WORD)] == 0
-            found[pairs] = is_same
-            pairs = pairs[is_same]
-        found[pairs] = [
-            self._piece(row) == other._piece(place)
-            for row, place in zip(rows[pairs].tolist(), others[pairs].tolist(), strict=True)
-        ]
+            found &= self._own_word(number)[rows] == other._own_word(number)[others]
+        if words > KEPT_WORDS:
+            pairs = np.flatnonzero(found & (self.sizes[rows] > _WORD * KEPT_WORDS))
+            found[pairs] = [
+                self._piece(row) == other._piece(place)
+                for row, place in zip(rows[pairs].tolist(), others[pairs].tolist(), strict=True)
+            ]
         return found
 
     # ---- words
@@ -255,6 +254,14 @@ class Lines:
             self._kept[is_end, number] = found
         return found
 
+    def _own_word(self, number: int) -> Array:
+        """That word from the beginning, with zeros behind the string's end."""
+        found = self._own.get(number)
+        if found is None:
+            rest = np.minimum(np.maximum(self.sizes - _WORD * number, 0), _WORD)
+            found = self._own[number] = self._word(False, number) & _FIRST_BYTES[rest]
+        return found
+
     def _word_places(self, is_end: bool, number: int, rows: Any) -> Array:
         if is_end:
             places: Array = self.ends[rows] * self.unit - _WORD * (number + 1)
@@ -264,11 +271,12 @@ class Lines:
 
     # ---- streams
 
-    def _follow_short(self, rows: Array, pieces: list[Piece]) -> Array:
-        """Those of the rows where the pieces between first and last follow each other. A bit stands for a letter of
+    def _follow_short(self, rows: Array, pattern: like.Pattern, first: Piece, last: Piece) -> Array:
+        """Those of the rows where the segments between first and last follow each other. A bit stands for a letter of
         each string; `ends` has one where what was found so far ends, or none."""
-        ends = np.full(len(rows), 1 << pieces[0].size, np.uint64)
-        for number, piece in enumerate(pieces[1:-1], 1):
+        ends = np.full(len(rows), 1 << first.size, np.uint64)
+        for number, segment in enumerate(pattern[1:-1], 1):
+            piece = Piece.of(segment, self.unit)
             spots = np.negative(ends)  # the bits from there on
             for offset, letter in piece.letters():
                 bits = self._letter_bits(letter, rows)
@@ -283,7 +291,7 @@ class Lines:
                     rows, ends = rows[is_left], ends[is_left]
                     if not left:
                         break
-        limits = _ONE << (self.sizes[rows] - pieces[-1].size).astype(np.uint64)
+        limits = _ONE << (self.sizes[rows] - last.size).astype(np.uint64)
         return np.compress((ends != 0) & (ends <= limits), rows)
 
     def _letter_bits(self, letter: int, rows: Array) -> Array:
@@ -298,11 +306,12 @@ class Lines:
             self._keep(self._bits, letter, found)
         return found if len(rows) == self.count else found[rows]
 
-    def _follow(self, rows: Array, pieces: list[Piece], pattern: like.Pattern) -> Array:
+    def _follow(self, rows: Array, pattern: like.Pattern, first: Piece, last: Piece) -> Array:
         """The same for strings of any length."""
-        places = self.starts[rows] + pieces[0].size
-        limits = self.ends[rows] - pieces[-1].size
-        for piece in pieces[1:-1]:
+        places = self.starts[rows] + first.size
+        limits = self.ends[rows] - last.size
+        for segment in pattern[1:-1]:
+            piece = Piece.of(segment, self.unit)
             stream = self._beginnings(piece)
             if stream is None:
                 return self._one_by_one(pattern, rows)

@@ -76,11 +76,8 @@ class Texts:
     def laid(self) -> tuple[Lines, Array]:
         """The strings side by side, and which of them each message has; of no meaning outside of the mask."""
         if self._laid is None:
-            mask = np.broadcast_to(self._mask, self.codes.shape) if len(self._mask) == 1 else self._mask
-            codes = self.codes.astype(np.int64) if len(self.codes) > 1 else np.zeros(mask.shape, np.int64)
-            used = codes[mask]
-            if not len(used):
-                used = np.zeros(1, np.int64)
+            mask, codes = self._mask, self.codes.astype(np.int64)
+            used = codes[mask] if mask.any() else np.zeros(1, np.int64)
             low, end = int(used.min()), int(used.max()) + 1
             if end - low > _SPREAD * (len(used) + 64):
                 used = np.unique(used)
