@@ -139,16 +139,27 @@ def test_patterns_over_any_strings(texts: list[str], pattern: str) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.text("ab", max_size=20), st.text("ab", max_size=20), st.booleans()),
+        st.tuples(st.text("aé", max_size=20), st.text("aé", max_size=20), st.booleans()),
         min_size=1,
         max_size=40,
-    )
+    ),
+    st.sampled_from(["", "p" * 7, "p" * 123]),
 )
-def test_strings_of_two_fields(pairs: list[tuple[str, str, bool]]) -> None:
+def test_strings_of_two_fields(pairs: list[tuple[str, str, bool]], prefix: str) -> None:
     b = Field("application-properties.b")
-    rows: list[Fields] = [{KEY: "p" * 123 + x, b.key: "p" * 123 + (x if same else y)} for x, y, same in pairs]
+    rows: list[Fields] = [{KEY: prefix + x, b.key: prefix + (x if same else y)} for x, y, same in pairs]
     agree(Comparison("=", A, b), [rows])
     agree(Comparison("<>", A, b), [rows])
+
+
+def test_a_run_of_one_message() -> None:
+    """Whose vectors are as long as a constant's."""
+    b = Field("application-properties.b")
+    rows: list[Fields] = [{KEY: text, b.key: other} for text, other in (("x", "y"), ("y", "y"), ("z", "x"))]
+    block = block_of([rows])
+    for tree in (Comparison("=", A, b), Comparison("<>", A, A), Like(A, (("z",), ())), In(A, tuple("vwxyz"))):
+        found = [bool(truths(tree, Messages(block, slot, 1))[0][0]) for slot in range(3)]
+        assert found == [evaluate(tree, row) is True for row in rows]
 
 
 def test_a_table_that_grows_leaves_what_was_laid_out_as_it_is() -> None:
