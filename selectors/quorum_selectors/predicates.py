@@ -40,7 +40,8 @@ from quorum_selectors.expression import (
     Not,
     Or,
 )
-from quorum_selectors.vectorised import Messages, encode_text
+from quorum_selectors.lines import encode_text
+from quorum_selectors.vectorised import Messages
 
 MAX_PREDICATES = 16
 """Of one expression: what would need more is asked about every message."""
