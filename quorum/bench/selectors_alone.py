@@ -88,13 +88,14 @@ def encoded(selector: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class DispatchCost:
     """us, evaluations: of a message in entries of ten. batch_...: in batches for receivers at random.
-    attach_us: of each consumer, on the empty queue."""
+    attach_us: of each consumer, on the empty queue. first_ms: of the first entry, and what it leaves for later ones."""
 
     us: float
     evaluations: float
     batch_us: float
     batch_evaluations: float
     attach_us: float
+    first_ms: float
 
 
 def dispatch(count: int, sizes: Sizes, selectors: Sequence[bytes]) -> DispatchCost:
@@ -107,13 +108,15 @@ def dispatch(count: int, sizes: Sizes, selectors: Sequence[bytes]) -> DispatchCo
         attach_s += step.cpu_s + sum(each.cpu_s for each in queue.go_on())
     receivers = min(RECEIVERS, count)
     small = [generator.sample(range(count), receivers) for _ in range(sizes.warmup_entries + sizes.entries)]
-    us, evaluations = _arrive(queue, small, sizes.warmup_entries, generator)
+    first_us, _ = _arrive(queue, small[:1], 0, generator)
+    us, evaluations = _arrive(queue, small[1:], sizes.warmup_entries - 1, generator)
     large = [
         [generator.randrange(count) for _ in range(sizes.batch)]
         for _ in range(sizes.warmup_batches + sizes.batches)
     ]
     batch_us, batch_evaluations = _arrive(queue, large, sizes.warmup_batches, generator)
-    return DispatchCost(us, evaluations, batch_us, batch_evaluations, attach_s * 1e6 / count)
+    first_ms = first_us * receivers / 1e3
+    return DispatchCost(us, evaluations, batch_us, batch_evaluations, attach_s * 1e6 / count, first_ms)
 
 
 def _arrive(
@@ -151,13 +154,14 @@ class AttachCost:
     entries: int
 
 
-def fill(queue: LocalQueue, batches: Batches, messages: int, entry: int = BATCHES_PER_ENTRY) -> int:
-    """Publishes whole batches, at least so many messages; how many."""
-    count = -(-messages // batches.size)
-    for first in range(0, count, entry):
-        numbers = range(first, min(first + entry, count))
+def fill(queue: LocalQueue, batches: Batches, messages: int, start: int = 0) -> int:
+    """Publishes whole batches from batch `start` on, until at least so many messages were published; how many it
+    has published."""
+    end = -(-messages // batches.size)
+    for first in range(start, end, BATCHES_PER_ENTRY):
+        numbers = range(first, min(first + BATCHES_PER_ENTRY, end))
         queue.publish([(batches.size, batches.columns(number)) for number in numbers])
-    return count * batches.size
+    return max(0, end - start) * batches.size
 
 
 def attach(queue: LocalQueue, selector: str, wanted: int) -> AttachCost:
@@ -206,7 +210,10 @@ def returns(sizes: Sizes) -> ReturnCost:
     attaches: list[int] = []
     for first in range(0, len(consumers), ATTACHED_AT_ONCE):
         attaches += queue.attach(consumers[first : first + ATTACHED_AT_ONCE], SPARSE_CREDIT)[0]
-    waiting = fill(queue, Batches(sizes.batch), sizes.return_backlog)
+    batches = Batches(sizes.batch)
+    fill(queue, batches, 1)
+    queue.go_on()  # all have seen the first batch, and what comes from now on they see as it comes
+    waiting = fill(queue, batches, sizes.return_backlog, start=1) + batches.size
     queue.go_on()
     if queue.waiting != waiting - sizes.returning:
         raise BenchFailed(f"{waiting - queue.waiting} of {sizes.returning} consumers have their message")
@@ -274,6 +281,7 @@ class AloneResult:
             found[f"{name}_batch_evaluations"] = _by_number(
                 costs, lambda cost: round(cost.batch_evaluations, 2)
             )
+            found[f"{name}_first_ms"] = _by_number(costs, lambda cost: round(cost.first_ms, 1))
             found[f"{name}_attach_us"] = _by_number(costs, lambda cost: round(cost.attach_us, 1))
         for name, attaching in (("attach", self.unique), ("attach_low_cardinality", self.low_cardinality)):
             found[f"{name}_ms"] = _by_number(attaching, lambda cost: round(cost.ms, 1))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from quorum.bench.plan import Plan, percentile_ms
-from quorum.bench.run import QUEUE, BenchFailed, Note, Places, cpu_seconds, prepare
+from quorum.bench.run import QUEUE, BenchFailed, Note, Places, cpu_seconds
 from quorum.bench.selectors_fields import (
     DIGITS,
     PREFIX,
@@ -49,24 +49,23 @@ BACKLOG_BATCH = 500
 PULSE_BATCH, PULSE_BATCHES_PER_S = 10, 100.0
 ROUNDS = 5
 """How often a consumer is attached to the long queue; what is told is the median."""
-SETTLE_S = 3.0
-"""Members write what they have; then it is measured."""
 LIMIT_S = 600.0
 """A phase that takes longer has failed."""
-PATIENCE_S = 10.0
-"""How long what was published may take to arrive."""
 
 DUE = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizes:
-    """consumers: with different selectors. messages: waiting where a consumer is attached, `rounds` times."""
+    """consumers: with different selectors; what was published to them may take `patience_s` to arrive. messages: waiting
+    where a consumer is attached, `rounds` times; before that members have `settle_s` to write what they have."""
 
     consumers: int = CONSUMERS
     messages: int = BACKLOG
     batch: int = BACKLOG_BATCH
     rounds: int = ROUNDS
+    settle_s: float = 3.0
+    patience_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -123,17 +122,16 @@ class ClusterResult:
 
 
 async def measure(
-    plan: Plan, sizes: ClusterSizes, url: str, pids: Sequence[int], note: Note
+    plan: Plan, sizes: ClusterSizes, places: Places, url: str, pids: Sequence[int], note: Note
 ) -> ClusterResult:
-    """Both parts, against members that are up."""
-    places = await prepare(plan, url)
+    """Both parts, against members that are up and a queue that exists."""
     note(f"{sizes.consumers} consumers, {plan.rate:,} messages a second: {plan.seconds:g} s")
     arrivals, cpu_s = await _dispatch(plan, sizes, places, pids)
     note(f"publishing {sizes.messages:,} messages with unique strings")
     began = time.monotonic()
     await _publish_waiting(plan, sizes, places, url)
     backlog_s = time.monotonic() - began
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(sizes.settle_s)
     note(f"attaching to them, {sizes.rounds} times")
     firsts, lasts, before, meanwhile = await _attach(plan, sizes, places, url)
     return ClusterResult(
@@ -197,7 +195,7 @@ async def _dispatch(
             await consumer.start()
         receiving = [asyncio.create_task(_receive(consumer, arrivals)) for consumer in consumers]
         try:
-            return await _paced(plan, publisher, batches, receivers, arrivals, pids, receiving)
+            return await _paced(plan, sizes, publisher, batches, arrivals, pids, receiving)
         finally:
             for task in receiving:
                 task.cancel()
@@ -215,14 +213,15 @@ async def _receive(consumer: Consumer, arrivals: Arrivals) -> None:
 
 async def _paced(
     plan: Plan,
+    sizes: ClusterSizes,
     publisher: Client,
     batches: Sequence[TimedBatch],
-    receivers: int,
     arrivals: Arrivals,
     pids: Sequence[int],
     receiving: Sequence[asyncio.Task[None]],
 ) -> tuple[Arrivals, float]:
     """Publishes at the plan's rate; waits until everything has arrived. What came, and the members' time."""
+    receivers = min(RECEIVERS, sizes.consumers)
     interval_s = receivers / plan.rate
     arrivals.start = time.monotonic() + plan.warmup_s
     arrivals.end = arrivals.start + plan.seconds
@@ -236,15 +235,15 @@ async def _paced(
         await publisher.send_batch(QUEUE, batches[sent % len(batches)].at(due))
         sent += 1
         due += interval_s
-    await _until(lambda: arrivals.total >= sent * receivers, receiving)
+    await _until(lambda: arrivals.total >= sent * receivers, receiving, sizes.patience_s)
     if arrivals.total != sent * receivers:
         raise BenchFailed(f"{arrivals.total:,} of {sent * receivers:,} messages were delivered")
     return arrivals, sum(cpu_seconds(pid) for pid in pids) - cpu_began
 
 
-async def _until(is_done: Callable[[], bool], tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _until(is_done: Callable[[], bool], tasks: Sequence[asyncio.Task[None]], patience_s: float) -> None:
     """Until it is so, somebody has failed, or patience is over."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not is_done() and time.monotonic() < deadline:
         done, _ = await asyncio.wait(tasks, timeout=0.01, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

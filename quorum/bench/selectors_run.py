@@ -14,7 +14,7 @@ from rich.table import Table
 
 from quorum.bench import selectors_alone, selectors_cluster
 from quorum.bench.plan import Plan
-from quorum.bench.run import Note
+from quorum.bench.run import Note, prepare
 from quorum.bench.selectors_alone import AloneResult, Sizes
 from quorum.bench.selectors_cluster import ClusterResult, ClusterSizes
 from quorum.cli.local_cluster import LocalCluster
@@ -107,9 +107,10 @@ def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
         with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
             note(f"starting {plan.members} members")
             with LocalCluster(Path(directory), members=plan.members) as members:
-                cluster = asyncio.run(
-                    selectors_cluster.measure(
-                        replace(plan, filter_enabled=True), sizes, members.url, list(members.pids), note
-                    )
-                )
+                cluster = asyncio.run(_through(members, replace(plan, filter_enabled=True), sizes, note))
     return SelectorsResult(plan, machine, cluster, time.monotonic() - began, os.getloadavg()[0])
+
+
+async def _through(cluster: LocalCluster, plan: Plan, sizes: ClusterSizes, note: Note) -> ClusterResult:
+    places = await prepare(plan, cluster.url)
+    return await selectors_cluster.measure(plan, sizes, places, cluster.url, list(cluster.pids), note)
