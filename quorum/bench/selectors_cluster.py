@@ -57,8 +57,9 @@ DUE = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizes:
-    """consumers: with different selectors; what was published to them may take `patience_s` to arrive. messages: waiting
-    where a consumer is attached, `rounds` times; before that members have `settle_s` to write what they have."""
+    """consumers: with different selectors; what was published to them may take `patience_s` to arrive. messages:
+    waiting where a consumer is attached, `rounds` times; before that members have `settle_s` to write what they have.
+    """
 
     consumers: int = CONSUMERS
     messages: int = BACKLOG
@@ -331,7 +332,8 @@ async def _within(doing: Awaitable[Any]) -> None:
 async def _attach(
     plan: Plan, sizes: ClusterSizes, places: Places, url: str
 ) -> tuple[list[float], list[float], Phase, Phase]:
-    """Seconds to the first and to the last match, round by round; publishes to another queue before and meanwhile."""
+    """Seconds to the first and to the last match, round by round; publishes to another queue before each
+    and meanwhile."""
     async with connect(url) as client:
         addresses = {member.name: member.client_address for member in (await client.cluster_status()).members}
         leader = (await client.describe(OTHER)).queue.leader
@@ -348,10 +350,10 @@ async def _attach(
     lasts: list[float] = []
     try:
         await asyncio.sleep(plan.warmup_s)
-        with pulse.noting(before):
-            await asyncio.wait({publishing}, timeout=plan.seconds)
         async with connect(f"quorum://{places.consumer(0)}") as client:
             for _ in range(sizes.rounds):
+                with pulse.noting(before):
+                    await asyncio.wait({publishing}, timeout=plan.seconds / sizes.rounds)
                 with pulse.noting(meanwhile):
                     first_s, last_s = await asyncio.wait_for(_find(client), LIMIT_S)
                 firsts.append(first_s)

@@ -6,10 +6,12 @@ import asyncio
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 
 from quorum.bench import selectors_alone, selectors_cluster
@@ -42,55 +44,65 @@ class SelectorsResult:
         }
 
 
-def table(result: SelectorsResult) -> Table:
-    view = Table(title="bench selectors")
-    for column in ("what", "of", "value", "evaluations"):
-        view.add_column(column, justify="left" if column == "what" else "right")
-    for kind, costs in result.alone.dispatch.items():
-        for number, cost in costs.items():
-            view.add_row(
-                f"finding receivers ({kind})",
-                f"{number:,} selectors",
-                f"{cost.us:.1f} µs a message; in batches {cost.batch_us:.1f} µs",
-                f"{cost.evaluations:.2f}; {cost.batch_evaluations:.2f} a message",
-            )
-        view.add_section()
-    for name, attached in (
-        ("attaching, unique strings", result.alone.unique),
-        ("attaching, few values", result.alone.low_cardinality),
-    ):
-        for messages, each in attached.items():
-            view.add_row(
-                name,
-                f"{messages:,} waiting",
-                f"{each.ms:.1f} ms; {each.entries:,} entries, at most {each.longest_entry_ms:.1f} ms",
-                f"{each.evaluations:,}",
-            )
-        view.add_section()
+def table(result: SelectorsResult) -> Group:
+    """Three tables: finding receivers, attaching, everything else."""
+    rest = _table("bench selectors", ("what", "value"))
     alone = result.alone.to_dict()
-    view.add_row("a message comes back", "", f"{alone['return_us']} µs", f"{alone['return_evaluations']:,}")
-    view.add_row("memory of a message", "", f"{alone['bytes_per_message']} bytes")
-    view.add_row("  and of its unique string", "", f"{alone['bytes_per_unique_string']} bytes")
+    rest.add_row(
+        "a message comes back", f"{alone['return_us']} µs, {alone['return_evaluations']:,} evaluations"
+    )
+    rest.add_row("memory of a message without its unique string", f"{alone['bytes_per_message']} bytes")
+    rest.add_row("memory of the unique string", f"{alone['bytes_per_unique_string']} bytes")
     if result.cluster is not None:
         values = result.cluster.to_dict()
+        rest.add_section()
+        times = ", ".join(f"{name} {values[f'cluster_{name}_ms']} ms" for name in ("p50", "p99"))
+        rest.add_row(f"publish to delivery, {values['cluster_consumers']:,} selectors", times)
+        rest.add_row("delivered a second", f"{values['cluster_delivered_per_s']:,}")
+        waiting = f"attaching to {values['cluster_attach_messages']:,} messages, to the"
+        rest.add_row(f"{waiting} first match", f"{values['cluster_attach_first_ms']} ms")
+        rest.add_row(f"{waiting} last match", f"{values['cluster_attach_last_ms']} ms")
+        rest.add_row("publish p99 on another queue, before", f"{values['cluster_publish_p99_before_ms']} ms")
+        rest.add_row("publish p99 on another queue, meanwhile", f"{values['cluster_publish_p99_ms']} ms")
+    rest.caption = f"{result.seconds:.0f} s in all; load average of the machine {result.load:.1f}"
+    return Group(_dispatch_table(result.alone), _attach_table(result.alone), rest)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    view = Table(title=title)
+    for place, column in enumerate(columns):
+        view.add_column(column, justify="right" if place else "left")
+    return view
+
+
+def _dispatch_table(alone: AloneResult) -> Table:
+    view = _table("finding receivers: µs a message (evaluations)", ("selectors", *alone.dispatch))
+    by_number = [
+        (number, [costs[number] for costs in alone.dispatch.values()])
+        for number in next(iter(alone.dispatch.values()))
+    ]
+    for number, costs in by_number:
+        view.add_row(f"{number:,}", *(f"{cost.us:.1f} ({cost.evaluations:.2f})" for cost in costs))
+    view.add_section()
+    for number, costs in by_number:
+        figures = (f"{cost.batch_us:.1f} ({cost.batch_evaluations:.2f})" for cost in costs)
+        view.add_row(f"{number:,}, large batches", *figures)
+    return view
+
+
+def _attach_table(alone: AloneResult) -> Table:
+    columns = ("waiting", "ms", "longest entry", "entries", "evaluations")
+    view = _table("attaching a consumer with 10 matches", columns)
+    for name, costs in (("unique strings", alone.unique), ("few values", alone.low_cardinality)):
+        for messages, cost in costs.items():
+            view.add_row(
+                f"{messages:,}, {name}",
+                f"{cost.ms:.1f}",
+                f"{cost.longest_entry_ms:.1f} ms",
+                f"{cost.entries:,}",
+                f"{cost.evaluations:,}",
+            )
         view.add_section()
-        view.add_row(
-            "publish to delivery, cluster",
-            f"{values['cluster_consumers']:,} selectors",
-            f"p50 {values['cluster_p50_ms']} ms, p99 {values['cluster_p99_ms']} ms, "
-            f"{values['cluster_delivered_per_s']:,} a second",
-        )
-        view.add_row(
-            "attaching, cluster",
-            f"{values['cluster_attach_messages']:,} waiting",
-            f"first {values['cluster_attach_first_ms']} ms, last {values['cluster_attach_last_ms']} ms",
-        )
-        view.add_row(
-            "publish p99 on another queue",
-            "",
-            f"{values['cluster_publish_p99_ms']} ms; before {values['cluster_publish_p99_before_ms']} ms",
-        )
-    view.caption = f"{result.seconds:.0f} s in all; load average of the machine {result.load:.1f}"
     return view
 
 
