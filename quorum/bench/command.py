@@ -20,7 +20,7 @@ BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
 TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
 """A hundred batches a second: some thousand values for a 99th percentile, and no load to speak of."""
-SELECTORS_RATE = 1_000
+SELECTORS_RATE = 500
 """Messages a second that go to a hundred consumers one by one: members of one small machine keep up with it."""
 
 

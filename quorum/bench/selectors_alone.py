@@ -34,6 +34,7 @@ ATTACHED_AT_ONCE = 100
 """Attachments in an entry."""
 RECEIVERS = 10
 """Messages in an entry, each for another consumer: what is compared between numbers of selectors is the finding."""
+ENTRIES_IN_TURN = 10
 CREDIT = 1_000_000_000
 SPARSE_CREDIT = 1_000
 BATCH = 500
@@ -47,15 +48,15 @@ BLOCK = 16_384
 class Sizes:
     """How much is measured; the defaults are the bench.
 
-    selectors: how many different ones. entries, batches: measured ones of 10 messages and of 500, after the warm-up.
+    selectors: how many different ones. entries, batches: measured ones of 10 messages (whole turns) and of 500.
     backlogs: waiting messages that a consumer is attached to. returning: consumers of the returns, before
     `return_backlog` messages; returns: how many of them. stored: messages whose memory is counted.
     """
 
     selectors: tuple[int, ...] = (10, 100, 1_000, 10_000)
-    entries: int = 300
+    entries: int = 400
     warmup_entries: int = 50
-    batches: int = 12
+    batches: int = 15
     warmup_batches: int = 2
     batch: int = BATCH
     backlogs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000)
@@ -98,46 +99,71 @@ class DispatchCost:
     first_ms: float
 
 
-def dispatch(count: int, sizes: Sizes, selectors: Sequence[bytes]) -> DispatchCost:
-    """Messages that arrive at an empty queue where `count` consumers with different selectors wait."""
-    queue, generator = LocalQueue(), random.Random(SEED)
-    consumers = [(f"consumer-{number}", selectors[number]) for number in range(count)]
-    attach_s = 0.0
-    for first in range(0, count, ATTACHED_AT_ONCE):
-        _, step = queue.attach(consumers[first : first + ATTACHED_AT_ONCE], CREDIT)
-        attach_s += step.cpu_s + sum(each.cpu_s for each in queue.go_on())
-    receivers = min(RECEIVERS, count)
-    small = [generator.sample(range(count), receivers) for _ in range(sizes.warmup_entries + sizes.entries)]
-    first_us, _ = _arrive(queue, small[:1], 0, generator)
-    us, evaluations = _arrive(queue, small[1:], sizes.warmup_entries - 1, generator)
-    large = [
-        [generator.randrange(count) for _ in range(sizes.batch)]
-        for _ in range(sizes.warmup_batches + sizes.batches)
-    ]
-    batch_us, batch_evaluations = _arrive(queue, large, sizes.warmup_batches, generator)
-    first_ms = first_us * receivers / 1e3
-    return DispatchCost(us, evaluations, batch_us, batch_evaluations, attach_s * 1e6 / count, first_ms)
+class Receivers:
+    """An empty queue where `count` consumers with different selectors wait, and what has arrived there."""
 
+    def __init__(self, count: int, selectors: Sequence[bytes]) -> None:
+        self._count = count
+        self._queue = LocalQueue()
+        self._generator = random.Random(SEED)
+        consumers = [(f"consumer-{number}", selectors[number]) for number in range(count)]
+        attach_s = 0.0
+        for first in range(0, count, ATTACHED_AT_ONCE):
+            _, step = self._queue.attach(consumers[first : first + ATTACHED_AT_ONCE], CREDIT)
+            attach_s += step.cpu_s + sum(each.cpu_s for each in self._queue.go_on())
+        self.attach_us = attach_s * 1e6 / count
 
-def _arrive(
-    queue: LocalQueue, batches: Sequence[Sequence[int]], warmup: int, generator: random.Random
-) -> tuple[float, float]:
-    """Publishes batches, an entry each, with a message for each consumer named; microseconds (the median of the
-    entries) and evaluations for a message, without the first entries."""
-    times: list[float] = []
-    messages = before = 0
-    for place, numbers in enumerate(batches):
-        if place == warmup:
-            before, messages = queue.evaluations, 0
-        steps = [queue.publish([(len(numbers), encode_rows(numbers, generator))]), *queue.go_on()]
+    def small(self) -> tuple[float, float]:
+        """A message for each of ten consumers arrives."""
+        return self._arrive(self._generator.sample(range(self._count), min(RECEIVERS, self._count)))
+
+    def large(self, size: int) -> tuple[float, float]:
+        """A batch arrives, each message for one of all consumers at random."""
+        return self._arrive([self._generator.randrange(self._count) for _ in range(size)])
+
+    def _arrive(self, numbers: Sequence[int]) -> tuple[float, float]:
+        """Publishes a batch as one entry; microseconds and evaluations for a message."""
+        queue, before = self._queue, self._queue.evaluations
+        steps = [queue.publish([(len(numbers), encode_rows(numbers, self._generator))]), *queue.go_on()]
         delivered = sum(step.delivered for step in steps)
         found = {effect.consumer_tag for step in steps for effect in step.deliveries}
         if delivered != len(numbers) or found != {f"consumer-{number}" for number in numbers}:
             raise BenchFailed(f"{delivered} of {len(numbers)} messages went to their consumers")
-        messages += len(numbers)
-        if place >= warmup:
-            times.append(sum(step.cpu_s for step in steps) * 1e6 / len(numbers))
-    return statistics.median(times), (queue.evaluations - before) / messages
+        cpu_s = sum(step.cpu_s for step in steps)
+        return cpu_s * 1e6 / len(numbers), (queue.evaluations - before) / len(numbers)
+
+
+def dispatch(sizes: Sizes, selectors: Sequence[bytes]) -> dict[int, DispatchCost]:
+    """By the number of consumers. They are measured in turns, so that whatever else slows the computer down for some
+    seconds slows down all of them."""
+    all_receivers = {count: Receivers(count, selectors) for count in sizes.selectors}
+    first_ms: dict[int, float] = {}
+    for count, receivers in all_receivers.items():
+        first_ms[count] = receivers.small()[0] * min(RECEIVERS, count) / 1e3
+        for _ in range(sizes.warmup_entries):
+            receivers.small()
+    small: dict[int, list[tuple[float, float]]] = {count: [] for count in all_receivers}
+    for _ in range(sizes.entries // ENTRIES_IN_TURN):
+        for count, receivers in all_receivers.items():
+            small[count] += [receivers.small() for _ in range(ENTRIES_IN_TURN)]
+    large: dict[int, list[tuple[float, float]]] = {count: [] for count in all_receivers}
+    for turn in range(sizes.warmup_batches + sizes.batches):
+        for count, receivers in all_receivers.items():
+            arrived = receivers.large(sizes.batch)
+            if turn >= sizes.warmup_batches:
+                large[count].append(arrived)
+    return {
+        count: DispatchCost(
+            *_middle(small[count]), *_middle(large[count]), receivers.attach_us, first_ms[count]
+        )
+        for count, receivers in all_receivers.items()
+    }
+
+
+def _middle(arrived: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The median of the times, the mean of the evaluations."""
+    times, evaluations = zip(*arrived, strict=True)
+    return statistics.median(times), statistics.fmean(evaluations)
 
 
 # ---- attaching to a long queue
@@ -314,7 +340,7 @@ def measure(sizes: Sizes, note: Note) -> AloneResult:
     for kind in KINDS_OF_SELECTORS:
         note(f"finding receivers among selectors of kind {kind!r}")
         selectors = [encoded(selector_of(kind, number)) for number in range(max(sizes.selectors))]
-        costs[kind] = {count: dispatch(count, sizes, selectors) for count in sizes.selectors}
+        costs[kind] = dispatch(sizes, selectors)
     note(f"returns where {sizes.return_backlog:,} wait")
     returned = returns(sizes)
     unique: dict[int, AttachCost] = {}

@@ -94,6 +94,7 @@ class ClusterResult:
     rate: int
     latencies_us: Sequence[int]
     server_cpu_s: float
+    client_cpu_s: float
     backlog_s: float
     firsts_s: Sequence[float]
     lasts_s: Sequence[float]
@@ -110,6 +111,7 @@ class ClusterResult:
             "cluster_p50_ms": percentile_ms(self.latencies_us, 0.50),
             "cluster_p99_ms": percentile_ms(self.latencies_us, 0.99),
             "cluster_server_cpu_s_per_100k": round(self.server_cpu_s * 100_000 / delivered, 3),
+            "cluster_client_cpu_s_per_100k": round(self.client_cpu_s * 100_000 / delivered, 3),
             "cluster_attach_messages": self.sizes.messages,
             "cluster_attach_publish_per_s": round(self.sizes.messages / self.backlog_s),
             "cluster_attach_first_ms": round(statistics.median(self.firsts_s) * 1e3, 1),
@@ -127,7 +129,7 @@ async def measure(
 ) -> ClusterResult:
     """Both parts, against members that are up and a queue that exists."""
     note(f"{sizes.consumers} consumers, {plan.rate:,} messages a second: {plan.seconds:g} s")
-    arrivals, cpu_s = await _dispatch(plan, sizes, places, pids)
+    arrivals, server_cpu_s, client_cpu_s = await _dispatch(plan, sizes, places, pids)
     note(f"publishing {sizes.messages:,} messages with unique strings")
     began = time.monotonic()
     await _publish_waiting(plan, sizes, places, url)
@@ -140,7 +142,8 @@ async def measure(
         plan.seconds,
         plan.rate,
         arrivals.latencies_us,
-        cpu_s,
+        server_cpu_s,
+        client_cpu_s,
         backlog_s,
         firsts,
         lasts,
@@ -174,7 +177,7 @@ class TimedBatch:
 
 async def _dispatch(
     plan: Plan, sizes: ClusterSizes, places: Places, pids: Sequence[int]
-) -> tuple[Arrivals, float]:
+) -> tuple[Arrivals, float, float]:
     generator = random.Random(1)
     receivers = min(RECEIVERS, sizes.consumers)
     batches = [
@@ -220,26 +223,28 @@ async def _paced(
     arrivals: Arrivals,
     pids: Sequence[int],
     receiving: Sequence[asyncio.Task[None]],
-) -> tuple[Arrivals, float]:
-    """Publishes at the plan's rate; waits until everything has arrived. What came, and the members' time."""
+) -> tuple[Arrivals, float, float]:
+    """Publishes at the plan's rate; waits until everything has arrived. What came, the members' time and that
+    of this process."""
     receivers = min(RECEIVERS, sizes.consumers)
     interval_s = receivers / plan.rate
     arrivals.start = time.monotonic() + plan.warmup_s
     arrivals.end = arrivals.start + plan.seconds
     due = time.monotonic()
     sent = 0
-    cpu_began = -1.0
+    cpu_began, own_began = -1.0, 0.0
     while due < arrivals.end:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         if cpu_began < 0 and due >= arrivals.start:
-            cpu_began = sum(cpu_seconds(pid) for pid in pids)
+            cpu_began, own_began = sum(cpu_seconds(pid) for pid in pids), time.process_time()
         await publisher.send_batch(QUEUE, batches[sent % len(batches)].at(due))
         sent += 1
         due += interval_s
     await _until(lambda: arrivals.total >= sent * receivers, receiving, sizes.patience_s)
     if arrivals.total != sent * receivers:
         raise BenchFailed(f"{arrivals.total:,} of {sent * receivers:,} messages were delivered")
-    return arrivals, sum(cpu_seconds(pid) for pid in pids) - cpu_began
+    used = sum(cpu_seconds(pid) for pid in pids) - cpu_began
+    return arrivals, used, time.process_time() - own_began
 
 
 async def _until(is_done: Callable[[], bool], tasks: Sequence[asyncio.Task[None]], patience_s: float) -> None:

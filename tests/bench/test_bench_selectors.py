@@ -15,7 +15,7 @@ from rich.console import Console
 from quorum.bench import selectors_alone, selectors_cluster
 from quorum.bench.plan import Plan
 from quorum.bench.run import QUEUE, BenchFailed, Places
-from quorum.bench.selectors_alone import AloneResult, Sizes, attach, encoded, fill
+from quorum.bench.selectors_alone import AloneResult, Receivers, Sizes, attach, encoded, fill
 from quorum.bench.selectors_cluster import ClusterResult, ClusterSizes, WaitingBatches
 from quorum.bench.selectors_fields import (
     AMOUNTS,
@@ -25,7 +25,6 @@ from quorum.bench.selectors_fields import (
     UNIQUE_SELECTOR,
     WANTED,
     Batches,
-    encode_rows,
     row_for,
     selector_of,
     unique_text,
@@ -41,7 +40,7 @@ from support.fake_server import FakeCluster, FakeNode, Predicate, StoredMessage
 
 TINY = Sizes(
     selectors=(3, 20),
-    entries=4,
+    entries=10,
     warmup_entries=2,
     batches=2,
     warmup_batches=1,
@@ -167,13 +166,15 @@ def test_columns_that_were_dropped_are_read_again() -> None:
     assert attach(queue, LOW_CARDINALITY_SELECTOR, 10).entries > 0
 
 
-def test_a_message_that_nobody_wants_fails_the_bench() -> None:
-    queue = LocalQueue()
-    queue.attach([("consumer-0", encoded(selector_of("equal", 0)))], 10)
-    step = queue.publish([(2, encode_rows([0, 1], random.Random(1)))])
-    assert step.delivered == 1
+def test_messages_that_go_elsewhere_fail_the_bench() -> None:
+    selectors = [encoded(selector_of("equal", number)) for number in (0, 1, 5)]
+    with pytest.raises(BenchFailed, match="2 of 3 messages went to their consumers"):
+        Receivers(3, selectors).small()
+
+
+def test_a_refusal_fails_the_bench() -> None:
     with pytest.raises(BenchFailed, match="the queue refuses"):
-        queue.attach([("", b"")], 10)
+        LocalQueue().attach([("", b"")], 10)
 
 
 def test_fewer_messages_make_a_shorter_run() -> None:
@@ -194,6 +195,7 @@ def test_what_a_cluster_did_is_told() -> None:
         rate=1_000,
         latencies_us=[3_000] * 1_990 + [9_000] * 10,
         server_cpu_s=4.0,
+        client_cpu_s=1.0,
         backlog_s=0.5,
         firsts_s=[0.010, 0.030, 0.020],
         lasts_s=[0.5, 0.4, 0.9],
