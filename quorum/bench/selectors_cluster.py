@@ -359,6 +359,8 @@ async def _attach(
             for _ in range(sizes.rounds):
                 with pulse.noting(before):
                     await asyncio.wait({publishing}, timeout=plan.seconds / sizes.rounds)
+                if publishing.done():
+                    publishing.result()
                 with pulse.noting(meanwhile):
                     first_s, last_s = await asyncio.wait_for(_find(client), LIMIT_S)
                 firsts.append(first_s)
