@@ -183,15 +183,15 @@ class SelectorGroups:
             group.seen = machine.next_sequence
         if not self.matched.has(group.selector):
             self._look_up_arrivals()
-            self.found_nothing(group)
+            self.found_all(group)
 
     def in_line(self) -> list[SelectorGroup]:
         """Whoever may find something, in the order of the line."""
         self._look_up_arrivals()
         return sorted(self._awake.values(), key=lambda group: group.ticket)
 
-    def found_nothing(self, group: SelectorGroup) -> None:
-        """It has been asked, and nothing but time kept it from finding something: it sleeps, if it can be woken."""
+    def found_all(self, group: SelectorGroup) -> None:
+        """It has everything there is for it now: it sleeps, if it can be woken."""
         if not group.selector or group.front != TAIL or group.seen < self.machine.next_sequence:
             return
         if group.selector not in self._followers:
