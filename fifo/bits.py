@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-
 FEW_MEMBERS = 4
 """Up to so many are looked for one by one; above, numpy finds all at once."""
 
