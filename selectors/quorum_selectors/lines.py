@@ -2,15 +2,17 @@
 
 The strings lie one after the other in one array of *letters*: the bytes of their UTF-8, or their code points where a
 pattern's `_` has to step over characters of several bytes. UTF-8 never has one character's bytes within another's, so
-a text stands where its bytes stand, and the answers are those of `like` for each string. Two ways to look at them:
+a text stands where its bytes stand, and the answers are those of `like` for each string. Three ways to look at them:
 
 - *words*: the eight bytes at a place of every string, its beginning or end plus a multiple of eight, as one number
   each. A text is compared word by word, under a mask that leaves out `_` and what is beyond the text.
 - *streams*: a bit for each letter of all strings, 64 in a number: where a certain letter stands. Streams moved by
   their letters' offsets and joined by AND say where a piece of a pattern begins. Every string takes the first such
   place behind the pieces before it, as in `like`; what reaches beyond the string's end is no match.
+- *bits*: where all strings are short, one number for each of them that says where in it a certain letter stands. The
+  first place is then the lowest bit, and a pattern costs a few operations a letter.
 
-Words and streams are made when they are first asked for and kept, so that further patterns cost a few operations on
+All of them are made when they are first asked for and kept, so that further patterns cost a few operations on
 short arrays. Costs go with the letters and the pattern, except that a text of many thousand letters that nearly stands
 in many places would cost their product: such a pattern is asked string by string.
 """

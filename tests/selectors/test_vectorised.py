@@ -132,6 +132,28 @@ def test_lists_over_many_strings(texts: list[str]) -> None:
         assert true.tolist() == [text in chosen for text in texts]
 
 
+@pytest.mark.parametrize("filler", ["", "-" * 70])
+def test_ends_that_would_overlap(filler: str) -> None:
+    """A string shorter than the two ends together matches neither way, however many bytes its characters have."""
+    texts = ["é", "éé", "日", "日a日", "日a", "aba", "abba", "abab", "ababa", "éaé", "", filler] * 3 + [
+        f"x{filler}"
+    ]
+    for pattern in (
+        "é%é",
+        "%é%é",
+        "日a%a日",
+        "日%日",
+        "ab%ba",
+        "ab%b%ba",
+        "ab%a%ab",
+        "%ab%ab",
+        "é%a%é",
+        "é%_é",
+        "日_%日",
+    ):
+        strings_agree(texts, pattern)
+
+
 @given(st.lists(st.text("ab\x00é日", max_size=70), min_size=1, max_size=30), st.text("ab_%é", max_size=12))
 def test_patterns_over_any_strings(texts: list[str], pattern: str) -> None:
     strings_agree(texts, pattern)
