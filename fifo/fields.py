@@ -109,7 +109,7 @@ class Fields:
         """Which of the selectors of an index may be TRUE, and for which of `members`."""
         if not members:
             return
-        for token in sorted(index.rest):
+        for token in list(index.rest):
             yield token, members
         first = bits.first(members)
         width = members.bit_length() - first

@@ -526,7 +526,7 @@ class QueueMachine:
             if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
                 return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
             if wanted is not None and start_sequence <= number << BLOCK_BITS:
-                cold = self.groups.ruled_out(selector, number)
+                cold = self.groups.ruled_out(wanted, number)
                 if cold is not None:
                     steps -= cold.ready_count * wanted.steps
                     continue

@@ -84,6 +84,7 @@ class SelectorGroups:
 
     __slots__ = (
         "_awake",
+        "_filed",
         "_followed",
         "_followers",
         "_tickets",
@@ -107,7 +108,9 @@ class SelectorGroups:
         self.draining: dict[Key, Consumer] = {}
         self._tickets = 0
         self._awake: dict[bytes, SelectorGroup] = {}
-        self._followers: PredicateIndex[bytes] = PredicateIndex()
+        self._filed: PredicateIndex[bytes] = PredicateIndex()
+        """whoever has followed: those without credit stay in it, as filing costs more than passing over them"""
+        self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
         """up to where the followers have seen everything"""
         self.matched = Matched()
@@ -159,7 +162,8 @@ class SelectorGroups:
                 self._awake.pop(group.selector, None)
                 if group.front == TAIL:
                     group.front = self.machine.next_sequence
-                    self._unfollow(group)
+                    group.seen = self._seen(group)
+                    self._followers.pop(group.selector, None)
 
     def stand_in_line(self, group: SelectorGroup) -> None:
         """It is the last of those who have consumers with credit."""
@@ -179,23 +183,25 @@ class SelectorGroups:
             group.seen = machine.next_sequence
         if not self.matched.has(group.selector):
             self._look_up_arrivals()
-            self.found_nothing(group)
+            self.found_all(group)
 
     def in_line(self) -> list[SelectorGroup]:
         """Whoever may find something, in the order of the line."""
         self._look_up_arrivals()
         return sorted(self._awake.values(), key=lambda group: group.ticket)
 
-    def found_nothing(self, group: SelectorGroup) -> None:
-        """It has been asked, and nothing but time kept it from finding something: it sleeps, if it can be woken."""
+    def found_all(self, group: SelectorGroup) -> None:
+        """It has everything there is for it now: it sleeps, if it can be woken."""
         if not group.selector or group.front != TAIL or group.seen < self.machine.next_sequence:
             return
         if group.selector not in self._followers:
-            if not len(self._followers):
+            if not self._followers:
                 self._followed = group.seen
             if group.seen != self._followed:
                 return
-            self._followers.add(group.selector, group.decoded.tree)
+            self._followers[group.selector] = group
+            if group.selector not in self._filed:
+                self._filed.add(group.selector, group.decoded.tree)
         self._awake.pop(group.selector, None)
 
     def asleep(self) -> list[SelectorGroup]:
@@ -292,7 +298,7 @@ class SelectorGroups:
             group.seen = end
             return -1
         last = min(end, (number + 1) << BLOCK_BITS)
-        if self.ruled_out(group.selector, number) is not None:
+        if self.ruled_out(group.decoded, number) is not None:
             group.seen = last
             return number
         block = self.machine.blocks.get(number)
@@ -337,13 +343,13 @@ class SelectorGroups:
         group.front = end if end < machine.next_sequence else TAIL
         return True
 
-    def ruled_out(self, selector: bytes, number: int) -> Block | Stored | None:
+    def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
         """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
         messages matches; else None."""
         found = self.machine.blocks.at(number)
         if (isinstance(found, Block) and found.columns is not None) or not found.summary:
             return None
-        return None if may_match(decoded(selector).tree, decode(found.summary)) else found
+        return None if may_match(selector.tree, decode(found.summary)) else found
 
     # ---- who follows
 
@@ -351,7 +357,7 @@ class SelectorGroups:
         """What has come since the last time, for all followers."""
         machine, followers = self.machine, self._followers
         end = machine.next_sequence
-        while len(followers) and self._followed < end:
+        while followers and self._followed < end:
             number = machine.blocks.next_from(self._followed >> BLOCK_BITS)
             if number is None or number << BLOCK_BITS >= end:
                 break
@@ -359,8 +365,10 @@ class SelectorGroups:
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << BLOCK_BITS)
             members = (block.ready | block.held) & bits.span(first, last - block.base - first)
-            for selector, named in self.fields.candidates(block, followers, members):
-                group = self.by_selector[selector]
+            for selector, named in self.fields.candidates(block, self._filed, members):
+                group = followers.get(selector)
+                if group is None:
+                    continue
                 chosen = self.fields.select(block, group.decoded, named)
                 if chosen:
                     self.matched.add(selector, number, chosen)
@@ -368,16 +376,12 @@ class SelectorGroups:
             self._followed = last
         self._followed = end
 
-    def _unfollow(self, group: SelectorGroup) -> None:
-        if group.selector in self._followers:
-            group.seen = self._followed
-            self._followers.remove(group.selector)
-
     def _forget(self, group: SelectorGroup) -> None:
         """Drops what is local of a group."""
         self.matched.forget(group.selector)
-        if group.selector in self._followers:
-            self._followers.remove(group.selector)
+        self._followers.pop(group.selector, None)
+        if group.selector in self._filed:
+            self._filed.remove(group.selector)
         group.seen = 0
         if group.selector in self.turns:
             self._awake[group.selector] = group

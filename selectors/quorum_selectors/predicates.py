@@ -40,7 +40,8 @@ from quorum_selectors.expression import (
     Not,
     Or,
 )
-from quorum_selectors.vectorised import Messages, encode_text
+from quorum_selectors.lines import encode_text
+from quorum_selectors.vectorised import Messages
 
 MAX_PREDICATES = 16
 """Of one expression: what would need more is asked about every message."""
@@ -95,7 +96,7 @@ class Present:
 
 
 Predicate = Equal | Begins | Ends | Between | Present
-Requirement = frozenset[Predicate]
+Requirement = tuple[Predicate, ...]
 
 
 def requirement(node: Expression) -> Requirement | None:
@@ -103,9 +104,9 @@ def requirement(node: Expression) -> Requirement | None:
     can be said."""
     match node:
         case Literal(value):
-            return None if value is True else frozenset()
+            return None if value is True else ()
         case Field():
-            return frozenset((Equal(_place(node), True),))
+            return (Equal(_place(node), True),)
         case Comparison(op, Field() as field, Literal(value)):
             return _compared(op, _place(field), admit(value))
         case Comparison(op, Literal(value), Field() as field):
@@ -117,11 +118,11 @@ def requirement(node: Expression) -> Requirement | None:
         case IsTrue(operand):
             return requirement(operand)
         case Not(Field() as field):
-            return frozenset((Equal(_place(field), False),))
+            return (Equal(_place(field), False),)
         case Not(In(Field() as field, _) | Like(Field() as field, _)):
-            return frozenset((Present(_place(field)),))
+            return (Present(_place(field)),)
         case Not(Comparison(_, Field() as field, Literal()) | Comparison(_, Literal(), Field() as field)):
-            return frozenset((Present(_place(field)),))
+            return (Present(_place(field)),)
         case And(operands):
             return _rarest(operands)
         case Or(operands):
@@ -141,35 +142,35 @@ def _place(field: Field) -> Place:
 
 
 def _few(predicates: Iterable[Predicate]) -> Requirement | None:
-    found = frozenset(predicates)
+    found = tuple(dict.fromkeys(predicates))
     return found if len(found) <= MAX_PREDICATES else None
 
 
 def _compared(op: str, place: Place, value: FieldValue | None) -> Requirement:
     if value is None:
-        return frozenset()  # UNKNOWN
+        return ()  # UNKNOWN
     if op == "<>":
-        return frozenset((Present(place),))
+        return (Present(place),)
     if op == "=":
         if isinstance(value, str):
-            return frozenset((Equal(place, encode_text(value)),))
-        return frozenset((Equal(place, value if isinstance(value, bool) else float(value)),))
+            return (Equal(place, encode_text(value)),)
+        return (Equal(place, value if isinstance(value, bool) else float(value)),)
     if not is_number(value):
-        return frozenset()  # FALSE: strings and booleans have no order here
+        return ()  # FALSE: strings and booleans have no order here
     number = float(value)
-    return frozenset((Between(place, *((-inf, number) if op in ("<", "<=") else (number, inf))),))
+    return (Between(place, *((-inf, number) if op in ("<", "<=") else (number, inf))),)
 
 
 def _like(place: Place, pattern: like.Pattern) -> Requirement:
     text = like.literal_text(pattern)
     if text is not None:
-        return frozenset((Equal(place, encode_text(text)),))
+        return (Equal(place, encode_text(text)),)
     first, last = pattern[0], pattern[-1]
     if first and isinstance(first[0], str):
-        return frozenset((Begins(place, encode_text(first[0])),))
+        return (Begins(place, encode_text(first[0])),)
     if last and isinstance(last[-1], str):
-        return frozenset((Ends(place, encode_text(last[-1])),))
-    return frozenset((Present(place),))
+        return (Ends(place, encode_text(last[-1])),)
+    return (Present(place),)
 
 
 def _rarest(operands: tuple[Expression, ...]) -> Requirement | None:
@@ -181,48 +182,51 @@ def _rarest(operands: tuple[Expression, ...]) -> Requirement | None:
                 other = spans.get(predicate.place, predicate)
                 low, high = max(predicate.low, other.low), min(predicate.high, other.high)
                 spans[predicate.place] = Between(predicate.place, low, high)
-    found += [frozenset((span,)) for span in spans.values()]
+    found += [(span,) for span in spans.values()]
     return min(found, key=lambda each: sum(predicate.cost for predicate in each), default=None)
 
 
 T = TypeVar("T", bound=Hashable)
+
+Tokens = dict[T, None]
+"""A set that keeps its order."""
 
 
 class _OfField(Generic[T]):
     """What is filed under one field."""
 
     def __init__(self) -> None:
-        self.values: dict[tuple[type, bytes | float | bool], set[T]] = {}
-        self.begins: dict[int, dict[bytes, set[T]]] = {}
-        self.ends: dict[int, dict[bytes, set[T]]] = {}
-        self.spans: dict[tuple[float, float], set[T]] = {}
-        self.present: set[T] = set()
+        self.values: dict[tuple[type, bytes | float | bool], Tokens[T]] = {}
+        self.begins: dict[int, dict[bytes, Tokens[T]]] = {}
+        self.ends: dict[int, dict[bytes, Tokens[T]]] = {}
+        self.spans: dict[tuple[float, float], Tokens[T]] = {}
+        self.present: Tokens[T] = {}
         self.size = 0
         """how many predicates were added"""
-        self._sorted: tuple[Array, Array, list[set[T]]] | None = None
+        self._sorted: tuple[Array, Array, list[Tokens[T]]] | None = None
 
     def add(self, predicate: Predicate, token: T) -> None:
-        self._set_of(predicate).add(token)
+        self._tokens_of(predicate)[token] = None
         self.size += 1
 
     def remove(self, predicate: Predicate, token: T) -> None:
-        tokens = self._set_of(predicate)
-        tokens.discard(token)
+        tokens = self._tokens_of(predicate)
+        tokens.pop(token, None)
         self.size -= 1
         if not tokens:
             self._forget(predicate)
 
-    def _set_of(self, predicate: Predicate) -> set[T]:
+    def _tokens_of(self, predicate: Predicate) -> Tokens[T]:
         match predicate:
             case Equal(_, value):
-                return self.values.setdefault((type(value), value), set())
+                return self.values.setdefault((type(value), value), {})
             case Begins(_, text):
-                return self.begins.setdefault(len(text), {}).setdefault(text, set())
+                return self.begins.setdefault(len(text), {}).setdefault(text, {})
             case Ends(_, text):
-                return self.ends.setdefault(len(text), {}).setdefault(text, set())
+                return self.ends.setdefault(len(text), {}).setdefault(text, {})
             case Between(_, low, high):
                 self._sorted = None
-                return self.spans.setdefault((low, high), set())
+                return self.spans.setdefault((low, high), {})
             case Present():
                 return self.present
 
@@ -242,18 +246,18 @@ class _OfField(Generic[T]):
     def is_empty(self) -> bool:
         return not (self.values or self.begins or self.ends or self.spans or self.present)
 
-    def texts(self) -> Iterator[set[T]]:
+    def texts(self) -> Iterator[Tokens[T]]:
         """Everything that asks for strings."""
         yield from (found for (kind, _), found in self.values.items() if kind is bytes)
         for table in (*self.begins.values(), *self.ends.values()):
             yield from table.values()
 
-    def numbers(self) -> Iterator[set[T]]:
+    def numbers(self) -> Iterator[Tokens[T]]:
         """Everything that asks for numbers."""
         yield from (found for (kind, _), found in self.values.items() if kind is float)
         yield from self.spans.values()
 
-    def with_text(self, piece: bytes) -> Iterator[set[T]]:
+    def with_text(self, piece: bytes) -> Iterator[Tokens[T]]:
         """What asks for this string."""
         found = self.values.get((bytes, piece))
         if found:
@@ -265,7 +269,7 @@ class _OfField(Generic[T]):
             if length <= len(piece) and (found := table.get(piece[len(piece) - length :])):
                 yield found
 
-    def with_number(self, number: float) -> Iterator[set[T]]:
+    def with_number(self, number: float) -> Iterator[Tokens[T]]:
         """What asks for this number."""
         found = self.values.get((float, number))
         if found:
@@ -287,7 +291,7 @@ class PredicateIndex(Generic[T]):
     def __init__(self) -> None:
         self._fields: dict[Place, _OfField[T]] = {}
         self._filed: dict[T, Requirement | None] = {}
-        self.rest: set[T] = set()
+        self.rest: Tokens[T] = {}
         """what may select any message"""
 
     def __len__(self) -> int:
@@ -302,7 +306,7 @@ class PredicateIndex(Generic[T]):
             raise ValueError(f"{token!r} is filed already")
         found = self._filed[token] = requirement(expression)
         if found is None:
-            self.rest.add(token)
+            self.rest[token] = None
             return
         for predicate in found:
             self._fields.setdefault(predicate.place, _OfField()).add(predicate, token)
@@ -310,7 +314,7 @@ class PredicateIndex(Generic[T]):
     def remove(self, token: T) -> None:
         """KeyError if it is not filed."""
         found = self._filed.pop(token)
-        self.rest.discard(token)
+        self.rest.pop(token, None)
         for predicate in found or ():
             table = self._fields[predicate.place]
             table.remove(predicate, token)

@@ -13,13 +13,11 @@ results are the same on every processor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from quorum_selectors import like
-from quorum_selectors.arithmetic import INT64_MAX, INT64_MIN, ORDER, admit
+from quorum_selectors.arithmetic import INT64_MIN, ORDER, admit
 from quorum_selectors.batch_columns import APPROXIMATE, BOOLEAN, EXACT, STRING, Array, Bits
 from quorum_selectors.block_columns import BlockColumns, StringTable
 from quorum_selectors.evaluate import NON_PERSISTENT, PERSISTENT
@@ -41,6 +39,7 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
+from quorum_selectors.lines import Lines
 
 Truths = tuple[Bits, Bits]
 """Where a condition is TRUE, and where it is FALSE."""
@@ -51,34 +50,56 @@ _NEAR = 2.0**13
 """A product of doubles near 2**63 is off by less than this."""
 
 
-@dataclass(frozen=True, slots=True)
+_SPREAD = 4
+"""Strings are copied together if the messages use less than one in so many of those that lie between them."""
+
+
 class Texts:
-    """Strings of some messages: codes into a table."""
+    """Strings of the messages of a mask: codes into a table."""
 
-    codes: Array
-    table: StringTable
+    __slots__ = ("_laid", "_mask", "codes", "table")
 
-    def where(self, mask: Bits, find: Callable[[StringTable, Array], Bits]) -> Bits:
-        """The messages of the mask whose string find(table, codes) says yes to; each code is asked once."""
-        codes, table = self.codes, self.table
-        if len(mask) > len(codes):
-            codes = np.broadcast_to(codes, mask.shape)
-        used = codes[mask]
-        if not len(used):
-            return np.zeros(len(mask), np.bool_)
-        found = np.zeros(len(mask), np.bool_)
-        if table.count <= len(used):
-            found[mask] = find(table, np.arange(table.count))[used]
-        else:
-            found[mask] = find(table, used)
-        return found
+    def __init__(self, mask: Bits, codes: Array, table: StringTable) -> None:
+        self._mask = mask
+        self.codes = codes
+        self.table = table
+        self._laid: tuple[Lines, Array] | None = None
 
-    def texts(self, mask: Bits) -> list[str]:
-        """The strings of the messages of the mask."""
-        codes = np.broadcast_to(self.codes, mask.shape)[mask]
-        used, places = np.unique(codes, return_inverse=True)
-        texts = np.array([self.table.text(code) for code in used.tolist()], object)
-        return texts[places].tolist() if len(used) else []
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one string for all of them."""
+        return len(self.codes) == 1
+
+    def first(self) -> str:
+        return self.table.text(int(self.codes[0]))
+
+    def laid(self) -> tuple[Lines, Array]:
+        """The strings side by side, and which of them each message has; of no meaning outside of the mask."""
+        if self._laid is None:
+            mask, codes = self._mask, self.codes.astype(np.int64)
+            used = codes[mask] if mask.any() else np.zeros(1, np.int64)
+            low, end = int(used.min()), int(used.max()) + 1
+            if end - low > _SPREAD * (len(used) + 64):
+                used = np.unique(used)
+                pieces = [self.table.piece(code) for code in used.tolist()]
+                at = np.minimum(np.searchsorted(used, codes), len(used) - 1)
+                self._laid = Lines.of(pieces), at
+            else:
+                at = np.where(mask, codes - low, 0)
+                self._laid = self.table.lines(low, end), at
+        return self._laid
+
+    def where(self, mask: Bits, find: Callable[[Lines, Bits | None], Bits]) -> Bits:
+        """The messages of the mask whose string `find` names; it need not look at others than are wanted."""
+        left = np.count_nonzero(mask)
+        if not left:
+            return mask
+        lines, at = self.laid()
+        wanted = None
+        if _SPREAD * left < len(mask):
+            wanted = np.zeros(lines.count, np.bool_)
+            wanted[np.broadcast_to(at, mask.shape)[mask]] = True
+        return mask & find(lines, wanted)[at]
 
 
 class Vector:
@@ -119,7 +140,7 @@ class Vector:
         else:
             table = StringTable()
             table.add(value)
-            self.texts.append((mask, Texts(np.zeros(1, np.uint8), table)))
+            self.texts.append((mask, Texts(YES, np.zeros(1, np.uint8), table)))
 
 
 def _joined(part: tuple[Bits, Array] | None, mask: Bits, values: Array) -> tuple[Bits, Array]:
@@ -135,6 +156,9 @@ def constant(value: FieldValue | None) -> Vector:
     if admitted is not None:
         vector.put(YES, admitted)
     return vector
+
+
+_LAID_AS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, str: np.uint32}
 
 
 class Messages:
@@ -169,12 +193,30 @@ class Messages:
             elif kind == APPROXIMATE:
                 vector.approximate = mask, values
             elif kind == STRING and table is not None:
-                vector.texts.append((mask, Texts(values, table)))
+                vector.texts.append((mask, Texts(mask, values, table)))
+        single: dict[type, list[tuple[int, FieldValue]]] = {}
         for place, value in self._block.sparse(key, self._first, self.count):
-            mask = np.zeros(self.count, np.bool_)
-            mask[place] = True
-            vector.put(mask, value)
+            single.setdefault(type(value), []).append((place, value))
+        for type_, pairs in single.items():
+            self._lay_single(vector, type_, pairs)
         return vector
+
+    def _lay_single(self, vector: Vector, kind: type, pairs: list[tuple[int, FieldValue]]) -> None:
+        """Values of one type that are in no column."""
+        mask = np.zeros(self.count, np.bool_)
+        mask[[place for place, _ in pairs]] = True
+        table = StringTable()
+        values: Array = np.zeros(self.count, _LAID_AS[kind])
+        for place, value in pairs:
+            values[place] = table.add(value) if isinstance(value, str) else value
+        if kind is bool:
+            vector.boolean = _joined(vector.boolean, mask, values)
+        elif kind is int:
+            vector.exact = _joined(vector.exact, mask, values)
+        elif kind is float:
+            vector.approximate = _joined(vector.approximate, mask, values)
+        else:
+            vector.texts.append((mask, Texts(mask, values, table)))
 
 
 def select(expression: Expression, messages: Messages) -> Bits:
@@ -216,10 +258,11 @@ def _truths(node: Expression, messages: Messages) -> Truths:
         case Comparison(op, left, right):
             return _compare(op, _vector(left, messages), _vector(right, messages))
         case In(operand, values):
-            pieces = frozenset(encode_text(value) for value in values)
-            return _string_test(_vector(operand, messages), lambda table, codes: _among(table, codes, pieces))
+            return _string_test(_vector(operand, messages), lambda lines, wanted: lines.among(values, wanted))
         case Like(operand, pattern):
-            return _string_test(_vector(operand, messages), _liker(pattern))
+            return _string_test(
+                _vector(operand, messages), lambda lines, wanted: lines.match(pattern, wanted)
+            )
         case _:
             part = _vector(node, messages).boolean
             return (NO, NO) if part is None else (part[0] & part[1], part[0] & ~part[1])
@@ -237,7 +280,7 @@ def _least(operands: tuple[Expression, ...], messages: Messages, decisive: int) 
     return every, some
 
 
-def _string_test(operand: Vector, find: Callable[[StringTable, Array], Bits]) -> Truths:
+def _string_test(operand: Vector, find: Callable[[Lines, Bits | None], Bits]) -> Truths:
     true = NO
     for mask, texts in operand.texts:
         true = true | texts.where(mask, find)
@@ -262,16 +305,16 @@ def _compare(op: str, left: Vector, right: Vector) -> Truths:
 
 
 def _compare_texts(is_equal: bool, both: Bits, left: Texts, right: Texts) -> Bits:
-    if len(left.codes) == 1 < len(right.codes):
+    if left.is_constant and not right.is_constant:
         left, right = right, left
-    if len(right.codes) == 1:
-        piece = right.table.piece(int(right.codes[0]))
-        same = left.where(both, lambda table, codes: _equal(table, codes, piece))
-        return both & (same if is_equal else ~same)
-    found = np.zeros(len(both), np.bool_)
-    pairs = zip(left.texts(both), right.texts(both), strict=True)
-    found[both] = [(a == b) is is_equal for a, b in pairs]
-    return found
+    if right.is_constant:
+        text = right.first()
+        same = left.where(both, lambda lines, wanted: lines.equal(text, wanted))
+    else:
+        (lines, at), (others, other_at) = left.laid(), right.laid()
+        same = np.zeros(len(both), np.bool_)
+        same[both] = lines.same(at[both], others, other_at[both])
+    return same if is_equal else both & ~same
 
 
 # ---- values
@@ -368,14 +411,15 @@ def _exact(op: str, both: Bits, a: Array, b: Array) -> tuple[Array, Bits]:
 
 
 def _fits(both: Bits, a: Array, b: Array) -> Bits:
-    """Where a product has 64 bits: doubles say so, but near the limit Python's integers do."""
+    """Where a product has 64 bits: doubles say so, but near the limit one factor has to come out again."""
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     found = size < 2.0**63
     near = both & (np.abs(size - 2.0**63) <= _NEAR)
     if near.any():
         found = np.broadcast_to(found, near.shape).copy()
-        pairs = zip(*(np.broadcast_to(each, near.shape)[near].tolist() for each in (a, b)), strict=True)
-        found[near] = [INT64_MIN <= x * y <= INT64_MAX for x, y in pairs]
+        x, y = (np.broadcast_to(each, near.shape)[near] for each in (a, b))
+        # Neither is 0, and the product is no further off than 2**14: had it wrapped round, its sign would be wrong.
+        found[near] = (x * y < 0) == ((x < 0) != (y < 0))
     return found
 
 
@@ -390,77 +434,3 @@ def _approximate(op: str, a: Array, b: Array) -> tuple[Array, Bits]:
         values = a / b
         return values, (b != 0.0) & ~np.isinf(values)
     return values, ~np.isinf(values)
-
-
-# ---- strings
-
-
-def encode_text(text: str) -> bytes:
-    """As columns have it."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-FEW = 32
-"""Up to so many strings are looked at one by one."""
-
-
-def _equal(table: StringTable, codes: Array, piece: bytes) -> Bits:
-    """Which codes stand for this string: by its length, then letter by letter from the end, while many are left."""
-    if table.lookup is not None:
-        code = table.lookup.get(piece)
-        return np.zeros(len(codes), np.bool_) if code is None else codes == code
-    found = np.zeros(len(codes), np.bool_)
-    starts, ends, letters = table.bounds(codes)
-    left = np.flatnonzero(ends - starts == len(piece))
-    at = len(piece)
-    while at and len(left) > FEW:
-        at -= 1
-        left = left[letters[starts[left] + at] == piece[at]]
-    found[[place for place in left.tolist() if table.piece(int(codes[place])) == piece]] = True
-    return found
-
-
-def _among(table: StringTable, codes: Array, pieces: frozenset[bytes]) -> Bits:
-    """Which codes stand for one of these strings."""
-    if len(pieces) <= 4:
-        found = np.zeros(len(codes), np.bool_)
-        for piece in sorted(pieces):
-            found |= _equal(table, codes, piece)
-        return found
-    return _asked(table, codes, np.arange(len(codes)), lambda text: encode_text(text) in pieces)
-
-
-def _liker(pattern: like.Pattern) -> Callable[[StringTable, Array], Bits]:
-    text = like.literal_text(pattern)
-    if text is not None:
-        piece = encode_text(text)
-        return lambda table, codes: _equal(table, codes, piece)
-    matches = like.compile_pattern(pattern)
-    prefix, suffix = _end_of(pattern[0], 0), _end_of(pattern[-1], -1)
-
-    def find(table: StringTable, codes: Array) -> Bits:
-        left = np.arange(len(codes))
-        if len(codes) > FEW and (prefix or suffix):
-            starts, ends, letters = table.bounds(codes)
-            left = left[ends - starts >= max(len(prefix), len(suffix))]
-            for at, letter in enumerate(prefix):
-                left = left[letters[starts[left] + at] == letter]
-            for at, letter in enumerate(reversed(suffix), 1):
-                left = left[letters[ends[left] - at] == letter]
-        return _asked(table, codes, left, matches)
-
-    return find
-
-
-def _end_of(segment: like.Segment, place: int) -> bytes:
-    """The letters at the beginning (0) or end (-1) of a pattern's first or last segment."""
-    if not segment or not isinstance(segment[place], str):
-        return b""
-    return encode_text(str(segment[place]))
-
-
-def _asked(table: StringTable, codes: Array, places: Array, test: Callable[[str], bool]) -> Bits:
-    """Asks a Python function of the strings in these places."""
-    found = np.zeros(len(codes), np.bool_)
-    found[[place for place in places.tolist() if test(table.text(int(codes[place])))]] = True
-    return found

@@ -25,7 +25,7 @@ def found(index: PredicateIndex[int], rows: list[Fields]) -> dict[int, set[int]]
     }
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=400)
 @given(
     st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12), st.booleans()
 )
@@ -111,7 +111,7 @@ def test_what_an_expression_is_filed_under(selector: str, places: set[int]) -> N
 def test_what_cannot_be_filed_is_asked_about_everything(selector: str) -> None:
     index: PredicateIndex[int] = PredicateIndex()
     index.add(7, canonical.normalize(parse(selector)))
-    assert index.rest == {7}
+    assert list(index.rest) == [7]
 
 
 def test_an_expression_under_more_predicates_than_allowed_is_of_the_rest() -> None:
@@ -119,4 +119,4 @@ def test_an_expression_under_more_predicates_than_allowed_is_of_the_rest() -> No
     values = ", ".join(f"'{number}'" for number in range(predicates.MAX_PREDICATES + 1))
     index.add(1, parse(f"colour IN ({values})"))
     index.add(2, parse(f"colour IN ({values}) AND size = 3"))
-    assert index.rest == {1}
+    assert list(index.rest) == [1]
