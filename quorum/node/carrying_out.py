@@ -31,7 +31,6 @@ class CarryingOut:
             machine = replica.machine
             assert isinstance(machine, GroupMachine)
             if not replica.leads or replica.is_behind or catalog.revision < machine.configured:
-                self._configuring.pop(number, None)
                 done = False  # the machine or the catalog here lags behind
                 continue
             configuring = self._configuring.get(number)

@@ -373,7 +373,7 @@ class Member:
             self.applier.is_upkeep_due = False
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
-        elif self._carrying_out.goes_on_at_once:
+        elif self._carrying_out.goes_on_at_once and not self.disk_watch.is_silent:
             self._carry_out()
         if self._awaited:
             self._answer_awaited()

@@ -219,6 +219,11 @@ UNREACHED = """
     quorum/bench/plan.py
     quorum/bench/report.py
     quorum/bench/run.py
+    quorum/bench/selectors_alone.py
+    quorum/bench/selectors_cluster.py
+    quorum/bench/selectors_fields.py
+    quorum/bench/selectors_machine.py
+    quorum/bench/selectors_run.py
 quorum/bench/transfer.py
     quorum/cli/cluster.py
     quorum/cli/console.py
