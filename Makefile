@@ -11,6 +11,8 @@ ARGS   ?=
 SEEDS      ?= 200
 FIRST_SEED ?= 1
 CANARIES   ?=
+# Pairs of selector and message that the campaign compares
+PAIRS      ?= 5000000
 # Where `make proto` writes
 OUT    ?= .
 
@@ -26,7 +28,7 @@ help:
 	@echo "               CANARIES=1: the broken builds that it must notice"
 	@echo "make campaign  many rounds of kills, power cuts, partitions, failing disks and damage of real processes"
 	@echo "               (hours; ARGS=\"--rounds 10\" for a tenth, ARGS=\"--only power\" for some), and many seeds of"
-	@echo "               the simulation (SEEDS=1000), each with a report"
+	@echo "               the simulation (SEEDS=1000), each with a report; selectors, over PAIRS=5000000"
 	@echo "make bench     three members on this machine under load; ARGS are those of 'quorum bench both'"
 	@echo "make demo      the main job on real data; ARGS are those of 'quorum demo'"
 	@echo "make proto     generates quorum/v1 from proto/ again"
@@ -57,6 +59,7 @@ campaign: $(STAMP)
 	$(PY) tests/processes/campaign.py $(ARGS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
+	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
 	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/fifo tests/selectors tests/log tests/node
 
 bench: $(STAMP)

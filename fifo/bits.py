@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+FEW_MEMBERS = 4
+"""Up to so many are looked for one by one; above, numpy finds all at once."""
+
 
 def span(first: int, count: int) -> int:
     """The set first .. first+count-1."""
@@ -52,8 +55,11 @@ def ranges(bits: int) -> list[tuple[int, int]]:
     low = (bits & -bits).bit_length() - 1
     head = bits >> low
     width = head.bit_length()
-    if head.bit_count() == width:
+    count = head.bit_count()
+    if count == width:
         return [(low, width)]
+    if count <= FEW_MEMBERS:
+        return _few_ranges(head, low)
     # One byte more than the set needs, so that the last stretch has an end, too.
     raw = np.frombuffer(head.to_bytes(width // 8 + 1, "little"), dtype=np.uint8)
     flags = np.unpackbits(raw, bitorder="little")
@@ -65,6 +71,17 @@ def ranges(bits: int) -> list[tuple[int, int]]:
             strict=True,
         )
     )
+
+
+def _few_ranges(bits: int, base: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for place in members(bits):
+        slot = base + place
+        if found and sum(found[-1]) == slot:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((slot, 1))
+    return found
 
 
 def members(bits: int) -> Iterator[int]:
@@ -83,8 +100,13 @@ def as_flags(bits: int, width: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]
 
 def from_positions(positions: np.ndarray[tuple[int], np.dtype[np.intp]], width: int) -> int:
     """The set with these members, all below width."""
-    flags = np.zeros(width, dtype=np.uint8)
-    flags[positions] = 1
+    flags = np.zeros(width, dtype=np.bool_)
+    flags[positions] = True
+    return from_flags(flags)
+
+
+def from_flags(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """The set of those that are flagged."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 

@@ -4,7 +4,7 @@ Groups with a consumer that has credit take turns, and inside a group its consum
 consumer the lowest ready messages that its group selects: as many as its credit allows, but at most an even share of
 what was ready when the checkout began, and at most 1,024, so that a large batch is spread over all who wait. A
 consumer that is alone takes all its turns at once. After a turn that gave something, the group and the consumer go to
-the end of their lines; a group that finds nothing keeps its place and is not asked again in this checkout.
+the end of their lines; a group that finds nothing keeps its place. Who found all there is for it is not asked again.
 
 A checkout ends when nobody with credit can be given anything, or with its budget; then it goes on in a later entry.
 """
@@ -112,7 +112,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     if groups.eligible_count > 1:
         share = min(TURN, -(-machine.ready_count // groups.eligible_count))
     deliveries: dict[tuple[bytes, str], Delivery] = {}
-    line = deque(groups.turns.values())
+    line = deque(groups.in_line())
     is_done = True
     while line and machine.ready_count:
         if not budget.messages:
@@ -129,7 +129,9 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
         if taken:
             deliveries[consumer.key] = delivery
             budget.messages -= taken
-            if groups.served(group, consumer):
+            if groups.served(group, consumer) and (taken == wanted or not is_complete):
                 line.append(group)
+        if taken < wanted and is_complete:
+            groups.found_all(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
     return is_done

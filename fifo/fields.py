@@ -1,13 +1,12 @@
 """The filter fields of a block's messages: local, dropped at any moment, rebuilt from the log.
 
-`block.columns` is either None or holds the fields of every message of the block that is here. Evaluation goes row by
-row; it asks a window of neighbouring rows, which reads a column once for all of them.
+`block.columns` is either None or holds the fields of every message of the block that is here. Few messages are asked
+one by one; many at once, a column of a block after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,12 +14,14 @@ from fifo import bits
 from fifo.block_store import BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block
 from fifo.state import FieldSource
+from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
+from quorum_selectors.compiled import Condition, compile_expression
+from quorum_selectors.expression import Expression, steps
+from quorum_selectors.predicates import PredicateIndex
 
-Condition = Callable[[Any], bool | None]
-
-FEW = 4
-"""Up to so many rows are asked one by one; above, a window over all of them is cheaper."""
+FEW = 16
+"""Up to so many messages are asked one by one; above, all at once is cheaper."""
 
 _COUNT = slice(4, 8)
 
@@ -30,24 +31,46 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
     return decode(data, int.from_bytes(data[_COUNT], "little"))
 
 
+class Selector:
+    """An encoded selector, decoded. Raises EncodingError."""
+
+    __slots__ = ("_condition", "steps", "tree")
+
+    def __init__(self, encoded: bytes) -> None:
+        self.tree: Expression = canonical.decode(encoded)
+        self.steps = steps(self.tree)
+        self._condition: Condition | None = None
+
+    @property
+    def condition(self) -> Condition:
+        """For one message; made when it is first asked for."""
+        if self._condition is None:
+            self._condition = compile_expression(self.tree)
+        return self._condition
+
+
 class Fields:
     """Fills and reads the columns of one queue's blocks."""
 
-    __slots__ = ("_blocks", "_source", "_window", "_window_key")
+    __slots__ = ("_blocks", "_laid", "_laid_key", "_source", "evaluated")
 
     def __init__(self, source: FieldSource, blocks: BlockStore) -> None:
         self._source = source
         self._blocks = blocks
-        self.forget_window()
+        self.evaluated = 0
+        """How often a selector was asked about a message."""
+        self.forget_laid()
 
-    def forget_window(self) -> None:
-        self._window_key = (-1, 0, 0)
-        self._window: Any = None
+    def forget_laid(self) -> None:
+        """Of a block whose columns change or go: what was laid out for several selectors."""
+        self._laid_key = (-1, 0, 0)
+        self._laid: vectorised.Messages | None = None
 
     def arrived(
         self, blocks: BlockStore, sequence: int, batch: BatchColumns | None, fresh: Sequence[tuple[int, int]]
     ) -> None:
         """Keeps the fields of the messages (ordinal, count) of a batch, which stand from `sequence` on."""
+        self.forget_laid()
         for first, count in fresh:
             ordinal, rest = first, count
             while rest:
@@ -62,32 +85,50 @@ class Fields:
                 sequence += taken
                 rest -= taken
 
-    def select(self, block: Block, condition: Condition, members: int) -> int:
-        """Those of `members` (messages that are here) for which the condition is TRUE."""
+    def select(self, block: Block, selector: Selector, members: int) -> int:
+        """Those of `members` (messages that are here) for which the selector is TRUE."""
         count = members.bit_count()
         if not count:
             return 0
-        columns = self._columns(block)
+        self.evaluated += count
+        columns = self.columns(block)
         if count <= FEW:
-            chosen = 0
+            chosen, condition = 0, selector.condition
             for slot in bits.members(members):
                 if condition(columns.row(slot)) is True:
                     chosen |= 1 << slot
             return chosen
-        first = (members & -members).bit_length() - 1
+        first = bits.first(members)
         width = members.bit_length() - first
-        key = (block.number, first, width)
-        if key != self._window_key:
-            self._window = columns.window(first, width)
-            self._window_key = key
-        row = self._window.row
-        places = np.flatnonzero(bits.as_flags(members >> first, width)).tolist()
-        found = [place for place in places if condition(row(place)) is True]
-        if not found:
-            return 0
-        return bits.from_positions(np.array(found, dtype=np.intp), width) << first
+        messages = self._messages(block, first, width)
+        return (bits.from_flags(vectorised.select(selector.tree, messages)) << first) & members
 
-    def _columns(self, block: Block) -> BlockColumns:
+    def candidates(
+        self, block: Block, index: PredicateIndex[bytes], members: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Which of the selectors of an index may be TRUE, and for which of `members`."""
+        if not members:
+            return
+        for token in list(index.rest):
+            yield token, members
+        first = bits.first(members)
+        width = members.bit_length() - first
+        for token, arrays in index.candidates(self._messages(block, first, width)).items():
+            places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            named = (bits.from_positions(places, width) << first) & members
+            if named:
+                yield token, named
+
+    def _messages(self, block: Block, first: int, width: int) -> vectorised.Messages:
+        """Laid out once for several selectors in turn."""
+        key = (block.number, first, width)
+        if self._laid is None or key != self._laid_key:
+            self._laid = vectorised.Messages(self.columns(block), first, width)
+            self._laid_key = key
+        return self._laid
+
+    def columns(self, block: Block) -> BlockColumns:
+        """The fields of all messages of a block, read from the log if they are not here."""
         if block.columns is None:
             block.columns = self._rebuild(block)
             self._blocks.measure(block)

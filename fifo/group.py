@@ -490,7 +490,7 @@ class GroupMachine:
         machine = self.queues[queue]
         machine.blocks.page_out(block)
         machine.section = None  # its record may have a summary now
-        machine.groups.fields.forget_window()
+        machine.groups.fields.forget_laid()
 
     def drop_columns(self) -> None:
         """Forgets all filter fields; they are fetched again where they are needed."""

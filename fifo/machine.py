@@ -29,12 +29,12 @@ from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
-from fifo.selector_groups import SelectorGroups, compiled, refuse_selector
+from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
 from fifo.state import (
     BLOCK_BUDGET,
-    EVALUATION_BUDGET,
     MANY_RANGES,
     MAX_HELD,
+    STEP_BUDGET,
     Consumer,
     Entry,
     FieldSource,
@@ -349,6 +349,7 @@ class QueueMachine:
                 if not block.ready:
                     self.index.add((PRIORITY, block.number))
                 block.ready |= back
+                self.groups.came_back(block.number, back)
                 self.ready_count += back.bit_count()
                 if block.runs.expiries is not None:
                     self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
@@ -413,7 +414,7 @@ class QueueMachine:
 
     def _drop(self, number: int) -> None:
         self.blocks.drop(number)
-        self.groups.block_dropped(number)
+        self.groups.matched.drop_block(number)
 
     def set_earliest(self, block: Block, expires: int) -> None:
         if expires != block.earliest:
@@ -517,24 +518,24 @@ class QueueMachine:
         refused = refuse_selector(self.config, selector)
         if refused is not None:
             return refused
-        condition = compiled(selector) if selector else None
+        wanted = decoded(selector) if selector else None
         runs: list[Run] = []
-        rest, evaluations = limit, EVALUATION_BUDGET
+        rest, steps = limit, STEP_BUDGET
         for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-            if passed == BLOCK_BUDGET or rest <= 0 or evaluations <= 0:
+            if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
                 return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
-            if condition is not None and start_sequence <= number << BLOCK_BITS:
-                cold = self.groups.ruled_out(selector, number)
+            if wanted is not None and start_sequence <= number << BLOCK_BITS:
+                cold = self.groups.ruled_out(wanted, number)
                 if cold is not None:
-                    evaluations -= cold.ready_count
+                    steps -= cold.ready_count * wanted.steps
                     continue
             block = self.blocks.get(number)
             members = block.ready
             if start_sequence > block.base:
                 members &= -1 << (start_sequence - block.base)
-            if condition is not None:
-                evaluations -= members.bit_count()
-                members = self.groups.fields.select(block, condition, members)
+            if wanted is not None:
+                steps -= members.bit_count() * wanted.steps
+                members = self.groups.fields.select(block, wanted, members)
             shown = bits.lowest(members, rest)
             for slot, count in bits.ranges(shown):
                 block.runs.clip(block.base, slot, count, runs)

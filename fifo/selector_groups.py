@@ -3,18 +3,20 @@
 Replicated: a group's *front*, the sequence below which everything has been evaluated; nothing at or above it has. It
 moves on only while one of the group's consumers has credit and nothing behind it is left for them, a block at a time,
 as far as the entry's budget goes. A group takes matches behind its front only. A front that has reached the end is
-`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was.
+`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was; a group that gets
+credit while the queue is empty, or nothing has come since, is at the end at once.
 
-Local: which messages behind the front match. `hits` has a bit for each that does, up to the sequence `seen`; what lies
-between `seen` and the front is evaluated when somebody asks, so all of it can be dropped at any moment. A message that
-comes back finds its bit still there: returns evaluate nothing.
+Local: which messages behind the front match (`matched`), up to the sequence `seen`; what lies between `seen` and the
+front is evaluated when somebody asks, so all of it can be dropped at any moment. What is known of a message that comes
+back is still there: returns evaluate nothing.
 
 A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
 values rules the selector out. It counts in the budget like any other.
 
-Arrivals are evaluated group by group, for groups with credit. An index over predicates belongs where `take` catches
-up with the front, and into `checkout.run`, which then need ask only the groups that the index names: a group that
-finds nothing keeps its place in line, asked or not.
+Who has seen everything *follows*: what arrives is looked up once for all followers in an index over their predicates,
+and only those that it names are asked about it. Only groups that are *awake* take part in a checkout: those that do not
+follow, and followers for which something has come, or come back. A group that finds nothing keeps its place in line,
+asked or not, so this decides nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +25,18 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sortedcontainers import SortedDict
-
 from fifo import bits, checkout, expiry
-from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, SLOT_MASK, Block
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
-from fifo.fields import Condition, Fields
+from fifo.fields import Fields, Selector
+from fifo.matched import FORGOTTEN, Matched
 from fifo.pages import Stored
 from fifo.state import Budget, Consumer, Entry, FieldSource
 from quorum_selectors import canonical
-from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import EncodingError, FieldNameError
-from quorum_selectors.expression import Expression, field_names
+from quorum_selectors.expression import field_names
+from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
 from quorum_selectors.wellknown import resolve_field_names
 
@@ -49,39 +50,30 @@ TAIL = 1 << 62
 
 
 @lru_cache(maxsize=256)
-def expression(selector: bytes) -> Expression:
-    """The tree of an encoded selector. Raises EncodingError."""
-    return canonical.decode(selector)
-
-
-def compiled(selector: bytes) -> Condition:
-    """The condition of an encoded selector. Raises EncodingError."""
-    return compile_expression(expression(selector))
+def decoded(selector: bytes) -> Selector:
+    """An encoded selector. Raises EncodingError."""
+    return Selector(selector)
 
 
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_condition", "eligible", "front", "hits", "seen", "selector", "size")
+    __slots__ = ("_decoded", "eligible", "front", "seen", "selector", "size", "ticket")
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
         self.size = 0  # its consumers
         self.front = 0
+        self.ticket = 0  # its place among the groups with credit
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
-        self._condition: Condition | None = None
-        self.forget()
-
-    def forget(self) -> None:
-        """Drops what is local."""
+        self._decoded: Selector | None = None
         self.seen = 0
-        self.hits: SortedDict[int, int] = SortedDict()  # block -> its matching messages, among those seen
 
     @property
-    def condition(self) -> Condition:
-        if self._condition is None:
-            self._condition = compiled(self.selector)
-        return self._condition
+    def decoded(self) -> Selector:
+        if self._decoded is None:
+            self._decoded = decoded(self.selector)
+        return self._decoded
 
     def next_consumer(self) -> Consumer:
         return next(iter(self.eligible.values()))
@@ -90,7 +82,20 @@ class SelectorGroup:
 class SelectorGroups:
     """The groups of one queue."""
 
-    __slots__ = ("by_selector", "draining", "eligible_count", "fields", "machine", "turns")
+    __slots__ = (
+        "_awake",
+        "_filed",
+        "_followed",
+        "_followers",
+        "_tickets",
+        "by_selector",
+        "draining",
+        "eligible_count",
+        "fields",
+        "machine",
+        "matched",
+        "turns",
+    )
 
     def __init__(self, machine: QueueMachine, field_source: FieldSource) -> None:
         self.machine = machine
@@ -101,6 +106,14 @@ class SelectorGroups:
         )  # groups with eligible consumers, next first
         self.eligible_count = 0
         self.draining: dict[Key, Consumer] = {}
+        self._tickets = 0
+        self._awake: dict[bytes, SelectorGroup] = {}
+        self._filed: PredicateIndex[bytes] = PredicateIndex()
+        """whoever has followed: those without credit stay in it, as filing costs more than passing over them"""
+        self._followers: dict[bytes, SelectorGroup] = {}
+        self._followed = 0
+        """up to where the followers have seen everything"""
+        self.matched = Matched()
 
     # ---- who belongs where
 
@@ -125,6 +138,7 @@ class SelectorGroups:
         consumer.group = None
         group.size -= 1
         if not group.size:
+            self._forget(group)
             del self.by_selector[group.selector]
 
     def credit_changed(self, consumer: Consumer) -> None:
@@ -138,14 +152,68 @@ class SelectorGroups:
                 self.eligible_count += 1
                 group.eligible[key] = consumer
                 if len(group.eligible) == 1:
-                    self.turns[group.selector] = group
+                    self.stand_in_line(group)
+                    self._pass_nothing(group)
         elif key in group.eligible:
             self.eligible_count -= 1
             del group.eligible[key]
             if not group.eligible:
                 del self.turns[group.selector]
+                self._awake.pop(group.selector, None)
                 if group.front == TAIL:
                     group.front = self.machine.next_sequence
+                    group.seen = self._seen(group)
+                    self._followers.pop(group.selector, None)
+
+    def stand_in_line(self, group: SelectorGroup) -> None:
+        """It is the last of those who have consumers with credit."""
+        self._tickets += 1
+        group.ticket = self._tickets
+        self.turns[group.selector] = group
+        self._awake[group.selector] = group
+
+    def _pass_nothing(self, group: SelectorGroup) -> None:
+        """A group that gets credit is at the end where nothing is left to pass, and asleep if nothing waits for it."""
+        machine = self.machine
+        is_empty = not machine.ready_count and not machine.held_count
+        if not group.selector or (group.front < machine.next_sequence and not is_empty):
+            return
+        group.front = TAIL
+        if is_empty:
+            group.seen = machine.next_sequence
+        if not self.matched.has(group.selector):
+            self._look_up_arrivals()
+            self.found_all(group)
+
+    def in_line(self) -> list[SelectorGroup]:
+        """Whoever may find something, in the order of the line."""
+        self._look_up_arrivals()
+        return sorted(self._awake.values(), key=lambda group: group.ticket)
+
+    def found_all(self, group: SelectorGroup) -> None:
+        """It has everything there is for it now: it sleeps, if it can be woken."""
+        if not group.selector or group.front != TAIL or group.seen < self.machine.next_sequence:
+            return
+        if group.selector not in self._followers:
+            if not self._followers:
+                self._followed = group.seen
+            if group.seen != self._followed:
+                return
+            self._followers[group.selector] = group
+            if group.selector not in self._filed:
+                self._filed.add(group.selector, group.decoded.tree)
+        self._awake.pop(group.selector, None)
+
+    def asleep(self) -> list[SelectorGroup]:
+        """Who has credit and is not asked, since nothing has come for it."""
+        return [group for selector, group in self.turns.items() if selector not in self._awake]
+
+    def came_back(self, number: int, members: int) -> None:
+        """These messages of a block are ready again."""
+        for selector in self.matched.selectors(number):
+            group = self.turns.get(selector)
+            if group is not None and self.matched.get(selector, number) & members:
+                self._awake[selector] = group
 
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
         """Moves both to the end of their lines; whether the group has still somebody to serve."""
@@ -156,6 +224,8 @@ class SelectorGroups:
         if not group.eligible:
             return False
         self.turns.move_to_end(group.selector)
+        self._tickets += 1
+        group.ticket = self._tickets
         return True
 
     # ---- which messages
@@ -168,17 +238,18 @@ class SelectorGroups:
             return checkout.take_first(self.machine, entry, delivery, wanted)
         blocks = self.machine.blocks
         taken = 0
-        for number in list(group.hits):
+        for number in self.matched.numbers(group.selector):
             if taken == wanted:
                 return taken, True
             found_here = blocks.at(number)
             if not isinstance(found_here, Block) and not found_here.ready_count:
                 continue  # cold, and all of it is held
             block = blocks.get(number)
-            if not group.hits[number] & (block.ready | block.held):
-                del group.hits[number]
+            members = self._matches(group, block)
+            if not members & (block.ready | block.held):
+                self.matched.drop(group.selector, number)
                 continue
-            found = self._take_from(group, entry, delivery, block, wanted - taken)
+            found = self._take_from(entry, delivery, block, members, wanted - taken)
             if found < 0:
                 return taken, False
             taken += found
@@ -191,18 +262,18 @@ class SelectorGroups:
                 if not self._move_front(group, budget):
                     return taken, False
                 continue
-            if number in group.hits:
-                found = self._take_from(group, entry, delivery, blocks.get(number), wanted - taken)
+            if self.matched.get(group.selector, number):
+                block = blocks.get(number)
+                found = self._take_from(entry, delivery, block, self._matches(group, block), wanted - taken)
                 if found < 0:
                     return taken, False
                 taken += found
         return taken, True
 
     def _take_from(
-        self, group: SelectorGroup, entry: Entry, delivery: checkout.Delivery, block: Block, wanted: int
+        self, entry: Entry, delivery: checkout.Delivery, block: Block, matched: int, wanted: int
     ) -> int:
         """Hands out matches of a block; how many, -1 if the budget forbids to look for expired ones before."""
-        matched = group.hits[block.number]
         if not block.ready & matched:
             return 0
         budget = entry.budget(self.machine.queue)
@@ -219,6 +290,7 @@ class SelectorGroups:
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
         end = min(group.front, self.machine.next_sequence)
+        group.seen = self._seen(group)
         if group.seen >= end:
             return -1
         number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
@@ -226,17 +298,29 @@ class SelectorGroups:
             group.seen = end
             return -1
         last = min(end, (number + 1) << BLOCK_BITS)
-        if self.ruled_out(group.selector, number) is not None:
+        if self.ruled_out(group.decoded, number) is not None:
             group.seen = last
             return number
         block = self.machine.blocks.get(number)
         first = max(group.seen - block.base, 0)
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
-        chosen = self.fields.select(block, group.condition, members)
+        chosen = self.fields.select(block, group.decoded, members)
         if chosen:
-            group.hits[number] = group.hits.get(number, 0) | chosen
+            self.matched.add(group.selector, number, chosen)
         group.seen = last
         return number
+
+    def _seen(self, group: SelectorGroup) -> int:
+        return self._followed if group.selector in self._followers else group.seen
+
+    def _matches(self, group: SelectorGroup, block: Block) -> int:
+        """What it matches of a block, found anew where it was forgotten."""
+        found = self.matched.get(group.selector, block.number)
+        if found == FORGOTTEN:
+            seen = bits.span(0, min(self._seen(group) - block.base, BLOCK_SIZE))
+            found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
+            self.matched.put(group.selector, block.number, found)
+        return found
 
     def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
         """Moves the front past the next block; False if the budget forbids it."""
@@ -245,42 +329,73 @@ class SelectorGroups:
         if number is None or group.front >= machine.next_sequence:
             group.front = TAIL
             return True
-        if not budget.blocks or budget.evaluations <= 0:
+        if not budget.blocks or budget.steps <= 0:
             return False
         budget.blocks -= 1
         passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
         if passed:
             block = machine.blocks.get(number)
-            budget.evaluations -= ((block.ready | block.held) >> passed).bit_count()
+            there = ((block.ready | block.held) >> passed).bit_count()
         else:
-            budget.evaluations -= machine.blocks.at(number).live
+            there = machine.blocks.at(number).live
+        budget.steps -= there * group.decoded.steps
         end = (number + 1) << BLOCK_BITS
         group.front = end if end < machine.next_sequence else TAIL
         return True
 
-    def ruled_out(self, selector: bytes, number: int) -> Block | Stored | None:
+    def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
         """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
         messages matches; else None."""
         found = self.machine.blocks.at(number)
         if (isinstance(found, Block) and found.columns is not None) or not found.summary:
             return None
-        return None if may_match(expression(selector), decode(found.summary)) else found
+        return None if may_match(selector.tree, decode(found.summary)) else found
 
-    def block_dropped(self, number: int) -> None:
-        """No message of the block is left."""
-        for group in self.by_selector.values():
-            group.hits.pop(number, None)
+    # ---- who follows
+
+    def _look_up_arrivals(self) -> None:
+        """What has come since the last time, for all followers."""
+        machine, followers = self.machine, self._followers
+        end = machine.next_sequence
+        while followers and self._followed < end:
+            number = machine.blocks.next_from(self._followed >> BLOCK_BITS)
+            if number is None or number << BLOCK_BITS >= end:
+                break
+            block = machine.blocks.get(number)
+            first = max(self._followed - block.base, 0)
+            last = min(end, (number + 1) << BLOCK_BITS)
+            members = (block.ready | block.held) & bits.span(first, last - block.base - first)
+            for selector, named in self.fields.candidates(block, self._filed, members):
+                group = followers.get(selector)
+                if group is None:
+                    continue
+                chosen = self.fields.select(block, group.decoded, named)
+                if chosen:
+                    self.matched.add(selector, number, chosen)
+                    self._awake[selector] = group
+            self._followed = last
+        self._followed = end
+
+    def _forget(self, group: SelectorGroup) -> None:
+        """Drops what is local of a group."""
+        self.matched.forget(group.selector)
+        self._followers.pop(group.selector, None)
+        if group.selector in self._filed:
+            self._filed.remove(group.selector)
+        group.seen = 0
+        if group.selector in self.turns:
+            self._awake[group.selector] = group
 
     # ---- local parts
 
     def forget_matches(self) -> None:
         """Drops every matched bit."""
         for group in self.by_selector.values():
-            group.forget()
+            self._forget(group)
 
     def forget_columns(self) -> None:
         """Drops the columns of every block."""
-        self.fields.forget_window()
+        self.fields.forget_laid()
         for block in self.machine.blocks.warm():
             block.columns = None
             self.machine.blocks.measure(block)

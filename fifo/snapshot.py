@@ -261,7 +261,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         found.append(selector_group)
     for _ in range(reader.number()):
         selector_group = found[reader.number()]
-        groups.turns[selector_group.selector] = selector_group
+        groups.stand_in_line(selector_group)
     for _ in range(reader.number()):
         consumer = consumers[reader.number()]
         groups.draining[consumer.key] = consumer

@@ -24,9 +24,9 @@ BLOCK_BUDGET = 64
 MESSAGE_BUDGET = 65_536
 """Messages one entry may hand out in one queue: 16 blocks' worth, or some hundred batches for the nodes to read."""
 
-EVALUATION_BUDGET = 32_768
-"""Messages that fronts may pass in one entry in one queue, counted as those that are there, evaluated or not: while
-rows are evaluated one by one, some 50 ms."""
+STEP_BUDGET = 131_072
+"""Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry in one queue, counted for
+all that are there, evaluated or not: eight blocks for a comparison, some milliseconds. The last block may go beyond."""
 
 MANY_RANGES = 64
 """From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
@@ -44,7 +44,7 @@ class Budget:
 
     blocks: int
     messages: int
-    evaluations: int
+    steps: int
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
 
 
@@ -60,7 +60,7 @@ class Entry:
     def budget(self, queue: int) -> Budget:
         found = self.budgets.get(queue)
         if found is None:
-            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, EVALUATION_BUDGET)
+            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, STEP_BUDGET)
         return found
 
 

@@ -29,7 +29,7 @@ def parse(request: pb.Attach | pb.BrowseRequest) -> Expression | None:
     """None: every message. Raises SelectorError or FilterError."""
     kind = request.WhichOneof("filter")
     if kind == "selector":
-        return jms.parse(request.selector) if request.selector.strip() else None
+        return jms.parse(request.selector) if request.selector.strip(jms.BLANKS) else None
     if kind == "property_filter":
         return properties.parse(
             {name: _value(value) for name, value in request.property_filter.properties.items()},

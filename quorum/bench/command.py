@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from quorum.bench import backlog as backlog_bench
+from quorum.bench import selectors_run as selectors_bench
 from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan, Result
 from quorum.bench.report import table
@@ -19,6 +20,8 @@ BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
 TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
 """A hundred batches a second: some thousand values for a 99th percentile, and no load to speak of."""
+SELECTORS_RATE = 500
+"""Messages a second that go to a hundred consumers one by one: members of one small machine keep up with it."""
 
 
 class BenchMode(StrEnum):
@@ -27,6 +30,7 @@ class BenchMode(StrEnum):
     both = "both"
     backlog = "backlog"
     transfer = "transfer"
+    selectors = "selectors"
 
 
 def bench(
@@ -49,14 +53,19 @@ def bench(
     members: Annotated[int, typer.Option(min=1, help="member processes")] = Plan().members,
     rate: Annotated[
         int,
-        typer.Option(min=0, help=f"messages a second at most; 0: no limit, in mode transfer {TRANSFER_RATE}"),
+        typer.Option(
+            min=0,
+            help="messages a second at most; 0: no limit, "
+            f"in mode transfer {TRANSFER_RATE}, in mode selectors {SELECTORS_RATE}",
+        ),
     ] = Plan().rate,
     backlog: Annotated[int, typer.Option(min=1, help="messages to consume (mode consume)")] = Plan().backlog,
     messages: Annotated[
         int,
         typer.Option(
             min=0,
-            help=f"messages in all; 0: in mode backlog {BACKLOG_MESSAGES:,}, in mode transfer {TRANSFER_MESSAGES:,}",
+            help=f"messages in all; 0: in mode backlog {BACKLOG_MESSAGES:,}, in mode transfer {TRANSFER_MESSAGES:,}; "
+            "in mode selectors the most that wait, 0: 10,000,000, in the cluster 1,000,000",
         ),
     ] = 0,
     filter_enabled: Annotated[
@@ -66,6 +75,9 @@ def bench(
     rounds: Annotated[
         int, typer.Option(min=1, help="how often a member is brought up (mode transfer)")
     ] = Plan().rounds,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object as the last line")] = False,
 ) -> None:
     """Measures a cluster of real member processes, started for this and taken away again."""
@@ -74,6 +86,8 @@ def bench(
         backlog, producers = messages or BACKLOG_MESSAGES, producers or 1
     if mode == BenchMode.transfer:
         backlog, batch, rate = messages or TRANSFER_MESSAGES, batch or TRANSFER_BATCH, rate or TRANSFER_RATE
+    if mode == BenchMode.selectors:
+        backlog, rate = messages, rate or SELECTORS_RATE
     plan = Plan(
         mode=mode.value,
         members=members,
@@ -94,7 +108,9 @@ def bench(
     def note(text: str) -> None:
         console.print(f"[dim]{text}[/dim]")
 
-    result: Result | backlog_bench.BacklogResult | transfer_bench.TransferResult
+    result: (
+        Result | backlog_bench.BacklogResult | transfer_bench.TransferResult | selectors_bench.SelectorsResult
+    )
     try:
         if mode == BenchMode.backlog:
             result = backlog_bench.run(plan, note)
@@ -102,6 +118,9 @@ def bench(
         elif mode == BenchMode.transfer:
             result = transfer_bench.run(plan, note)
             console.print(transfer_bench.table(result))
+        elif mode == BenchMode.selectors:
+            result = selectors_bench.run(plan, note, alone=alone)
+            console.print(selectors_bench.table(result))
         else:
             result = run(plan, note)
             console.print(table(result))

@@ -48,8 +48,11 @@ class Phase:
 class Pulse:
     """A publisher at a fixed rate whose latencies go to the phase that holds when a batch is due."""
 
-    def __init__(self, endpoint: str, body_bytes: int, batch: int, batches_per_s: float) -> None:
+    def __init__(
+        self, endpoint: str, body_bytes: int, batch: int, batches_per_s: float, queue: str = QUEUE
+    ) -> None:
         self._endpoint = endpoint
+        self._queue = queue
         self._batch = encode_batch([os.urandom(body_bytes)] * batch)
         self._interval_s = 1 / batches_per_s
         self._phase: Phase | None = None
@@ -65,7 +68,7 @@ class Pulse:
                 due += self._interval_s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 await self._room.acquire()
-                confirmation = await client.send_batch(QUEUE, self._batch)
+                confirmation = await client.send_batch(self._queue, self._batch)
                 confirmation.add_done_callback(self._confirmed(due, self._phase))
             for _ in range(WINDOW):
                 await self._room.acquire()

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, Block
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
+from fifo.selector_groups import decoded
 from fifo.storage import readers
 from quorum.log import LogFull
 
@@ -142,7 +143,7 @@ class Pager:
                 number = queue.blocks.next_from(place)
                 if number is None or number > last:
                     break
-                is_passed = bool(reader) and queue.groups.ruled_out(reader, number) is not None
+                is_passed = bool(reader) and queue.groups.ruled_out(decoded(reader), number) is not None
                 if not is_passed and queue.blocks.find_warm(number) is None:
                     queue.blocks.get(number)
                     count += 1

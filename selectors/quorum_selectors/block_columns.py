@@ -35,15 +35,19 @@ from quorum_selectors.batch_columns import (
     Row,
     Strings,
     Values,
-    fill_list,
 )
 from quorum_selectors.expression import FieldValue
+from quorum_selectors.lines import BACK, FRONT, Lines
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
 """More fields than any selector names; the bound keeps what each message costs in a block bounded."""
 SHARED_STRINGS = 256
 FIRST_CAPACITY = 16
+FEW_PLACES = 16
+"""Where a string may stand among all letters, to be found by looking at each place."""
+_SPARE_SHIFT = 5
+"""A thirty-second of the letters is left free when they grow: a block's are copied some 130 times at most."""
 
 _SPARSE_ENTRY_BYTES = 150
 """A dict entry with its slot and value, about: only for accounts of memory."""
@@ -55,12 +59,17 @@ _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: 
 
 
 class StringTable:
-    """The strings of a column of a block, in log order."""
+    """The strings of a column of a block, in log order.
 
-    __slots__ = ("blob", "count", "ends", "lookup")
+    Their UTF-8 lies in an array that `Lines` looks into without copying it: between paddings, and never changed in
+    place. It grows into another one.
+    """
+
+    __slots__ = ("_letters", "_size", "count", "ends", "lookup")
 
     def __init__(self) -> None:
-        self.blob = bytearray()
+        self._letters: NDArray[np.uint8] = np.zeros(FRONT + BACK, np.uint8)
+        self._size = 0
         self.ends: NDArray[np.uint32] = np.zeros(FIRST_CAPACITY, np.uint32)
         self.count = 0
         self.lookup: dict[bytes, int] | None = {}
@@ -73,8 +82,8 @@ class StringTable:
             return code
         code = self.count
         self._reserve(code + 1)
-        self.blob += piece
-        self.ends[code] = len(self.blob)
+        self._write(piece)
+        self.ends[code] = self._size
         self.count += 1
         if self.lookup is not None:
             self.lookup[piece] = code
@@ -122,9 +131,19 @@ class StringTable:
     def _extend(self, ends: NDArray[np.uint32], blob: bytes) -> None:
         total = self.count + len(ends)
         self._reserve(total)
-        self.ends[self.count : total] = ends + np.uint32(len(self.blob))
-        self.blob += blob
+        self.ends[self.count : total] = ends + np.uint32(self._size)
+        self._write(blob)
         self.count = total
+
+    def _write(self, blob: bytes) -> None:
+        start = FRONT + self._size
+        self._size += len(blob)
+        needed = FRONT + self._size + BACK
+        if needed > len(self._letters):
+            grown = np.zeros(needed + (self._size >> _SPARE_SHIFT), np.uint8)
+            grown[:start] = self._letters[:start]
+            self._letters = grown
+        self._letters[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
 
     def _reserve(self, total: int) -> None:
         if total > len(self.ends):
@@ -135,22 +154,46 @@ class StringTable:
     def piece(self, code: int) -> bytes:
         """The UTF-8 of a code's string."""
         start = self.ends.item(code - 1) if code else 0
-        return bytes(self.blob[start : self.ends.item(code)])
+        return self._letters[FRONT + start : FRONT + self.ends.item(code)].tobytes()
 
     def text(self, code: int) -> str:
         return self.piece(code).decode("utf-8", "surrogatepass")
 
+    def find(self, piece: bytes) -> list[int] | None:
+        """The codes of a string, ascending; None if it is found in so many places that other ways cost less."""
+        if self.lookup is not None:
+            code = self.lookup.get(piece)
+            return [] if code is None else [code]
+        if not piece:
+            return None
+        letters, at = self._letters[FRONT : FRONT + self._size].tobytes(), -1
+        found: list[int] = []
+        ends = self.ends[: self.count]
+        for _ in range(FEW_PLACES):
+            at = letters.find(piece, at + 1)
+            if at < 0:
+                return found
+            code = int(np.searchsorted(ends, at, side="right"))
+            if ends.item(code) == at + len(piece) and (code == 0 or ends.item(code - 1) == at):
+                found.append(code)
+        return None
+
     def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-        """Where the strings of these codes begin and end, and all letters."""
+        """Where the strings of these codes begin and end, in the letters."""
         at = codes.astype(np.int64)
         ends = self.ends[at].astype(np.int64)
         starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
-        return starts, ends, np.frombuffer(bytes(self.blob), np.uint8)
+        return starts + FRONT, ends + FRONT, self._letters
+
+    def lines(self, first: int, end: int) -> Lines:
+        """The strings of codes first .. end-1."""
+        start = self.ends.item(first - 1) if first else 0
+        return Lines(self._letters[start:], self.ends[first:end].astype(np.int64) - start)
 
     @property
     def nbytes(self) -> int:
         lookup = 0 if self.lookup is None else len(self.lookup) * _LOOKUP_ENTRY_BYTES
-        return len(self.blob) + self.ends.nbytes + lookup
+        return self._letters.nbytes + self.ends.nbytes + lookup
 
 
 class _DenseColumn:
@@ -236,51 +279,10 @@ class _DenseColumn:
             return self.dictionary.text(int(value))
         return value
 
-    def lay(self, out: Values, first: int) -> Values:
-        """Lays the column's values for the slots from `first` on over a list."""
-        start, end = self.run(first, len(out))
-        if start >= end or not self.mask[start:end].any():
-            return out
-        mask = np.zeros(len(out), np.bool_)
-        offset = self.base + start - first
-        mask[offset : offset + end - start] = self.mask[start:end]
-        values = self.values[start:end][self.mask[start:end]]
-        if self.dictionary is None:
-            return fill_list(out, mask, values.tolist())
-        used, places = np.unique(values, return_inverse=True)
-        texts = np.array([self.dictionary.text(code) for code in used.tolist()], object)
-        return fill_list(out, mask, texts[places].tolist())
-
     @property
     def nbytes(self) -> int:
         own = self.mask.nbytes + self.values.nbytes
         return own + (0 if self.dictionary is None else self.dictionary.nbytes)
-
-
-class Window:
-    """A run of slots, for evaluating one message after the other: each key is read for all of them at
-    once."""
-
-    __slots__ = ("_block", "_first", "_lists", "count")
-
-    def __init__(self, block: BlockColumns, first: int, count: int) -> None:
-        self._block = block
-        self._first = first
-        self.count = count
-        self._lists: dict[str, Values] = {}
-
-    def row(self, place: int) -> Row:
-        """The fields of the message in slot first + place."""
-        return Row(self, place)
-
-    def field_keys(self) -> list[str]:
-        return self._block.field_keys()
-
-    def values(self, key: str) -> Values:
-        found = self._lists.get(key)
-        if found is None:
-            found = self._lists[key] = self._block.values(key, self._first, self.count)
-        return found
 
 
 class _Slot:
@@ -405,21 +407,29 @@ class BlockColumns:
             raise IndexError(f"slot {slot} of a block of {self.size}")
         return Row(_Slot(self, slot), 0)
 
-    def window(self, first_slot: int, count: int) -> Window:
-        """A run of slots to be evaluated one by one: several times faster than `row` for each."""
-        if not 0 <= first_slot <= first_slot + count <= self.size:
-            raise ValueError(f"slots {first_slot}+{count} of a block of {self.size}")
-        return Window(self, first_slot, count)
+    def columns(
+        self, key: str, first: int, count: int
+    ) -> Iterator[tuple[int, Bits, Array, StringTable | None]]:
+        """The columns of a key for the slots first .. first+count-1: kind, who has a value, values (codes of
+        strings), and the strings. What has no value there has anything."""
+        for kind, column in sorted(self._dense.get(key, {}).items()):
+            start, end = column.run(first, count)
+            if start >= end or not column.mask[start:end].any():
+                continue
+            if end - start == count:
+                yield kind, column.mask[start:end], column.values[start:end], column.dictionary
+                continue
+            mask, values = np.zeros(count, np.bool_), np.zeros(count, column.values.dtype)
+            offset = column.base + start - first
+            mask[offset : offset + end - start] = column.mask[start:end]
+            values[offset : offset + end - start] = column.values[start:end]
+            yield kind, mask, values, column.dictionary
 
-    def values(self, key: str, first_slot: int, count: int) -> Values:
-        """One field of a run of messages, None where it is absent."""
-        out: Values = [None] * count
-        for column in self._dense.get(key, {}).values():
-            out = column.lay(out, first_slot)
+    def sparse(self, key: str, first: int, count: int) -> Iterator[tuple[int, FieldValue]]:
+        """The values of a key that are in no column: place from `first` on, value."""
         for slot, value in self._sparse.get(key, {}).items():
-            if first_slot <= slot < first_slot + count:
-                out[slot - first_slot] = value
-        return out
+            if first <= slot < first + count:
+                yield slot - first, value
 
     def field_keys(self) -> list[str]:
         """The keys that any message may have, sorted."""

@@ -115,6 +115,11 @@ def literal_text(pattern: Pattern) -> str | None:
     return "".join(run for run in pattern[0] if isinstance(run, str))
 
 
+def least_size(pattern: Pattern) -> int:
+    """Characters of the shortest string that matches."""
+    return sum(map(_size, pattern))
+
+
 def compile_pattern(pattern: Pattern) -> Callable[[str], bool]:
     """A function that says whether a whole string matches."""
     text = literal_text(pattern)

@@ -77,7 +77,7 @@ def parse(properties: Mapping[str, Reference], application_properties: Mapping[s
 
 
 def _check_property(name: str, value: Reference) -> None:
-    """Names and types are those of the section (FILTEX §1: the map must correspond to its field
+    """Names and types are those of the section (FILTEX §4: the map must correspond to its field
     definitions)."""
     if name not in PROPERTY_NAMES:
         raise FilterError(f"unknown property {name!r}{nearest(name, PROPERTY_NAMES)}")

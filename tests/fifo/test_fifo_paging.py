@@ -19,6 +19,7 @@ from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
 from fifo.group import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.pages import MemoryPages, Stored
+from fifo.selector_groups import decoded
 from fifo.state import Waiting
 from support.fifo_world import SMALL, World, selector, sequences, small_blocks
 
@@ -382,4 +383,4 @@ def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> Non
     held = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
     assert sum(map(sys.getsizeof, held)) < BLOCK_SIZE // 4
     again = selector("customer = 'customer-9999999' AND region = 'north'")
-    assert world.machine.queues[1].groups.ruled_out(again, 0) is cold
+    assert world.machine.queues[1].groups.ruled_out(decoded(again), 0) is cold

@@ -62,7 +62,16 @@ ALLOWED = {
         "quorum.bench",
         "quorum.demo",
     ),
-    "quorum.bench": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
+    "quorum.bench": (
+        "fifo",
+        "quorum_selectors",
+        "quorum",
+        "quorum.v1",
+        "quorum.client",
+        "quorum.sync",
+        "quorum.cli",
+        "quorum.errors",
+    ),
     "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
 }
 

@@ -1,30 +1,30 @@
-"""Every case of the AMQP filter table, through each evaluator."""
+"""Every case of the filters' table, through the parser and each evaluator of single messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from cases.amqp_filter_cases import CASES, Case, X
+from cases.amqp_filter_cases import CASES
+from cases.clauses import FilterCase, X
 from quorum_selectors import canonical, evaluate, properties
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import FilterError
+from support.specification import fields_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_a_filter_means_what_the_specification_says(case: Case) -> None:
-    of_properties, of_application, message_properties, message_application, expected, why = case
-    if expected == X:
+def test_a_filter_means_what_the_specification_says(case: FilterCase) -> None:
+    if case.expected == X:
         with pytest.raises(FilterError):
-            properties.parse(of_properties, of_application)
+            properties.parse(case.properties, case.application_properties)
         return
-    tree = properties.parse(of_properties, of_application)
-    fields = {f"properties.{name}": value for name, value in message_properties.items()}
-    fields |= {f"application-properties.{name}": value for name, value in message_application.items()}
+    tree = properties.parse(case.properties, case.application_properties)
+    fields = fields_of(case)
     travelled = canonical.decode(canonical.encode(tree))
-    assert evaluate.evaluate(tree, fields) is expected, why
-    assert compile_expression(tree)(fields) is expected, why
-    assert evaluate.evaluate(travelled, fields) is expected, why
-    assert compile_expression(travelled)(fields) is expected, why
+    assert evaluate.evaluate(tree, fields) is case.expected, case
+    assert compile_expression(tree)(fields) is case.expected, case
+    assert evaluate.evaluate(travelled, fields) is case.expected, case
+    assert compile_expression(travelled)(fields) is case.expected, case
 
 
 def test_an_error_names_the_nearest_field() -> None:

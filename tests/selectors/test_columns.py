@@ -54,11 +54,10 @@ def test_evaluating_columns_is_evaluating_the_fields(
     read = batch(rows)
     block = columns.BlockColumns(32)
     block.append(first_slot, read, 0, len(rows))
-    window = block.window(first_slot, len(rows))
     compiled = compile_expression(expression)
     for ordinal, fields in enumerate(rows):
         expected = evaluate(expression, fields)
-        for row in (read.row(ordinal), block.row(first_slot + ordinal), window.row(ordinal)):
+        for row in (read.row(ordinal), block.row(first_slot + ordinal)):
             assert evaluate(expression, row) is expected
             assert compiled(row) is expected
 
@@ -89,8 +88,6 @@ def test_a_block_holds_what_was_appended_last(filled: list[Piece]) -> None:
         block.append(slot, batch(rows), first, count)
         model[slot : slot + count] = rows[first : first + count]
     assert [shown(block.row(slot)) for slot in range(40)] == [shown(row) for row in model]
-    window = block.window(5, 30)
-    assert [shown(window.row(place)) for place in range(30)] == [shown(row) for row in model[5:35]]
     block.drop()
     assert [len(block.row(slot)) for slot in range(40)] == [0] * 40
 
@@ -160,7 +157,7 @@ def test_strings_survive_whether_they_are_shared_or_not(size: int) -> None:
     for first in range(0, 3000, size):
         part = rows[first : first + size]
         block.append(first, batch(part), 0, len(part))
-    assert block.values("k", 0, 3000) == texts
+    assert [block.get(slot, "k") for slot in range(3000)] == texts
     assert [block.get(slot, "k") for slot in range(0, 3000, 37)] == texts[::37]
 
 
@@ -169,11 +166,16 @@ def test_a_batch_cut_at_the_edge_of_a_block_brings_only_its_own_strings() -> Non
     read = batch(rows)
     block = columns.BlockColumns()
     block.append(16_380, read, 0, 4)
-    assert block.values("k", 16_380, 4) == ["text-0", "text-1", "text-2", "text-3"]
+    assert [block.get(slot, "k") for slot in range(16_380, 16_384)] == [
+        "text-0",
+        "text-1",
+        "text-2",
+        "text-3",
+    ]
     assert block.nbytes < 6_000
     following = columns.BlockColumns()
     following.append(0, read, 4, 996)
-    assert following.values("k", 0, 996) == [f"text-{i}" for i in range(4, 1000)]
+    assert [following.get(slot, "k") for slot in range(996)] == [f"text-{i}" for i in range(4, 1000)]
 
 
 def test_at_most_64_columns_are_dense_and_the_rest_is_kept_all_the_same() -> None:
@@ -184,7 +186,6 @@ def test_at_most_64_columns_are_dense_and_the_rest_is_kept_all_the_same() -> Non
     block.append(30, columns.decode(columns.encode_shared(rows[0], 3), 3), 0, 3)
     assert [dict(block.row(10 + i)) for i in range(15)] == rows[5:]
     assert [dict(block.row(30 + i)) for i in range(3)] == [rows[0]] * 3
-    assert dict(block.window(10, 15).row(14)) == rows[-1]
     dense = sum(len(kinds) for kinds in block._dense.values())
     assert dense == columns.MAX_DENSE_COLUMNS
     assert len(block._sparse) == 36
@@ -224,7 +225,7 @@ def test_single_messages_fill_a_block_like_batches_do() -> None:
     for slot, row in enumerate(rows):
         one.append(slot, batch([row]), 0, 1)
     for key in one.field_keys():
-        assert one.values(key, 0, 600) == other.values(key, 0, 600)
+        assert [one.get(slot, key) for slot in range(600)] == [other.get(slot, key) for slot in range(600)]
 
 
 def test_what_lies_outside_is_an_error_of_the_caller() -> None:
@@ -236,8 +237,6 @@ def test_what_lies_outside_is_an_error_of_the_caller() -> None:
     for get in (lambda: read.row(2), lambda: read.row(-1), lambda: block.row(4), lambda: block.row(-1)):
         with pytest.raises(IndexError):
             get()
-    with pytest.raises(ValueError):
-        block.window(3, 2)
 
 
 def test_the_estimate_counts_names_and_values() -> None:

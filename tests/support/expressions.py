@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quorum_selectors import like
+from quorum_selectors import batch_columns, like
+from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.expression import (
     And,
     Arithmetic,
@@ -14,6 +15,7 @@ from quorum_selectors.expression import (
     DeliveryMode,
     Expression,
     Field,
+    FieldValue,
     In,
     IsNull,
     IsTrue,
@@ -131,3 +133,14 @@ EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
     max_leaves=12,
 )
 """Any tree of nodes, also those that no selector's text leads to."""
+
+
+def block_of(batches: list[list[dict[str, FieldValue]]], first: int = 0, size: int = 256) -> BlockColumns:
+    """A block with these batches, one after the other from a slot on."""
+    block = BlockColumns(size)
+    for rows in batches:
+        data = batch_columns.encode(rows)
+        if data:
+            block.append(first, batch_columns.decode(data, len(rows)), 0, len(rows))
+        first += len(rows)
+    return block

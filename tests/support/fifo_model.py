@@ -16,7 +16,7 @@ from fifo import effects as e
 from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
-from quorum_selectors.expression import field_names
+from quorum_selectors.expression import field_names, steps
 
 NEVER = 1 << 70
 END = 1 << 71  # the front of a group that has seen everything
@@ -31,7 +31,7 @@ class Rules:
     block_size: int
     block_budget: int
     message_budget: int
-    evaluation_budget: int
+    step_budget: int
     turn: int
     max_held: int
     window: int = 65_536
@@ -78,7 +78,7 @@ class Left:
 
     blocks: int
     messages: int
-    evaluations: int
+    steps: int
     expired: set[int] = field(default_factory=set)
 
 
@@ -258,6 +258,8 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group not in self.line:
                 self.line.append(group)
+                if group.selector and (group.front >= self.next_sequence or not self.messages):
+                    group.front = END
         elif consumer in group.consumers:
             group.consumers.remove(consumer)
             if not group.consumers:
@@ -328,11 +330,11 @@ class ModelQueue:
         if not ahead or group.front >= self.next_sequence:
             group.front = END
             return True
-        if not left.blocks or left.evaluations <= 0:
+        if not left.blocks or left.steps <= 0:
             return False
         here = [m for m in self.messages if self.block_of(m) == ahead[0] and m.sequence >= group.front]
         left.blocks -= 1
-        left.evaluations -= len(here)
+        left.steps -= len(here) * steps(canonical.decode(group.selector))
         end = (ahead[0] + 1) * size
         group.front = end if end < self.next_sequence else END
         return True
@@ -436,7 +438,7 @@ class ModelGroup:
         return replies, self.effects
 
     def new_left(self) -> Left:
-        return Left(self.rules.block_budget, self.rules.message_budget, self.rules.evaluation_budget)
+        return Left(self.rules.block_budget, self.rules.message_budget, self.rules.step_budget)
 
     def next_wake(self) -> int | None:
         if self.backlog:

@@ -34,7 +34,7 @@ from support.fifo_model import ModelGroup, Rules
 START_MS = 1_000_000
 
 NORMAL = Rules(
-    16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.EVALUATION_BUDGET, checkout.TURN, state.MAX_HELD
+    16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
 )
 SMALL = Rules(8, 4, 20, 24, 3, 40)
 
@@ -49,9 +49,12 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "SLOT_MASK": rules.block_size - 1,
         "BLOCK_BUDGET": rules.block_budget,
         "MESSAGE_BUDGET": rules.message_budget,
-        "EVALUATION_BUDGET": rules.evaluation_budget,
+        "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MATCHED_BYTES": 1_200,
+        "SPARSE": 3,
+        "FEW": 2,
     }
     names = (
         "blocks",
@@ -59,6 +62,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "storage",
         "state",
         "machine",
+        "matched",
         "checkout",
         "selector_groups",
         "fields",

@@ -1,0 +1,132 @@
+"""Which messages selectors have matched, among those that were looked at: local, forgotten at any moment.
+
+For each selector and block a set of matches. Few of them are kept as sorted 2-byte ordinals, many as a bit set. What
+would go beyond the queue's budget is FORGOTTEN: it is known that something was looked at there, and who wants to know
+what evaluates it anew, in the end once for each time the block is come to. So neither a thousand groups that match
+everything nor ten thousand that match little take more than the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fifo import bits
+
+MATCHED_BYTES = 32 << 20
+"""For what one queue's selectors have matched."""
+
+FORGOTTEN = -1
+"""Stands for matches that are not kept: no set of messages."""
+
+SPARSE = 1_024
+"""Up to so many members 2 bytes each are less than a bit set of a block."""
+
+_FEW = 8
+_ENTRY_BYTES = 250
+"""Of a set, beside its bytes: two entries of dicts and an object."""
+
+Packed = bytes | int
+
+
+def pack(members: int) -> Packed:
+    """The smaller form of a set."""
+    count = members.bit_count()
+    if count > SPARSE:
+        return members
+    if count <= _FEW:
+        return b"".join([slot.to_bytes(2, "little") for slot in bits.members(members)])
+    flags = bits.as_flags(members, members.bit_length())
+    return np.flatnonzero(flags).astype("<u2").tobytes()
+
+
+def unpack(packed: Packed) -> int:
+    """The set again."""
+    if isinstance(packed, int):
+        return packed
+    if len(packed) <= 2 * _FEW:
+        members = 0
+        for at in range(0, len(packed), 2):
+            members |= 1 << int.from_bytes(packed[at : at + 2], "little")
+        return members
+    slots = np.frombuffer(packed, "<u2").astype(np.intp)
+    return bits.from_positions(slots, int(slots[-1]) + 1)
+
+
+class Matched:
+    """The matches of one queue's selectors, by selector and block."""
+
+    __slots__ = ("_by_block", "_of", "size_bytes")
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, dict[int, Packed]] = {}
+        self._by_block: dict[int, dict[bytes, None]] = {}
+        self.size_bytes = 0
+
+    def numbers(self, selector: bytes) -> list[int]:
+        """The blocks where it has matches, ascending."""
+        return sorted(self._of.get(selector, ()))
+
+    def has(self, selector: bytes) -> bool:
+        return selector in self._of
+
+    def get(self, selector: bytes, number: int) -> int:
+        """Its matches in a block; FORGOTTEN if they have to be found anew."""
+        packed = self._of[selector].get(number) if selector in self._of else None
+        return 0 if packed is None else unpack(packed)
+
+    def selectors(self, number: int) -> Iterable[bytes]:
+        """Which have matches in a block, in the order in which they got the first."""
+        return self._by_block.get(number, ())
+
+    def add(self, selector: bytes, number: int, members: int) -> None:
+        """More matches in a block: what is forgotten there stays forgotten."""
+        before = self.get(selector, number)
+        if before != FORGOTTEN:
+            self.put(selector, number, before | members)
+
+    def put(self, selector: bytes, number: int, members: int) -> None:
+        """All of its matches in a block."""
+        own = self._of.setdefault(selector, {})
+        before = own.get(number)
+        if before is None:
+            self._by_block.setdefault(number, {})[selector] = None
+            self.size_bytes += _ENTRY_BYTES
+        else:
+            self.size_bytes -= _size(before)
+        packed = pack(members)
+        if self.size_bytes + _size(packed) > MATCHED_BYTES:
+            packed = FORGOTTEN
+        own[number] = packed
+        self.size_bytes += _size(packed)
+
+    def drop(self, selector: bytes, number: int) -> None:
+        """Nothing of a block is left that it matches."""
+        self._leave(selector, number)
+        holders = self._by_block[number]
+        del holders[selector]
+        if not holders:
+            del self._by_block[number]
+
+    def drop_block(self, number: int) -> None:
+        """No message of the block is left."""
+        for selector in self._by_block.pop(number, ()):
+            self._leave(selector, number)
+
+    def forget(self, selector: bytes) -> None:
+        """Everything of a selector."""
+        for number in self.numbers(selector):
+            self.drop(selector, number)
+
+    def _leave(self, selector: bytes, number: int) -> None:
+        own = self._of[selector]
+        self.size_bytes -= _ENTRY_BYTES + _size(own.pop(number))
+        if not own:
+            del self._of[selector]
+
+
+def _size(packed: Packed) -> int:
+    if isinstance(packed, bytes):
+        return len(packed)
+    return 0 if packed == FORGOTTEN else packed.bit_length() >> 3

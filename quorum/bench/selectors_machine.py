@@ -1,0 +1,155 @@
+"""One queue without a network: the machine that every member runs, fed entry by entry in this process.
+
+What is measured is the processor time inside `apply`; encoding, which a node does once for all members, is done before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fifo.commands import (
+    Address,
+    Attach,
+    Cancel,
+    Command,
+    CreateQueue,
+    Enqueue,
+    Meta,
+    Operation,
+    Origin,
+    QueueConfig,
+    RegisterProducer,
+    Return,
+    Wake,
+)
+from fifo.effects import Applied, AttachedReply, Deliver, Refused
+from fifo.group import GroupMachine
+from quorum.bench.run import BenchFailed
+
+QUEUE = 1
+PRODUCER = b"selectors bench!"
+BODY_BYTES = 256
+START_MS = 1_000_000
+MS_PER_ENTRY = 1
+
+
+class StoredColumns:
+    """The columns of all entries, as a member's log has them: what the machine drops is read from here."""
+
+    def __init__(self) -> None:
+        self._stored: dict[tuple[int, int], bytes] = {}
+        self.size_bytes = 0
+
+    def put(self, index: int, operation: int, data: bytes) -> None:
+        self._stored[index, operation] = data
+        self.size_bytes += len(data)
+
+    def columns(self, index: int, operation: int) -> bytes:
+        return self._stored[index, operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry that was applied, and the processor time that took."""
+
+    applied: Applied
+    cpu_s: float
+
+    @property
+    def deliveries(self) -> list[Deliver]:
+        return [effect for effect in self.applied.effects if isinstance(effect, Deliver)]
+
+    @property
+    def delivered(self) -> int:
+        """Messages handed out."""
+        return sum(run.count for effect in self.deliveries for run in effect.runs)
+
+
+class LocalQueue:
+    """One queue that filters by all application properties, one session, and the entries a leader would propose."""
+
+    def __init__(self) -> None:
+        self.stored = StoredColumns()
+        self.machine = GroupMachine(self.stored)
+        self._index = 0
+        self._now_ms = START_MS
+        self._n = 0
+        self._next_client_sequence = 1
+        config = QueueConfig("bench", filter_enabled=True, filter_field_names=("*",))
+        self._apply([(None, CreateQueue(QUEUE, config))])
+        self._apply([(Origin(PRODUCER, 1, 0), RegisterProducer(Address(1, 1, 1)))])
+
+    # ---- entries
+
+    def _apply(self, operations: Sequence[tuple[Origin | None, Command]]) -> Step:
+        self._index += 1
+        self._now_ms += MS_PER_ENTRY
+        meta = Meta(self._index, 1, self._now_ms, 1)
+        numbered = tuple([Operation(i, origin, command) for i, (origin, command) in enumerate(operations)])
+        began = time.process_time()
+        applied = self.machine.apply(meta, numbered)
+        cpu_s = time.process_time() - began
+        for reply in applied.replies:
+            if isinstance(reply, Refused):
+                raise BenchFailed(f"the queue refuses: {reply.detail}")
+        return Step(applied, cpu_s)
+
+    def do(self, commands: Sequence[Command]) -> Step:
+        """The session's next commands, as one entry."""
+        operations: list[tuple[Origin | None, Command]] = []
+        for command in commands:
+            self._n += 1
+            operations.append((Origin(PRODUCER, 1, self._n), command))
+        return self._apply(operations)
+
+    def publish(self, batches: Sequence[tuple[int, bytes]]) -> Step:
+        """Batches, each its number of messages and their columns, as one entry."""
+        commands: list[Command] = []
+        for place, (count, data) in enumerate(batches):
+            first = self._next_client_sequence
+            self._next_client_sequence += count
+            self.stored.put(self._index + 1, place, data)
+            commands.append(Enqueue(QUEUE, first, first, count, count * BODY_BYTES, columns=data))
+        return self.do(commands)
+
+    def attach(self, consumers: Sequence[tuple[str, bytes]], credit: int) -> tuple[list[int], Step]:
+        """Consumers, each a tag and an encoded selector, as one entry; their attachments."""
+        step = self.do([Attach(QUEUE, tag, selector, credit) for tag, selector in consumers])
+        replies = step.applied.replies
+        return [reply.attach for reply in replies if isinstance(reply, AttachedReply)], step
+
+    def cancel(self, tag: str) -> Step:
+        """Detaches a consumer; what it holds comes back."""
+        return self.do([Cancel(QUEUE, tag, True)])
+
+    def give_back(self, tag: str, attach: int, delivery_tag: int) -> Step:
+        """Returns one message."""
+        return self.do([Return(QUEUE, tag, attach, ((delivery_tag, delivery_tag),))])
+
+    def go_on(self) -> list[Step]:
+        """Wakes, as a leader proposes them, until nothing is due."""
+        steps = []
+        while (due := self.machine.next_wake()) is not None and due <= self._now_ms:
+            steps.append(self._apply([(None, Wake())]))
+        return steps
+
+    # ---- what is known of it
+
+    @property
+    def evaluations(self) -> int:
+        """How often a selector was asked about a message so far."""
+        return self.machine.queues[QUEUE].groups.fields.evaluated
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the queue's blocks take, columns included, by their own account."""
+        storage = self.machine.storage(QUEUE, 0)
+        assert storage is not None
+        return storage.warm_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are ready."""
+        return self.machine.queues[QUEUE].ready_count

@@ -1,0 +1,416 @@
+"""Many strings side by side, asked all at once: which equal a text, which are in a list, which match a LIKE pattern.
+
+The strings lie one after the other in one array of *letters*: the bytes of their UTF-8, or their code points where a
+pattern's `_` has to step over characters of several bytes. UTF-8 never has one character's bytes within another's, so
+a text stands where its bytes stand, and the answers are those of `like` for each string. Three ways to look at them:
+
+- *words*: the eight bytes at a place of every string, its beginning or end plus a multiple of eight, as one number
+  each. A text is compared word by word, under a mask that leaves out `_` and what is beyond the text.
+- *streams*: a bit for each letter of all strings, 64 in a number: where a certain letter stands. Streams moved by
+  their letters' offsets and joined by AND say where a piece of a pattern begins. Every string takes the first such
+  place behind the pieces before it, as in `like`; what reaches beyond the string's end is no match.
+- *bits*: where all strings are short, one number for each of them that says where in it a certain letter stands. The
+  first place is then the lowest bit, and a pattern costs a few operations a letter.
+
+All of them are made when they are first asked for and kept, so that further patterns cost a few operations on
+short arrays. Costs go with the letters and the pattern, except that a text of many thousand letters that nearly stands
+in many places would cost their product: such a pattern is asked string by string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quorum_selectors import like
+from quorum_selectors.batch_columns import Array, Bits
+
+KEPT_WORDS = 16
+"""Of each string's beginning and end that are kept: texts of 128 bytes."""
+KEPT_BYTES = 1 << 23
+"""For a hundred letters of a block of usual strings; the bound is for long ones."""
+MAX_SHORT = 63
+"""Letters of a short string: a bit each, and one for its end."""
+MAX_PIECE = 64
+"""Letters of a piece that streams are joined for; string by string it goes on if many places still fit."""
+FEW_VALUES = 4
+"""Up to so many texts are compared one after the other; more are looked for in so many strings for each."""
+
+_WORD = 8
+_BITS = 64
+FRONT = _WORD * KEPT_WORDS
+"""Letters before the first string that may be anything: kept words of its end begin there."""
+BACK = FRONT + 2 * _BITS
+"""The same after the last one: kept words of its beginning, and whole numbers of a stream, end there."""
+_ONE = np.uint64(1)
+_PORTION = 1 << 16
+"""Letters that are looked at in one go: fresh memory costs more than what is done there, and little is at hand."""
+_SHRINK = 2
+"""After each so many pieces, rows are sorted out if less than one in so many is left."""
+
+
+def encode_text(text: str) -> bytes:
+    """As columns have it."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment of a pattern in letters of `unit` bytes. `mask` has zero bits where any letter fits."""
+
+    unit: int
+    value: bytes
+    mask: bytes
+
+    @staticmethod
+    def of(segment: like.Segment, unit: int) -> Piece:
+        """unit: 1 for UTF-8, 4 for code points."""
+        value, mask = bytearray(), bytearray()
+        for run in segment:
+            if isinstance(run, int):
+                value += bytes(run * unit)
+                mask += bytes(run * unit)
+            else:
+                part = encode_text(run) if unit == 1 else run.encode("utf-32-le", "surrogatepass")
+                value += part
+                mask += b"\xff" * len(part)
+        return Piece(unit, bytes(value), bytes(mask))
+
+    @property
+    def size(self) -> int:
+        return len(self.value) // self.unit
+
+    def letters(self) -> Iterator[tuple[int, int]]:
+        """offset, letter"""
+        for at in range(0, len(self.value), self.unit):
+            if self.mask[at]:
+                yield at // self.unit, int.from_bytes(self.value[at : at + self.unit], "little")
+
+    def words(self, is_end: bool) -> Iterator[tuple[int, Any, Any]]:
+        """Word by word from the beginning, or from the end: number, value, mask."""
+        pad = bytes(-len(self.value) % _WORD)
+        values, masks = (
+            np.frombuffer(pad + each if is_end else each + pad, "<u8") for each in (self.value, self.mask)
+        )
+        if is_end:
+            values, masks = values[::-1], masks[::-1]
+        for number, (value, mask) in enumerate(zip(values, masks, strict=True)):
+            if mask:
+                yield number, value, mask
+
+
+class Lines:
+    """Strings side by side."""
+
+    __slots__ = (
+        "_are_short",
+        "_bits",
+        "_kept",
+        "_longest",
+        "_own",
+        "_points",
+        "_streams",
+        "_words",
+        "count",
+        "ends",
+        "letters",
+        "sizes",
+        "starts",
+        "unit",
+    )
+
+    def __init__(self, letters: Array, ends: Array) -> None:
+        """letters: FRONT of them, the strings one after the other, and BACK of them; ends: where each string ends,
+        counted from the first one's beginning."""
+        self.count = len(ends)
+        self.unit = letters.itemsize
+        self.ends: Array = ends + FRONT
+        self.starts: Array = np.concatenate((np.full(1, FRONT, np.int64), self.ends[:-1]))[: self.count]
+        self.sizes: Array = self.ends - self.starts
+        last = int(self.ends[-1]) if self.count else FRONT
+        self.letters: Array = letters[: last - last % _BITS + BACK]
+        self._words: Array = np.ndarray((self.letters.nbytes - _WORD + 1,), "<u8", self.letters, 0, (1,))
+        self._kept: dict[tuple[bool, int], Array] = {}
+        self._own: dict[int, Array] = {}
+        self._longest = int(self.sizes.max()) if self.count else 0
+        self._are_short = self._longest <= MAX_SHORT
+        self._streams: dict[int, Array] = {}
+        self._bits: dict[int, Array] = {}
+        self._points: Lines | None = None
+
+    @staticmethod
+    def of(texts: Sequence[bytes]) -> Lines:
+        """Lines of these."""
+        padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
+        return Lines(
+            np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)
+        )
+
+    def equal(self, text: str, wanted: Bits | None = None) -> Bits:
+        """Which of the strings (of those that are wanted) are this one."""
+        return self.match(((text,),) if text else ((),), wanted)
+
+    def among(self, values: Sequence[str], wanted: Bits | None = None) -> Bits:
+        """Which are one of these."""
+        pieces = sorted({encode_text(value) for value in values})
+        fitting = np.ones(self.count, np.bool_) if wanted is None else wanted
+        found: Bits = np.zeros(self.count, np.bool_)
+        if len(pieces) > FEW_VALUES:
+            rows = np.flatnonzero(fitting)
+            rows = rows[self._hinted(rows, pieces)]
+            if len(rows) <= FEW_VALUES * len(pieces):
+                chosen = frozenset(pieces)
+                found[[row for row in rows.tolist() if self._piece(row) in chosen]] = True
+                return found
+            fitting = np.zeros(self.count, np.bool_)
+            fitting[rows] = True
+        for piece in pieces:
+            fitting_size = fitting & (self.sizes == len(piece))
+            found = found | self._stands(fitting_size, Piece(1, piece, b"\xff" * len(piece)), is_end=False)
+        return found
+
+    def match(self, pattern: like.Pattern, wanted: Bits | None = None) -> Bits:
+        """Which match."""
+        has_ones = any(isinstance(run, int) for segment in pattern for run in segment)
+        if has_ones and self.unit == 1 and not self._is_ascii():
+            return self._code_points().match(pattern, wanted)
+        first = Piece.of(pattern[0], self.unit)
+        if len(pattern) == 1:
+            return self._stands(_both(self.sizes == first.size, wanted), first, is_end=False)
+        last = Piece.of(pattern[-1], self.unit)
+        least = max(first.size + last.size, like.least_size(pattern))  # a character has a letter at least
+        fitting = self._stands(_both(self.sizes >= least, wanted), first, is_end=False)
+        fitting = self._stands(fitting, last, is_end=True)
+        if len(pattern) == 2 or not fitting.any():
+            return fitting
+        rows = np.flatnonzero(fitting)
+        follow = self._follow_short if self._are_short else self._follow
+        found = np.zeros(self.count, np.bool_)
+        found[follow(rows, pattern, first, last)] = True
+        return found
+
+    def same(self, rows: Array, other: Lines, others: Array) -> Bits:
+        """Pair by pair, whether the string in a row is the other's in its row. Both in UTF-8."""
+        found: Bits = self.sizes[rows] == other.sizes[others]
+        words = -(-min(self._longest, other._longest) // _WORD)
+        for number in range(min(words, KEPT_WORDS)):
+            if not found.any():
+                return found
+            found &= self._own_word(number)[rows] == other._own_word(number)[others]
+        if words > KEPT_WORDS:
+            pairs = np.flatnonzero(found & (self.sizes[rows] > _WORD * KEPT_WORDS))
+            found[pairs] = [
+                self._piece(row) == other._piece(place)
+                for row, place in zip(rows[pairs].tolist(), others[pairs].tolist(), strict=True)
+            ]
+        return found
+
+    # ---- words
+
+    def _hinted(self, rows: Array, pieces: list[bytes]) -> Bits:
+        """Which rows begin, or end, with the same bytes as one of the pieces: where these differ more."""
+        firsts = np.unique(
+            np.frombuffer(b"".join(piece[:_WORD].ljust(_WORD, b"\0") for piece in pieces), "<u8")
+        )
+        lasts = np.unique(
+            np.frombuffer(b"".join(piece[-_WORD:].rjust(_WORD, b"\0") for piece in pieces), "<u8")
+        )
+        if len(firsts) >= len(lasts):
+            keys, asked = (
+                firsts,
+                self._word(False, 0)[rows] & _FIRST_BYTES[np.minimum(self.sizes[rows], _WORD)],
+            )
+        else:
+            keys, asked = (
+                lasts,
+                self._word(True, 0)[rows] & ~_FIRST_BYTES[_WORD - np.minimum(self.sizes[rows], _WORD)],
+            )
+        places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        found: Bits = keys[places] == asked
+        return found
+
+    def _stands(self, fitting: Bits, piece: Piece, *, is_end: bool) -> Bits:
+        """Those of the fitting, all long enough, that begin or end with the piece."""
+        for number, value, mask in piece.words(is_end):
+            left = np.count_nonzero(fitting)
+            if not left:
+                break
+            is_kept = (is_end, number) in self._kept
+            if is_kept or (number < KEPT_WORDS and 4 * left > self.count):
+                fitting = fitting & (self._word(is_end, number) & mask == value)
+            else:
+                rows = np.flatnonzero(fitting)
+                words = self._words[self._word_places(is_end, number, rows)]
+                fitting = np.zeros(self.count, np.bool_)
+                fitting[rows] = words & mask == value
+        return fitting
+
+    def _word(self, is_end: bool, number: int) -> Array:
+        """That word of every string, also of those that are shorter: then it has others' letters."""
+        found = self._kept.get((is_end, number))
+        if found is None:
+            found = self._words[self._word_places(is_end, number, slice(None))]
+            self._kept[is_end, number] = found
+        return found
+
+    def _own_word(self, number: int) -> Array:
+        """That word from the beginning, with zeros behind the string's end."""
+        found = self._own.get(number)
+        if found is None:
+            rest = np.minimum(np.maximum(self.sizes - _WORD * number, 0), _WORD)
+            found = self._own[number] = self._word(False, number) & _FIRST_BYTES[rest]
+        return found
+
+    def _word_places(self, is_end: bool, number: int, rows: Any) -> Array:
+        if is_end:
+            places: Array = self.ends[rows] * self.unit - _WORD * (number + 1)
+        else:
+            places = self.starts[rows] * self.unit + _WORD * number
+        return places
+
+    # ---- streams
+
+    def _follow_short(self, rows: Array, pattern: like.Pattern, first: Piece, last: Piece) -> Array:
+        """Those of the rows where the segments between first and last follow each other. A bit stands for a letter of
+        each string; `ends` has one where what was found so far ends, or none."""
+        ends = np.full(len(rows), 1 << first.size, np.uint64)
+        for number, segment in enumerate(pattern[1:-1], 1):
+            piece = Piece.of(segment, self.unit)
+            spots = np.negative(ends)  # the bits from there on
+            for offset, letter in piece.letters():
+                bits = self._letter_bits(letter, rows)
+                spots &= bits >> np.uint64(offset) if offset else bits
+            np.negative(spots, out=ends)
+            ends &= spots  # the lowest of the bits
+            ends <<= np.uint64(piece.size)
+            if number % _SHRINK == 0:
+                is_left = ends != 0
+                left = np.count_nonzero(is_left)
+                if _SHRINK * left < len(rows):
+                    rows, ends = rows[is_left], ends[is_left]
+                    if not left:
+                        break
+        limits = _ONE << (self.sizes[rows] - last.size).astype(np.uint64)
+        return np.compress((ends != 0) & (ends <= limits), rows)
+
+    def _letter_bits(self, letter: int, rows: Array) -> Array:
+        """Where this letter stands in each of the rows, all of them short: bit i for letter i."""
+        found = self._bits.get(letter)
+        if found is None:
+            words, bits = self.starts >> 6, (self.starts & (_BITS - 1)).astype(np.uint64)
+            stream = self._packed(letter)
+            found = stream[words] >> bits
+            found |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
+            found &= (_ONE << self.sizes.astype(np.uint64)) - _ONE
+            self._keep(self._bits, letter, found)
+        return found if len(rows) == self.count else found[rows]
+
+    def _follow(self, rows: Array, pattern: like.Pattern, first: Piece, last: Piece) -> Array:
+        """The same for strings of any length."""
+        places = self.starts[rows] + first.size
+        limits = self.ends[rows] - last.size
+        for segment in pattern[1:-1]:
+            piece = Piece.of(segment, self.unit)
+            stream = self._beginnings(piece)
+            if stream is None:
+                return self._one_by_one(pattern, rows)
+            places = self._next(stream, places, limits) + piece.size
+            is_left = places <= limits
+            rows, places, limits = rows[is_left], places[is_left], limits[is_left]
+            if not len(rows):
+                break
+        return rows
+
+    def _packed(self, letter: int) -> Array:
+        found = np.empty(len(self.letters) // 8, np.uint8)
+        for start in range(0, len(self.letters), _PORTION):
+            part = np.packbits(self.letters[start : start + _PORTION] == letter, bitorder="little")
+            found[start // 8 : start // 8 + len(part)] = part
+        return found.view("<u8")
+
+    def _keep(self, kept: dict[int, Array], letter: int, found: Array) -> None:
+        if (len(kept) + 1) * found.nbytes > KEPT_BYTES:
+            kept.clear()
+        kept[letter] = found
+
+    def _stream(self, letter: int) -> Array:
+        """Where this letter stands: bit i % 64 of number i // 64 for letter i."""
+        found = self._streams.get(letter)
+        if found is None:
+            found = self._packed(letter)
+            self._keep(self._streams, letter, found)
+        return found
+
+    def _beginnings(self, piece: Piece) -> Array | None:
+        """Where the piece begins, in whatever strings; None if that costs more than asking one by one."""
+        found = np.full(len(self.letters) // _BITS, 2**64 - 1, "<u8")
+        for count, (offset, letter) in enumerate(piece.letters()):
+            if count == MAX_PIECE:
+                return None
+            words, bits = divmod(offset, _BITS)
+            stream = self._stream(letter)[words:]
+            if bits:
+                moved = stream >> np.uint64(bits)
+                moved[:-1] |= stream[1:] << np.uint64(_BITS - bits)
+                stream = moved
+            found[: len(stream)] &= (
+                stream  # what is left of the others is too near the end to be within a string
+            )
+            if not found.any():
+                break
+        return found
+
+    def _next(self, stream: Array, places: Array, limits: Array) -> Array:
+        """The first bit of the stream at or after each place; something beyond its limit if there is none before it."""
+        words, bits = places >> 6, (places & (_BITS - 1)).astype(np.uint64)
+        window = stream[words] >> bits
+        window |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
+        found: Array = places + np.bitwise_count(~window & (window - _ONE))  # the zeros below the lowest bit
+        missing = np.flatnonzero((window == 0) & (found < limits))
+        if len(missing):
+            all_places = np.flatnonzero(np.unpackbits(stream.view(np.uint8), bitorder="little"))
+            ends = np.concatenate((all_places, np.full(1, len(self.letters))))
+            found[missing] = ends[np.searchsorted(all_places, found[missing])]
+        return found
+
+    # ---- single strings
+
+    def _piece(self, row: int) -> bytes:
+        return self.letters[self.starts.item(row) : self.ends.item(row)].tobytes()
+
+    def _one_by_one(self, pattern: like.Pattern, rows: Array) -> Array:
+        matches = like.compile_pattern(pattern)
+        code = "utf-8" if self.unit == 1 else "utf-32-le"
+        kept = [row for row in rows.tolist() if matches(self._piece(row).decode(code, "surrogatepass"))]
+        return np.array(kept, np.int64)
+
+    def _is_ascii(self) -> bool:
+        inner = self.letters[FRONT : self.ends.item(-1)]
+        return not len(inner) or bool(inner.max() < 0x80)
+
+    def _code_points(self) -> Lines:
+        """The same strings, a letter for each of their characters."""
+        if self._points is None:
+            inner = self.letters[FRONT : self.ends.item(-1)]
+            first = np.zeros(len(self.letters), np.bool_)  # of a character: no continuation byte
+            first[FRONT : self.ends.item(-1)] = inner & 0xC0 != 0x80
+            stream = np.packbits(first, bitorder="little").view("<u8")
+            before = np.concatenate(
+                (np.zeros(1, np.int64), np.cumsum(np.bitwise_count(stream), dtype=np.int64))
+            )
+            words, bits = self.ends >> 6, (self.ends & (_BITS - 1)).astype(np.uint64)
+            ends = before[words] + np.bitwise_count(stream[words] & ((_ONE << bits) - _ONE))
+            padded = b"".join((bytes(FRONT), inner.tobytes(), bytes(BACK)))
+            points = padded.decode("utf-8", "surrogatepass").encode("utf-32-le", "surrogatepass")
+            self._points = Lines(np.frombuffer(points, "<u4"), ends)
+        return self._points
+
+
+def _both(found: Bits, wanted: Bits | None) -> Bits:
+    return found if wanted is None else found & wanted
+
+
+_FIRST_BYTES: Array = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)

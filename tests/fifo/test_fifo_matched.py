@@ -1,0 +1,67 @@
+"""What selectors have matched: small forms of sets, and what happens beyond the budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fifo import matched
+from fifo.commands import Credit, Return
+from fifo.matched import FORGOTTEN, Matched, pack, unpack
+from support.fifo_world import World, sequences
+
+SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))
+
+
+@given(SETS | st.integers(1, 1 << 2_000))
+def test_a_set_comes_back_from_its_smaller_form(members: int) -> None:
+    packed = pack(members)
+    assert unpack(packed) == members
+    assert isinstance(packed, int) == (members.bit_count() > matched.SPARSE)
+
+
+def test_bytes_are_counted_and_come_back() -> None:
+    found = Matched()
+    dense = (1 << 16_384) - 1
+    for number in range(4):
+        for selector in (b"a", b"b"):
+            found.add(selector, number, dense if selector == b"a" else 1 << number)
+    assert 4 * 2_048 < found.size_bytes < 4 * 2_048 + 8 * 300
+    assert found.numbers(b"b") == [0, 1, 2, 3]
+    found.drop_block(1)
+    found.drop(b"b", 2)
+    assert (found.get(b"a", 1), found.get(b"b", 2), found.get(b"b", 3)) == (0, 0, 8)
+    found.forget(b"a")
+    found.forget(b"b")
+    assert not found.has(b"a")
+    assert not list(found.selectors(0))
+    assert found.size_bytes == 0
+
+
+def test_what_does_not_fit_is_forgotten_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matched, "MATCHED_BYTES", 3_000)
+    found = Matched()
+    dense = (1 << 16_384) - 1
+    found.add(b"a", 0, dense)
+    found.add(b"b", 0, dense)
+    assert (found.get(b"a", 0), found.get(b"b", 0)) == (dense, FORGOTTEN)
+    found.add(b"b", 0, 1)
+    assert found.get(b"b", 0) == FORGOTTEN
+    found.forget(b"a")
+    found.put(b"b", 0, dense)
+    assert found.get(b"b", 0) == dense
+
+
+def test_groups_find_forgotten_matches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matched, "MATCHED_BYTES", 0)
+    world = World()
+    world.queue(filter_enabled=True)
+    name = world.session()
+    rows = [{"application-properties.colour": colour} for colour in ("red", "green")] * 20
+    world.publish(name, 40, rows)
+    red, applied = world.attach(name, "red", 3, "colour = 'red'")
+    assert sequences(applied) == [1, 3, 5]
+    world.do(name, Return(1, "red", red, ((2, 2),)))
+    assert sequences(world.apply([world.op(name, Credit(1, "red", 5))])) == [3, 7]
+    assert world.machine.queues[1].groups.matched.size_bytes < 1_000

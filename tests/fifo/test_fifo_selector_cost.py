@@ -1,0 +1,169 @@
+"""What selectors cost: counted in entries, evaluations and executed lines, never in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fifo.blocks import BLOCK_SIZE
+from fifo.commands import Return, Settle
+from fifo.effects import Applied
+from fifo.state import STEP_BUDGET
+from support.counted_lines import count_lines
+from support.fifo_world import World, sequences
+
+COLOUR = "application-properties.colour"
+SIZE = "application-properties.size"
+ID = "properties.correlation-id"
+BLUE = {COLOUR: "blue"}
+RED = {COLOUR: "red"}
+Row = Mapping[str, Any]
+
+
+@pytest.fixture
+def world() -> World:
+    found = World()
+    found.checks = False
+    found.queue(filter_enabled=True, filter_field_names=("*", "properties.correlation-id"))
+    return found
+
+
+def evaluated(world: World) -> int:
+    return world.machine.queues[1].groups.fields.evaluated
+
+
+def pile(world: World, name: bytes, count: int, row: Callable[[int], Row]) -> None:
+    """So many waiting messages, in batches of a block."""
+    for first in range(0, count, BLOCK_SIZE):
+        size = min(BLOCK_SIZE, count - first)
+        world.publish(name, size, [row(first + place) for place in range(size)])
+
+
+def attach(world: World, name: bytes, tag: str, credit: int, text: str) -> tuple[int, list[Applied]]:
+    """Attaches and wakes until nothing is due; the entries."""
+    number, applied = world.attach(name, tag, credit, text)
+    return number, [applied, *world.wake_until_done()]
+
+
+def test_one_red_message_behind_a_million_blue_ones(world: World) -> None:
+    """Apache ActiveMQ Classic never delivers it with its default page: it looks at the first 200 only."""
+    name = world.session()
+    blues = 62 * BLOCK_SIZE
+    for _ in range(62):
+        world.publish(name, BLOCK_SIZE, [BLUE] * BLOCK_SIZE)
+    red = sequences(world.publish(name, 1, [RED]))
+    _, entries = attach(world, name, "red", 10, "colour = 'red'")
+    assert [sequences(applied) for applied in entries if sequences(applied)] == [[blues + 1]]
+    assert red == []
+    assert len(entries) <= blues // STEP_BUDGET + 2
+    assert evaluated(world) <= blues + 1
+    assert sequences(world.publish(name, 2, [BLUE, RED])) == [blues + 3]
+
+
+def test_orphans_that_nobody_wants_are_passed_once(world: World) -> None:
+    """200 at the head of the queue: what comes after them is delivered as it comes, and they are never asked again."""
+    name = world.session()
+    world.publish(name, 200, [{COLOUR: f"orphan-{number}"} for number in range(200)])
+    _, entries = attach(world, name, "red", 1_000, "colour = 'red'")
+    assert not any(sequences(applied) for applied in entries)
+    before = evaluated(world)
+    for number in range(50):
+        assert sequences(world.publish(name, 1, [RED])) == [201 + number]
+    assert evaluated(world) - before == 50
+
+
+def test_correlation_ids_that_are_all_different(world: World) -> None:
+    """A hundred who wait for their own answer among 100,000 others': each gets it at once, by one evaluation."""
+    name = world.session()
+    pile(world, name, 100_000, lambda number: {ID: f"request-{number}"})
+    for number in range(100):
+        attach(world, name, f"c{number}", 10, f"JMSCorrelationID = 'mine-{number}'")
+    before = evaluated(world)
+    for number in range(100):
+        applied = world.publish(name, 1, [{ID: f"mine-{number}"}])
+        assert sequences(applied, f"c{number}") == sequences(applied) == [100_001 + number]
+    assert evaluated(world) - before == 100
+    _, entries = attach(world, name, "late", 10, "JMSCorrelationID = 'request-99000'")
+    assert [sequences(applied) for applied in entries if sequences(applied)] == [[99_001]]
+
+
+def test_ten_among_a_million_in_bounded_entries_while_others_are_served(world: World) -> None:
+    name = world.session()
+    world.attach(name, "early", 10, "size < 0")
+    wanted = [1 + 100_003 * place for place in range(10)]
+    for first in range(0, 64 * BLOCK_SIZE, BLOCK_SIZE):
+        world.publish(name, BLOCK_SIZE, [{SIZE: first + place} for place in range(BLOCK_SIZE)])
+    blocks_an_entry = -(-STEP_BUDGET // (10 * BLOCK_SIZE))  # ten comparisons a message
+    _, applied = world.attach(name, "sparse", 100, " OR ".join(f"size = {each - 1}" for each in wanted))
+    found = sequences(applied)
+    assert found == wanted[:1], "deliveries begin with the first entry"
+    entries = 1
+    while (due := world.machine.next_wake()) is not None and due <= world.now_ms:
+        if entries == 5:
+            applied = world.publish(name, 1, [{SIZE: -1}])
+            assert sequences(applied, "early") == [64 * BLOCK_SIZE + 1], "others do not wait for the scan"
+        else:
+            applied = world.wake()
+        found += sequences(applied, "sparse")
+        entries += 1
+    assert found == wanted
+    assert 64 // blocks_an_entry <= entries <= 64 // blocks_an_entry + 2
+
+
+def test_a_return_among_a_thousand_consumers_evaluates_nothing(world: World) -> None:
+    name = world.session()
+    pile(world, name, 3 * BLOCK_SIZE, lambda number: {SIZE: number % 2_000})
+    attached = {}
+    for number in range(1_000):
+        attached[number], _ = attach(world, name, f"c{number}", 1 + number % 2 * 40, f"size = {number}")
+    before = evaluated(world)
+    applied = world.apply([world.op(name, Return(1, "c1", attached[1], ((1, 1),)))])
+    assert sequences(applied, "c1") == sequences(applied) == [2]
+    applied = world.apply([world.op(name, Return(1, "c4", attached[4], ((1, 1),)))])
+    assert sequences(applied) == [], "who asked for it has no credit, and nobody else wants it"
+    world.apply([world.op(name, Settle(1, "c6", attached[6], ((1, 1),)))])
+    assert evaluated(world) == before
+
+
+SELECTORS: dict[str, Callable[[int], str]] = {
+    "equality": lambda number: f"colour = 'c{number}'",
+    "range": lambda number: f"size BETWEEN {10 * number} AND {10 * number + 9}",
+    "beginning": lambda number: f"colour LIKE 'c{number}-%'",
+    "end": lambda number: f"colour LIKE '%-{number}'",
+    "list": lambda number: f"colour IN ('c{number}', 'd{number}')",
+}
+ROWS: dict[str, Callable[[int], Row]] = {
+    "equality": lambda number: {COLOUR: f"c{number}"},
+    "range": lambda number: {SIZE: 10 * number + 5},
+    "beginning": lambda number: {COLOUR: f"c{number}-1"},
+    "end": lambda number: {COLOUR: f"1-{number}"},
+    "list": lambda number: {COLOUR: f"d{number}"},
+}
+
+
+@pytest.mark.parametrize("kind", SELECTORS)
+def test_dispatch_costs_the_same_with_ten_selectors_and_with_two_thousand(kind: str) -> None:
+    few, many = dispatch(kind, 10), dispatch(kind, 2_000)
+    assert many <= 2 * few
+
+
+def dispatch(kind: str, count: int) -> int:
+    """Lines to apply an entry of ten messages for ten different consumers, of `count`."""
+    world = World()
+    world.checks = False
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for number in range(count):
+        world.attach(name, f"c{number}", 1_000, SELECTORS[kind](number))
+    receivers = [number * count // 10 for number in range(10)]
+    rows: Sequence[Row] = [ROWS[kind](number) for number in receivers]
+    world.publish(name, 10, rows)
+    operation = world.batch(name, 10, rows)
+    before = evaluated(world)
+    applied: list[Applied] = []
+    lines = count_lines(lambda: applied.append(world.apply([operation])))
+    assert [sequences(applied[0], f"c{number}") for number in receivers] == [[11 + n] for n in range(10)]
+    assert evaluated(world) - before == 10
+    return lines

@@ -1,0 +1,122 @@
+"""The index over expressions: whatever selects a message is among those that are found for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorum_selectors import canonical, predicates
+from quorum_selectors.evaluate import evaluate
+from quorum_selectors.expression import Expression, FieldValue
+from quorum_selectors.jms import parse
+from quorum_selectors.predicates import PredicateIndex
+from quorum_selectors.vectorised import Messages
+from support.expressions import EXPRESSIONS, MESSAGES, block_of
+
+Fields = dict[str, FieldValue]
+
+
+def found(index: PredicateIndex[int], rows: list[Fields]) -> dict[int, set[int]]:
+    """token -> places, the rest left out."""
+    candidates = index.candidates(Messages(block_of([rows]), 0, len(rows)))
+    return {
+        token: {place for each in arrays for place in each.tolist()} for token, arrays in candidates.items()
+    }
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12), st.booleans()
+)
+def test_nothing_that_selects_is_missed(
+    expressions: list[Expression], rows: list[Fields], is_normal: bool
+) -> None:
+    if is_normal:
+        expressions = [canonical.normalize(expression) for expression in expressions]
+    index: PredicateIndex[int] = PredicateIndex()
+    for token, expression in enumerate(expressions):
+        index.add(token, expression)
+    candidates = found(index, rows)
+    for token, expression in enumerate(expressions):
+        for place, row in enumerate(rows):
+            if evaluate(expression, row) is True:
+                assert token in index.rest or place in candidates.get(token, ())
+
+
+@settings(max_examples=200)
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12))
+def test_what_is_removed_leaves_nothing(expressions: list[Expression], rows: list[Fields]) -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    for token, expression in enumerate(expressions):
+        index.add(token, expression)
+    for token in range(len(expressions)):
+        index.remove(token)
+    assert not index._fields and not index.rest and found(index, rows) == {}
+
+
+ROWS: list[Fields] = [
+    {"application-properties.colour": "red", "application-properties.size": 5},
+    {"application-properties.colour": "green", "application-properties.size": 5.5},
+    {"application-properties.size": 2**53 + 1, "application-properties.flag": True},
+    {},
+]
+
+
+@pytest.mark.parametrize(
+    ("selector", "places"),
+    [
+        ("colour = 'red'", {0}),
+        ("'red' = colour", {0}),
+        ("colour IN ('red', 'blue')", {0}),
+        ("colour LIKE 're%'", {0}),
+        ("colour LIKE '%een'", {1}),
+        ("colour LIKE 'red'", {0}),
+        ("colour LIKE '%e%'", {0, 1}),
+        ("colour <> 'red'", {0, 1}),
+        ("colour NOT IN ('red')", {0, 1}),
+        ("NOT (colour = 'red')", {0, 1}),
+        ("size = 5", {0}),
+        ("size = 5.0", {0}),
+        ("size < 5.5", {0, 1}),
+        ("size BETWEEN 5.2 AND 6", {1}),
+        ("size > 5 AND size < 5.4", {0}),
+        ("flag", {2}),
+        ("flag = TRUE", {2}),
+        ("NOT flag", set()),
+        ("colour = 'red' OR size > 1000", {0, 2}),
+        ("colour LIKE '%e%' AND size = 5", {0}),
+        ("colour < 'red'", set()),
+        ("size = 1/0", set()),
+        ("JMSPriority = 4", {0, 1, 2, 3}),
+        ("JMSPriority = 5", set()),
+    ],
+)
+def test_what_an_expression_is_filed_under(selector: str, places: set[int]) -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    index.add(7, canonical.normalize(parse(selector)))
+    assert not index.rest
+    assert found(index, ROWS).get(7, set()) == places
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "colour IS NULL",
+        "colour IS NULL OR colour = 'red'",
+        "size + 1 = 6",
+        "colour = 'red' OR JMSDeliveryMode = 'PERSISTENT'",
+    ],
+)
+def test_what_cannot_be_filed_is_asked_about_everything(selector: str) -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    index.add(7, canonical.normalize(parse(selector)))
+    assert list(index.rest) == [7]
+
+
+def test_an_expression_under_more_predicates_than_allowed_is_of_the_rest() -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    values = ", ".join(f"'{number}'" for number in range(predicates.MAX_PREDICATES + 1))
+    index.add(1, parse(f"colour IN ({values})"))
+    index.add(2, parse(f"colour IN ({values}) AND size = 3"))
+    assert list(index.rest) == [1]
