@@ -44,8 +44,10 @@ MAX_DENSE_COLUMNS = 64
 """More fields than any selector names; the bound keeps what each message costs in a block bounded."""
 SHARED_STRINGS = 256
 FIRST_CAPACITY = 16
-_SPARE_SHIFT = 3
-"""An eighth of the letters is left free when they grow."""
+FEW_PLACES = 16
+"""Where a string may stand among all letters, to be found by looking at each place."""
+_SPARE_SHIFT = 5
+"""A thirty-second of the letters is left free when they grow: a block's are copied some 130 times at most."""
 
 _SPARSE_ENTRY_BYTES = 150
 """A dict entry with its slot and value, about: only for accounts of memory."""
@@ -156,6 +158,25 @@ class StringTable:
 
     def text(self, code: int) -> str:
         return self.piece(code).decode("utf-8", "surrogatepass")
+
+    def find(self, piece: bytes) -> list[int] | None:
+        """The codes of a string, ascending; None if it is found in so many places that other ways cost less."""
+        if self.lookup is not None:
+            code = self.lookup.get(piece)
+            return [] if code is None else [code]
+        if not piece:
+            return None
+        letters, at = self._letters[FRONT : FRONT + self._size].tobytes(), -1
+        found: list[int] = []
+        ends = self.ends[: self.count]
+        for _ in range(FEW_PLACES):
+            at = letters.find(piece, at + 1)
+            if at < 0:
+                return found
+            code = int(np.searchsorted(ends, at, side="right"))
+            if ends.item(code) == at + len(piece) and (code == 0 or ends.item(code - 1) == at):
+                found.append(code)
+        return None
 
     def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """Where the strings of these codes begin and end, in the letters."""

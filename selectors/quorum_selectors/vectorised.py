@@ -39,7 +39,7 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
-from quorum_selectors.lines import Lines
+from quorum_selectors.lines import Lines, encode_text
 
 Truths = tuple[Bits, Bits]
 """Where a condition is TRUE, and where it is FALSE."""
@@ -100,6 +100,17 @@ class Texts:
             wanted = np.zeros(lines.count, np.bool_)
             wanted[np.broadcast_to(at, mask.shape)[mask]] = True
         return mask & find(lines, wanted)[at]
+
+    def equal(self, mask: Bits, text: str) -> Bits:
+        """The messages of the mask whose string is this one."""
+        if self._laid is None and _SPREAD * len(mask) >= self.table.count:
+            codes = self.table.find(encode_text(text))
+            if codes is not None:
+                found = np.zeros(len(mask), np.bool_)
+                for code in codes:
+                    found |= self.codes == code
+                return mask & found
+        return self.where(mask, lambda lines, wanted: lines.equal(text, wanted))
 
 
 class Vector:
@@ -308,8 +319,7 @@ def _compare_texts(is_equal: bool, both: Bits, left: Texts, right: Texts) -> Bit
     if left.is_constant and not right.is_constant:
         left, right = right, left
     if right.is_constant:
-        text = right.first()
-        same = left.where(both, lambda lines, wanted: lines.equal(text, wanted))
+        same = left.equal(both, right.first())
     else:
         (lines, at), (others, other_at) = left.laid(), right.laid()
         same = np.zeros(len(both), np.bool_)

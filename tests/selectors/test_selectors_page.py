@@ -84,9 +84,10 @@ def unique(place: int) -> FieldValue:
 def test_a_message_takes_what_the_page_says(
     expected: int, value: Callable[[int], FieldValue], size: int
 ) -> None:
-    """Of a full block; besides, there is the block itself, and one dictionary for a column's strings."""
+    """Of a full block; besides, there is the block itself, one dictionary for a column's strings, and what is left free
+    behind them."""
     rows = [{"application-properties.k": value(place)} for place in range(BLOCK_SIZE)]
     batches = [rows[start : start + size] for start in range(0, len(rows), size)]
     empty = block_of([], size=BLOCK_SIZE).nbytes
     taken = block_of(batches, size=BLOCK_SIZE).nbytes - empty
-    assert expected <= taken / BLOCK_SIZE < expected + 0.2
+    assert expected <= taken / BLOCK_SIZE < expected + 0.2 + expected / 32

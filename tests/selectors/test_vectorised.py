@@ -40,7 +40,7 @@ def agree(expression: Expression, batches: list[list[Fields]], first: int = 0) -
 BATCHES = st.lists(st.lists(MESSAGES, min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-@settings(max_examples=1_500)
+@settings(max_examples=500)
 @given(EXPRESSIONS, BATCHES, st.integers(0, 20))
 def test_many_at_once_agree_with_one_after_the_other(
     expression: Expression, batches: list[list[Fields]], first: int
