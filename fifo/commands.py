@@ -195,6 +195,17 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Configured:
+    """Unnumbered, idempotent. Every queue here is configured as the catalog wished at this revision or later.
+
+    mark: by which a leader knows it again; nothing else goes by it.
+    """
+
+    revision: int
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteQueue:
     """Unnumbered, idempotent."""
 
@@ -232,6 +243,7 @@ Command = (
     | Settle
     | CreateQueue
     | UpdateConfig
+    | Configured
     | DeleteQueue
     | Purge
     | Wake

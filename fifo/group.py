@@ -27,6 +27,7 @@ from fifo.commands import (
     Cancel,
     CloseSession,
     Command,
+    Configured,
     CreateQueue,
     Credit,
     DeleteQueue,
@@ -39,6 +40,7 @@ from fifo.commands import (
     Operation,
     Origin,
     Purge,
+    QueueConfig,
     RegisterProducer,
     Return,
     Settle,
@@ -87,6 +89,7 @@ class GroupMachine:
         ] = {}  # local: queues that entries have touched since somebody cleared it
         self.queues: dict[int, QueueMachine] = {}
         self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
+        self.configured = 0  # the catalog's revision that all queues here are configured by
         self.sessions = Sessions()
         self.index = 0
         self.now_ms = 0
@@ -112,6 +115,7 @@ class GroupMachine:
             NodeDown: self._node_down,
             CreateQueue: self._create_queue,
             UpdateConfig: self._update_config,
+            Configured: self._configured,
             DeleteQueue: self._delete_queue,
             Purge: self._purge,
             Wake: self._wake,
@@ -359,6 +363,9 @@ class GroupMachine:
             self._dirty[command.queue] = None
         return Ok()
 
+    def _configured(self, entry: Entry, command: Configured) -> None:
+        self.configured = max(self.configured, command.revision)
+
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
         if not self._is_deleted(command.queue):
             self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
@@ -437,6 +444,11 @@ class GroupMachine:
 
     def was_deleted(self, queue: int) -> bool:
         return self._is_deleted(queue)
+
+    def config_of(self, queue: int) -> QueueConfig | None:
+        """As the queue is configured here; None if there is none."""
+        machine = self.queues.get(queue)
+        return None if machine is None else machine.config
 
     def queue_ids(self) -> list[int]:
         """Ascending."""

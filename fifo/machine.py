@@ -11,6 +11,7 @@ Where the specifications are silent:
   does not: it would punish a whole prefetch window for one bad message, or for a network. (RabbitMQ counts when the
   consumer's process ends, and does not when its node is unreachable.)
 - `undeliverable_here` is treated like discard, as RabbitMQ does.
+- A change of the kept fields leaves those who are attached as they are; who attaches is judged by what is kept then.
 - Attaching a tag again with the same selector keeps the attachment and sets its credit; with another selector, or
   after a cancel, it starts over: what was held comes back, tags begin at 1 under a new attach number.
 """
@@ -205,9 +206,6 @@ class QueueMachine:
             return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
         if command.credit_to < 0:
             return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
-        refused = refuse_selector(self.config, command.selector)
-        if refused is not None:
-            return refused
         key = (producer, command.consumer_tag)
         consumer = self.consumers.get(key)
         if (
@@ -217,6 +215,9 @@ class QueueMachine:
         ):
             self.set_credit(consumer, command.credit_to)
             return AttachedReply(consumer.attach)
+        refused = refuse_selector(self.config, command.selector)
+        if refused is not None:
+            return refused
         if consumer is not None:
             self.remove(entry, consumer)
         consumer = self._add_consumer(producer, command.consumer_tag, address)

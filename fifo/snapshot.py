@@ -1,6 +1,6 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 1: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
+Format 2: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
-FORMAT = 1
+FORMAT = 2
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -85,6 +85,7 @@ def group_head(group: GroupMachine) -> bytearray:
     out = Writer()
     for value in (group.index, group.now_ms, group.version, group.running_hash, len(group.queues)):
         out.number(value)
+    out.number(group.configured)
     out.column(group.deleted)
     out.number(len(group.backlog))
     for queue in group.backlog:
@@ -112,6 +113,7 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
     group.version = reader.number()
     group.running_hash = reader.number()
     queue_count = reader.number()
+    group.configured = reader.number()
     group.deleted = reader.column("Q")
     group.backlog = {reader.number(): None for _ in range(reader.number())}
     sessions = group.sessions

@@ -17,7 +17,14 @@ from quorum.client.batch import Message, PreparedBatch, encode_batch
 from quorum.client.consumer import Consumer as AioConsumer
 from quorum.client.delivery import DeliveredMessage, Delivery, Target
 from quorum.client.errors import ClosedError
-from quorum.client.records import BrowsedMessage, ClusterStatus, MemberInfo, QueueDescription, QueueInfo
+from quorum.client.records import (
+    BrowsedMessage,
+    ClusterStatus,
+    MemberInfo,
+    Policy,
+    QueueDescription,
+    QueueInfo,
+)
 from quorum.client.values import FieldValue, Properties
 
 __all__ = ["Client", "Consumer", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
@@ -272,6 +279,25 @@ class Client(_Settling):
 
     def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
         return self._loop.run(self._client.describe(name, timeout_ms=timeout_ms))
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        arguments: Mapping[str, object],
+        priority: int = 0,
+        *,
+        timeout_ms: int | None = None,
+    ) -> bool:
+        return self._loop.run(
+            self._client.set_policy(name, pattern, arguments, priority, timeout_ms=timeout_ms)
+        )
+
+    def delete_policy(self, name: str, *, timeout_ms: int | None = None) -> None:
+        self._loop.run(self._client.delete_policy(name, timeout_ms=timeout_ms))
+
+    def policies(self, *, timeout_ms: int | None = None) -> list[Policy]:
+        return self._loop.run(self._client.policies(timeout_ms=timeout_ms))
 
     def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:
         return self._loop.run(self._client.cluster_status(timeout_ms=timeout_ms))

@@ -1,4 +1,4 @@
-"""quorum.v1.Admin: queues and the cluster; members are in member_service.py."""
+"""quorum.v1.Admin: queues and the cluster; members are in member_service.py, policies in policy_service.py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
+from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import ArgumentError, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
@@ -21,12 +22,12 @@ from quorum.log.record import crc32c
 from quorum.node.member import Member
 from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
-from quorum.v1 import admin_pb2_grpc, queue_pb2
+from quorum.v1 import admin_pb2_grpc
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
+class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._config = config
@@ -37,7 +38,7 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.DeclareQueueRequest, pb.DeclareQueueResponse],
     ) -> pb.DeclareQueueResponse:
         try:
-            arguments = {name: _argument(name, value) for name, value in request.arguments.items()}
+            arguments = {name: argument(name, value) for name, value in request.arguments.items()}
             effective_config(request.queue, arguments)
             reply = await self._hub.call(
                 SYSTEM_GROUP, DeclareQueue(request.queue, tuple(sorted(arguments.items())))
@@ -86,12 +87,20 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
         try:
             for group in self._hub.member.replicas:
                 await self._hub.barrier(group)
-            infos = await self._hub.ask(
-                lambda member: [_info(member, queue) for queue in member.catalog.queues(request.prefix)]
+            found = await self._hub.ask(
+                lambda member: [
+                    (queue, _info(member, queue)) for queue in member.catalog.queues(request.prefix)
+                ]
             )
         except status.StatusError as error:
             await _abort(context, error)
-        return pb.ListQueuesResponse(queues=[info for info in infos if info is not None])
+        catalog = self._hub.member.catalog
+        response = pb.ListQueuesResponse()
+        for queue, info in found:
+            if info is not None:
+                show_policy(info, catalog.effective(queue))
+                response.queues.append(info)
+        return response
 
     async def DescribeQueue(
         self,
@@ -99,6 +108,7 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
     ) -> pb.DescribeQueueResponse:
         try:
+            await self._hub.barrier(SYSTEM_GROUP)
             queue = await self._hub.queue(request.queue)
             await self._hub.barrier(queue.group)
             response = await self._hub.ask(lambda member: _description(member, queue))
@@ -107,6 +117,7 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
         except status.StatusError as error:
             await _abort(context, error)
         assert response is not None
+        show_policy(response.queue, self._hub.member.catalog.effective(queue))
         return response
 
     async def ClusterStatus(
@@ -125,16 +136,6 @@ class AdminService(MemberService, admin_pb2_grpc.AdminServicer):
 async def _abort(context: grpc.aio.ServicerContext, error: status.StatusError) -> NoReturn:
     await status.abort(context, error)
     raise AssertionError("abort raises")
-
-
-def _argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:
-    kind = value.WhichOneof("kind")
-    if kind is None or kind == "binary":
-        raise ArgumentError(
-            f"argument {name!r}: {'no value' if kind is None else 'bytes'}; give a boolean, number or text"
-        )
-    argument: bool | int | float | str = getattr(value, kind)
-    return argument
 
 
 def _total(member: Member, queue: CatalogQueue) -> int:
@@ -159,15 +160,7 @@ def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
         next_sequence=info.next_sequence,
         ready_bytes=info.ready_bytes,
     )
-    for name, value in queue.arguments:
-        if isinstance(value, bool):
-            answer.arguments[name].boolean = value
-        elif isinstance(value, int):
-            answer.arguments[name].integer = value
-        elif isinstance(value, float):
-            answer.arguments[name].floating = value
-        else:
-            answer.arguments[name].text = str(value)
+    set_arguments(answer.arguments, queue.arguments)
     return answer
 
 

@@ -1,14 +1,14 @@
-"""Selectors and property filters as clients write them, checked against what a queue keeps."""
+"""Selectors and property filters as clients write them, and what queues keep for them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from quorum.api import status
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import canonical, jms, properties
-from quorum_selectors.expression import Expression, field_names
+from quorum_selectors.expression import Expression
 from quorum_selectors.wellknown import KeptFields, resolve_field_names
 
 
@@ -17,11 +17,11 @@ def _resolved(names: tuple[str, ...]) -> KeptFields:
     return resolve_field_names(names)
 
 
-def kept_fields(queue: CatalogQueue) -> tuple[KeptFields | None, int]:
-    """(what the queue keeps of each message, None if nothing; bytes allowed a message, -1 for no limit)."""
-    config = queue.config
-    if not config.filter_enabled:
+def kept_fields(catalog: CatalogMachine, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
+    """(what the queue keeps of each message now, None if nothing; bytes allowed a message, -1 for no limit)."""
+    if not queue.config.filter_enabled:  # no policy changes it
         return None, -1
+    config = catalog.effective(queue).config
     return _resolved(config.filter_field_names), config.filter_max_in_memory_bytes_per_msg
 
 
@@ -41,25 +41,17 @@ def parse(request: pb.Attach | pb.BrowseRequest) -> Expression | None:
 def expression_bytes(request: pb.Attach, queue: CatalogQueue) -> bytes:
     """The canonical encoding of the request's selector or filter; empty for every message.
 
-    Raises SelectorError or FilterError where it is wrong in itself, StatusError where the queue cannot answer it.
+    Whether the queue keeps the fields is judged in its group, by what it keeps when the consumer is attached there.
+    Raises SelectorError or FilterError where it is wrong in itself, StatusError where the queue does not filter.
     """
     expression = parse(request)
     if expression is None:
         return b""
-    kept, _ = kept_fields(queue)
-    if kept is None:
+    if not queue.config.filter_enabled:
         raise status.invalid(
             "filter_not_enabled",
             f"queue {request.queue!r} keeps no filter fields; declare it with x-filter-enabled",
         )
-    for name in field_names(expression):
-        if not kept.keeps(name):
-            raise status.invalid(
-                "field_not_kept",
-                f"queue {request.queue!r} does not keep the field {name}; its x-filter-field-names are "
-                + ", ".join(queue.config.filter_field_names),
-                field=name,
-            )
     return canonical.encode(expression)
 
 

@@ -247,6 +247,15 @@ class Hub:
         self.submit(ev.AwaitQueue(group, queue, present, future))
         await self.decided(group, future)
 
+    async def await_configured(self) -> None:
+        """Returns when the queues are configured as the policies say that are known here."""
+        catalog = self.member.catalog
+        revision = catalog.revision
+        for group in catalog.queue_groups:
+            future: asyncio.Future[object] = self.loop.create_future()
+            self.submit(ev.AwaitConfigured(group, revision, future))
+            await self.decided(group, future)
+
     async def decided(self, group: int, future: asyncio.Future[T]) -> T:
         """What the group answers. UNAVAILABLE where it has no leader, so that nobody waits without knowing why: what
         was asked for may still be done, and its answer is still expected."""

@@ -52,7 +52,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> pb.PublishResponse:
         try:
             queue = await self._hub.queue(request.queue)
-            kept, max_bytes = kept_fields(queue)
+            kept, max_bytes = kept_fields(self._hub.member.catalog, queue)
             data = _as_batch(request).SerializeToString(deterministic=True)
             checked = batches.check(data, self._hub.limits, kept, max_bytes)
 

@@ -24,11 +24,14 @@ from quorum.api import deliveries, status
 from quorum.api.filters import expression_bytes, kept_fields
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError
+from quorum.catalog.machine import CatalogQueue
 from quorum.log import LogError
 from quorum.node import batches, events
 from quorum.node.healing import BodyUnreadable
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.errors import FilterError, SelectorError
+from quorum_selectors.wellknown import KeptFields
 
 MAX_CONSUMERS = 1_000
 MAX_RANGES = 10_000
@@ -90,6 +93,8 @@ class Stream:
         self._hub = hub
         self._number = 0
         self._consumers: dict[str, _Consumer] = {}
+        self._kept: dict[int, tuple[KeptFields | None, int]] = {}
+        """by queue id: see _look_up_kept"""
         self._next_sequence = 1
         self._new_from: int | None = None
         """see _first_new"""
@@ -133,7 +138,8 @@ class Stream:
                 )
                 self._outbox.append(pb.SessionResponse(attached=attached))
             else:
-                self._consumers.pop(token.consumer.tag, None)
+                if not token.consumer.attach:  # else it stays attached as it was
+                    self._consumers.pop(token.consumer.tag, None)
                 self._fail(token.request_id, reply)
         elif isinstance(token, _Getting):
             if isinstance(reply, Ok) and reply.count:
@@ -279,7 +285,7 @@ class Stream:
         count = 1
         try:
             queue = await self._hub.queue(request.queue)
-            kept, max_bytes = kept_fields(queue)
+            kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._check_sequence(request, count)
@@ -317,6 +323,13 @@ class Stream:
         )
         token = _Published(first, first + count - 1, size)
         self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
+
+    async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
+        """What this session keeps of the messages it publishes to a queue: what the queue keeps when it begins."""
+        if queue.config.filter_enabled:
+            await self._hub.barrier(SYSTEM_GROUP)  # a change of policies that was answered elsewhere counts
+        kept = self._kept[queue.id] = kept_fields(self._hub.member.catalog, queue)
+        return kept
 
     def _first_new(self, request: pb.PublishBatch) -> int:
         """The lowest number that cannot have been sent in an earlier session of this producer. What may have been is

@@ -18,6 +18,8 @@ from quorum_selectors.errors import FieldNameError
 from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
 
 ArgumentValue = bool | int | float | str | bytes
+Arguments = tuple[tuple[str, ArgumentValue], ...]
+"""By name."""
 
 MAX_QUEUE_NAME_BYTES = 255
 MAX_COUNT = 1 << 48
@@ -28,6 +30,9 @@ OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
 """Outward name -> name in code."""
 
 QUEUE_MODES = ("default", "lazy")
+
+FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
+"""They mean something only where x-filter-enabled is true."""
 
 NOT_YET = (
     "x-consumer-timeout",
@@ -50,27 +55,26 @@ class ArgumentError(ValueError):
 
 def check_queue_name(name: str) -> None:
     """1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
+    check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
+
+
+def check_text(what: str, text: str, most_bytes: int) -> None:
+    """1 to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
     try:
-        size = len(name.encode("utf-8"))
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise ArgumentError(f"queue name {name!r} is not valid UTF-8") from error
-    if not 1 <= size <= MAX_QUEUE_NAME_BYTES:
-        raise ArgumentError(f"a queue name of {size} bytes; allowed: 1..{MAX_QUEUE_NAME_BYTES}")
-    for character in name:
+        raise ArgumentError(f"{what} {text!r} is not valid UTF-8") from error
+    if not 1 <= size <= most_bytes:
+        raise ArgumentError(f"a {what} of {size} bytes; allowed: 1..{most_bytes}")
+    for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
-            raise ArgumentError(
-                f"queue name {name!r} has the control character {character!r}; none is allowed"
-            )
+            raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")
 
 
 def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> QueueConfig:
     """The queue's configuration with every default filled in. Raises ArgumentError; its first finding by name wins."""
     check_queue_name(name)
-    for argument in sorted(arguments):
-        if argument in NOT_YET:
-            raise ArgumentError(f"argument {argument!r} is not supported by this version")
-        if argument not in SUPPORTED:
-            raise ArgumentError(f"unknown argument {argument!r}{_nearest(argument)}")
+    _check_names(arguments)
     checked = {
         argument: check(argument, arguments[argument])
         for argument, check in SUPPORTED.items()
@@ -78,7 +82,7 @@ def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> Queue
     }
     enabled = bool(checked.get("x-filter-enabled", False))
     if not enabled:
-        for argument in ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg"):
+        for argument in FILTERING:
             if argument in checked:
                 raise ArgumentError(f"argument {argument!r} needs 'x-filter-enabled' to be true as well")
     names = checked.get("x-filter-field-names", DEFAULT_FIELD_NAMES if enabled else ())
@@ -106,7 +110,40 @@ def differences(wanted: QueueConfig, present: QueueConfig) -> str:
     return "; ".join(found)
 
 
+def check_policy_arguments(arguments: Mapping[str, ArgumentValue]) -> None:
+    """Whether a policy may set them, to these values. Raises ArgumentError; its first finding by name wins."""
+    if not arguments:
+        raise ArgumentError(f"a policy without arguments; it may set {', '.join(BY_POLICY)}")
+    _check_names(arguments)
+    for argument in sorted(arguments):
+        if argument not in BY_POLICY:
+            raise ArgumentError(
+                f"argument {argument!r} is fixed when a queue is declared; "
+                f"a policy may set {', '.join(BY_POLICY)}"
+            )
+        SUPPORTED[argument](argument, arguments[argument])
+
+
+def merged(own: Arguments, policy: Arguments) -> Arguments:
+    """A queue's own arguments with those of the policy that applies to it; both were checked. What a queue cannot use,
+    because it does not filter, is left out."""
+    found = dict(own)
+    for argument, value in policy:
+        if argument in FILTERING and found.get("x-filter-enabled") is not True:
+            continue
+        found[argument] = BY_POLICY[argument](found[argument], value) if argument in found else value
+    return tuple((argument, found[argument]) for argument in sorted(found))
+
+
 _Checked = bool | int | str | tuple[str, ...]
+
+
+def _check_names(arguments: Mapping[str, ArgumentValue]) -> None:
+    for argument in sorted(arguments):
+        if argument in NOT_YET:
+            raise ArgumentError(f"argument {argument!r} is not supported by this version")
+        if argument not in SUPPORTED:
+            raise ArgumentError(f"unknown argument {argument!r}{_nearest(argument)}")
 
 
 def _nearest(argument: str) -> str:
@@ -179,6 +216,36 @@ SUPPORTED: dict[str, Callable[[str, ArgumentValue], _Checked]] = {
     "x-queue-mode": _queue_mode,
 }
 """Argument -> what checks its value."""
+
+_Choice = Callable[[ArgumentValue, ArgumentValue], ArgumentValue]
+
+
+def _own(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
+    return own
+
+
+def _policys(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
+    return policy
+
+
+def _smaller(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
+    """-1 is no limit."""
+    assert isinstance(own, int) and isinstance(policy, int)
+    limits = [each for each in (own, policy) if each >= 0]
+    return min(limits, default=-1)
+
+
+BY_POLICY: dict[str, _Choice] = {
+    "x-delivery-limit": _smaller,
+    "x-filter-field-names": _own,
+    "x-filter-max-in-memory-bytes-per-msg": _smaller,
+    "x-max-length": _smaller,
+    "x-message-ttl": _smaller,
+    "x-overflow": _policys,
+    "x-queue-mode": _own,
+}
+"""What a policy may set: what may change while a queue is in use. Argument -> what holds of (the queue's own, the
+policy's), as RabbitMQ has it."""
 
 _ATTRIBUTES = {
     "x-delivery-limit": "delivery_limit",

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from fifo.effects import Ok
-from quorum.catalog.arguments import ArgumentValue
+from quorum.catalog.arguments import Arguments
 from quorum.catalog.members import MemberCommand
 
 
@@ -19,7 +19,7 @@ class DeclareQueue:
     """Makes a queue, or finds that it exists with the same meaning. arguments: as the client gave them, by name."""
 
     name: str
-    arguments: tuple[tuple[str, ArgumentValue], ...]
+    arguments: Arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,22 @@ class RemoveQueue:
     name: str
 
 
-CatalogCommand = DeclareQueue | RemoveQueue | MemberCommand
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Makes a policy or changes it. arguments: as the operator gave them, by name."""
+
+    name: str
+    pattern: str
+    priority: int
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePolicy:
+    name: str
+
+
+CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +70,32 @@ def encode_declare(command: DeclareQueue) -> bytes:
 
 def decode_declare(data: bytes) -> DeclareQueue:
     """Raises ValueError where the bytes are no declaration."""
-    value = json.loads(data)
-    match value:
+    match json.loads(data):
         case [str(name), list(pairs)]:
-            arguments = []
-            for pair in pairs:
-                match pair:
-                    case [str(argument), bool() | int() | float() | str() as content]:
-                        arguments.append((argument, content))
-                    case _:
-                        raise ValueError(f"no argument of a declaration: {pair!r}")
-            return DeclareQueue(name, tuple(arguments))
+            return DeclareQueue(name, _arguments(pairs))
     raise ValueError("not a declaration")
+
+
+def encode_set_policy(command: SetPolicy) -> bytes:
+    """JSON, as a declaration."""
+    fields = [command.name, command.pattern, command.priority, command.arguments]
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_set_policy(data: bytes) -> SetPolicy:
+    """Raises ValueError where the bytes are none."""
+    match json.loads(data):
+        case [str(name), str(pattern), int(priority), list(pairs)] if not isinstance(priority, bool):
+            return SetPolicy(name, pattern, priority, _arguments(pairs))
+    raise ValueError("not a policy")
+
+
+def _arguments(pairs: list[object]) -> Arguments:
+    arguments = []
+    for pair in pairs:
+        match pair:
+            case [str(argument), bool() | int() | float() | str() as content]:
+                arguments.append((argument, content))
+            case _:
+                raise ValueError(f"no argument: {pair!r}")
+    return tuple(arguments)

@@ -1,8 +1,8 @@
 """The system group's machine: which queues there are, what they are configured as, and in which group each one lives;
-and who is a member of the cluster (members.py).
+which policies change what they are configured as (policies.py); and who is a member of the cluster (members.py).
 
-It holds the wish; each group's leader carries it out in that group's own log (`CreateQueue`, `DeleteQueue`, changes of
-members).
+It holds the wish; each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
+`DeleteQueue`, changes of members).
 A queue's id is given out once and never again, so a queue of the same name declared later is another queue. Pure, like
 the machines of `fifo`: time is group time, order is defined everywhere, same entries give the same bytes.
 """
@@ -16,8 +16,22 @@ from typing import ClassVar
 
 from fifo import commands as c
 from fifo.effects import Applied, Ok, Refused, Reply
-from quorum.catalog.arguments import ArgumentError, ArgumentValue, differences, effective_config
-from quorum.catalog.commands import CatalogCommand, DeclareQueue, QueueDeclared, QueueRemoved, RemoveQueue
+from quorum.catalog.arguments import (
+    ArgumentError,
+    Arguments,
+    check_policy_arguments,
+    differences,
+    effective_config,
+)
+from quorum.catalog.commands import (
+    CatalogCommand,
+    DeclareQueue,
+    QueueDeclared,
+    QueueRemoved,
+    RemovePolicy,
+    RemoveQueue,
+    SetPolicy,
+)
 from quorum.catalog.members import (
     AddMember,
     DrainMember,
@@ -27,20 +41,22 @@ from quorum.catalog.members import (
     RemoveMember,
 )
 from quorum.catalog.numbering import Numbering, Speaker
+from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 MAX_QUEUES = 100_000
 """Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogQueue:
-    """A queue as it is wished for. arguments: as they were given, by name; config: what they mean."""
+    """A queue as it is wished for. arguments: as they were given, by name; config: what they mean, without any
+    policy."""
 
     id: int
     name: str
     group: int
-    arguments: tuple[tuple[str, ArgumentValue], ...]
+    arguments: Arguments
     config: c.QueueConfig
 
 
@@ -52,6 +68,9 @@ class CatalogMachine:
             raise ValueError("a catalog needs at least one queue group")
         self.next_queue_id = 1
         self.members = Members()
+        self.policies = Policies()
+        self.revision = 0
+        """How often policies have changed."""
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
@@ -113,7 +132,38 @@ class CatalogMachine:
         if queue is None:
             return Refused("not_found", f"there is no queue {command.name!r}")
         del self._by_group[queue.group][queue.id]
+        self.policies.forget(queue.id)
         return QueueRemoved(1, queue.id, queue.group)
+
+    def _set_policy(self, command: SetPolicy) -> Reply:
+        """count: 1 if it changes anything."""
+        arguments = dict(command.arguments)
+        try:
+            check_policy(command.name, command.pattern, command.priority)
+            check_policy_arguments(arguments)
+        except ArgumentError as error:
+            return Refused("bad_argument", str(error))
+        known = self.policies.by_name.get(command.name)
+        if known is None and len(self.policies) >= MAX_POLICIES:
+            return Refused(
+                "limit", f"there are {len(self.policies)} policies; at most {MAX_POLICIES} are allowed"
+            )
+        pairs = tuple((argument, arguments[argument]) for argument in sorted(arguments))
+        policy = Policy(command.name, command.pattern, command.priority, pairs)
+        if policy == known:
+            return Ok(0)
+        self._change_policies(self.policies.with_policy(policy))
+        return Ok(1)
+
+    def _remove_policy(self, command: RemovePolicy) -> Reply:
+        if command.name not in self.policies.by_name:
+            return Refused("not_found", f"there is no policy {command.name!r}")
+        self._change_policies(self.policies.without(command.name))
+        return Ok(1)
+
+    def _change_policies(self, policies: Policies) -> None:
+        self.policies = policies
+        self.revision += 1
 
     def _found(self, command: FoundCluster) -> Reply | None:
         return self.members.found(command)
@@ -140,6 +190,8 @@ class CatalogMachine:
     _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
         DeclareQueue: _declare,
         RemoveQueue: _remove,
+        SetPolicy: _set_policy,
+        RemovePolicy: _remove_policy,
         FoundCluster: _found,
         MeetMember: _meet,
         AddMember: _add_member,
@@ -166,6 +218,10 @@ class CatalogMachine:
         """By id, which is the order they were declared in."""
         return list(self._by_group.get(group, {}).values())
 
+    def effective(self, queue: CatalogQueue) -> Effective:
+        """What applies to the queue: its own arguments and its policy's. Safe from any thread."""
+        return self.policies.effective(queue)
+
     @property
     def queue_groups(self) -> tuple[int, ...]:
         """Numbers of the groups that queues may live in, ascending."""
@@ -180,10 +236,15 @@ class CatalogMachine:
             "groups": list(self._by_group),
             "members": self.members.state(),
             "next_queue_id": self.next_queue_id,
+            "policies": [
+                [policy.name, policy.pattern, policy.priority, policy.arguments]
+                for policy in self.policies.by_name.values()
+            ],
             "queues": [
                 [queue.id, queue.name, queue.group, queue.arguments]
                 for queue in sorted(self._by_name.values(), key=lambda queue: queue.id)
             ],
+            "revision": self.revision,
             "speakers": [
                 [producer.hex(), speaker.epoch, speaker.last, speaker.heard_ms]
                 for producer, speaker in self._numbering.speakers.items()
@@ -201,6 +262,11 @@ class CatalogMachine:
             machine = cls(state["groups"])
             machine.members = Members.restored(state["members"])
             machine.next_queue_id = state["next_queue_id"]
+            machine.revision = state["revision"]
+            machine.policies = Policies(
+                Policy(name, pattern, priority, tuple((argument, value) for argument, value in given))
+                for name, pattern, priority, given in state["policies"]
+            )
             for number, name, group, given in state["queues"]:
                 arguments = tuple((argument, value) for argument, value in given)
                 config = effective_config(name, dict(arguments))

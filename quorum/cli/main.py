@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import cluster, data_files, messages, queues
+from quorum.cli import cluster, data_files, messages, policies, queues
 from quorum.cli.console import DEFECT, Complaint, complain, is_told
 from quorum.errors import ConfigError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queues.app, name="queues")
+app.add_typer(policies.app, name="policies")
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)

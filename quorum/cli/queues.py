@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +40,7 @@ def list_(
         table.add_column(heading, justify="right", no_wrap=True)
     for queue in found:
         counts = (f"{each:,}" for each in (queue.ready, queue.checked_out, queue.total, queue.consumers))
-        table.add_row(_shown(queue.name), str(queue.group), queue.leader or "none", *counts)
+        table.add_row(shown(queue.name), str(queue.group), queue.leader or "none", *counts)
     Console().print(table)
 
 
@@ -64,11 +65,13 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
     table = Table(show_header=False)
     info = found.queue
     for name, value in [
-        ("queue", _shown(info.name)),
+        ("queue", shown(info.name)),
         ("id", str(info.id)),
         ("group", str(info.group)),
         ("leader", info.leader or "none"),
-        ("arguments", _arguments(info)),
+        ("arguments", shown_arguments(info.arguments)),
+        ("policy", shown(info.policy) if info.policy else "none"),
+        ("in effect", shown_arguments(info.effective_arguments)),
         ("ready", f"{info.ready:,} ({info.ready_bytes:,} bytes)"),
         ("held", f"{info.checked_out:,}"),
         ("total", f"{info.total:,}"),
@@ -81,7 +84,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         consumers = Table("consumer", "node", "filtered", "credit", "held")
         for each in found.consumers:
             row = (
-                _shown(each.consumer_tag),
+                shown(each.consumer_tag),
                 each.node,
                 "yes" if each.filtered else "no",
                 str(each.credit),
@@ -138,15 +141,15 @@ def _plain(queue: QueueInfo) -> dict[str, Any]:
     return asdict(queue)
 
 
-def _arguments(queue: QueueInfo) -> str:
-    return _shown(" ".join(f"{name}={_value(value)}" for name, value in queue.arguments.items()))
+def shown_arguments(arguments: Mapping[str, object]) -> str:
+    return shown(" ".join(f"{name}={_value(value)}" for name, value in arguments.items()))
 
 
 def _value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text of users, without a meaning as markup."""
     from rich.markup import escape
 

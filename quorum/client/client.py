@@ -29,6 +29,7 @@ from quorum.client.errors import (
     UsageError,
     from_rpc_error,
 )
+from quorum.client.policies import PolicyCalls
 from quorum.client.records import (
     BrowsedMessage,
     ClusterStatus,
@@ -54,6 +55,9 @@ DOING = {
     "PurgeQueue": "purging queue",
     "DescribeQueue": "asking for queue",
     "ListQueues": "listing queues",
+    "SetPolicy": "setting a policy",
+    "DeletePolicy": "deleting a policy",
+    "ListPolicies": "listing policies",
     "ClusterStatus": "asking for the cluster's status",
     "AddMember": "adding a member",
     "RemoveMember": "removing a member",
@@ -64,6 +68,7 @@ DOING = {
 """Methods of the Admin service in the words of an error."""
 GONE: dict[str, Any] = {
     "DeleteQueue": admin_pb2.DeleteQueueResponse(),
+    "DeletePolicy": admin_pb2.DeletePolicyResponse(),
     "RemoveMember": admin_pb2.RemoveMemberResponse(),
 }
 """What is answered where a later try finds what was to go gone."""
@@ -72,7 +77,7 @@ PropertyFilterArgument = Mapping[str, Mapping[str, FieldValue]]
 Batch = PreparedBatch | bytes | Iterable[Message | bytes]
 
 
-class Client:
+class Client(PolicyCalls):
     """A connection to the service. `async with connect(url) as client`, or `await connect(url)` and
     `close()`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorum.client.values import FieldValue, Properties, decode_properties, values_to_dict
@@ -10,7 +10,8 @@ from quorum.client.values import FieldValue, Properties, decode_properties, valu
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One queue. ready + checked_out + what waits elsewhere = total. arguments are sorted by name."""
+    """One queue. ready + checked_out + what waits elsewhere = total. arguments, as it was declared with, are sorted by
+    name. policy: which one applies, empty if none; effective_arguments: its own and the policy's."""
 
     name: str
     id: int
@@ -24,6 +25,8 @@ class QueueInfo:
     first_sequence: int
     next_sequence: int
     ready_bytes: int
+    policy: str = ""
+    effective_arguments: dict[str, FieldValue | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -40,7 +43,24 @@ class QueueInfo:
             first_sequence=wire.first_sequence,
             next_sequence=wire.next_sequence,
             ready_bytes=wire.ready_bytes,
+            policy=wire.policy,
+            effective_arguments=values_to_dict(wire.effective_arguments),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Arguments for every queue whose whole name the pattern matches, `*` for any characters. arguments are sorted by
+    name."""
+
+    name: str
+    pattern: str
+    priority: int
+    arguments: dict[str, FieldValue | None]
+
+    @classmethod
+    def of(cls, wire: Any) -> Policy:
+        return cls(wire.name, wire.pattern, wire.priority, values_to_dict(wire.arguments))
 
 
 @dataclass(frozen=True, slots=True)

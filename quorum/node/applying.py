@@ -117,6 +117,9 @@ class Applier:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):
                 self.catalog_changed = True  # it may have been removed while this was on its way
+            elif isinstance(operation.command, c.Configured):
+                replica.mark = operation.command.mark
+                self.catalog_changed = self.is_upkeep_due = True
         if replica.number == SYSTEM_GROUP:
             self.catalog_changed = True
             self.is_upkeep_due = True

@@ -7,31 +7,56 @@ from collections.abc import Mapping
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
+from quorum.node.configuring import Configuring
 from quorum.node.replica import SYSTEM_GROUP, Replica
 
 
-def carry_out(catalog: CatalogMachine, replicas: Mapping[int, Replica]) -> bool:
-    """What the catalog wishes and this node leads: idempotent commands in the groups' own logs.
+class CarryingOut:
+    """One of a member: what the catalog wishes and this node leads becomes idempotent commands."""
+
+    def __init__(self, replicas: Mapping[int, Replica]) -> None:
+        self._replicas = replicas
+        self._configuring: dict[int, Configuring] = {}
+        self.goes_on_at_once = False
+        """There is more to do than one turn does."""
+
+    def turn(self, catalog: CatalogMachine, now_ms: int) -> bool:
+        """Returns whether all is done."""
+        done = True
+        self.goes_on_at_once = False
+        for number, replica in self._replicas.items():
+            if number == SYSTEM_GROUP or not replica.raft.is_leader:
+                self._configuring.pop(number, None)
+                continue
+            machine = replica.machine
+            assert isinstance(machine, GroupMachine)
+            if not replica.leads or replica.is_behind or catalog.revision < machine.configured:
+                done = False  # the machine or the catalog here lags behind
+                continue
+            configuring = self._configuring.get(number)
+            if configuring is None:
+                configuring = self._configuring[number] = Configuring(replica)
+            if not configuring.goes_on_at_once:  # first things first: both look at all queues
+                done &= _carry_out(catalog, replica, machine)
+            done &= configuring.turn(catalog, machine, now_ms)
+            self.goes_on_at_once |= configuring.goes_on_at_once
+        return done
+
+
+def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
+    """Which queues there are; False if there was something to do.
 
     A queue is deleted only if the catalog has already given out a later id: its declaration is then known here,
-    so that its absence means deletion and not a catalog that lags behind. Returns whether all is done.
+    so that its absence means deletion and not a catalog that lags behind.
     """
     done = True
-    for number, replica in replicas.items():
-        if number == SYSTEM_GROUP or not replica.raft.is_leader:
-            continue
-        if not replica.leads or replica.is_behind:
+    wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
+    for number, queue in wished.items():
+        if not machine.has_queue(number):
+            replica.own(c.CreateQueue(number, catalog.effective(queue).config))
             done = False
-            continue
-        machine = replica.machine
-        assert isinstance(machine, GroupMachine)
-        wished = {queue.id: queue.config for queue in catalog.queues_of_group(number)}
-        for queue, config in wished.items():
-            if not machine.has_queue(queue):
-                replica.own(c.CreateQueue(queue, config))
-                done = False
-        for queue in machine.queue_ids():
-            if queue not in wished and queue < catalog.next_queue_id:
-                replica.own(c.DeleteQueue(queue))
-                done = False
+    for number in machine.queue_ids():
+        if number not in wished and number < catalog.next_queue_id:
+            replica.own(c.DeleteQueue(number))
+            done = False
     return done

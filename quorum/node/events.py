@@ -63,6 +63,15 @@ class AwaitQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitConfigured:
+    """Told(token, True) once this node's replica has its queues configured as the catalog wished at this revision."""
+
+    group: int
+    revision: int
+    token: object
+
+
+@dataclass(frozen=True, slots=True)
 class MendBody:
     """An entry's body could not be read: Told(token, True) once it can be."""
 
@@ -85,7 +94,7 @@ class Leave:
     """This process is about to stop: everything it leads is handed over, as far as somebody can take it."""
 
 
-Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | MendBody | Transfer | Leave
+Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | AwaitConfigured | MendBody | Transfer | Leave
 
 # ---- outputs
 

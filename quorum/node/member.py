@@ -34,7 +34,7 @@ from quorum.node import forwarding
 from quorum.node.applying import Applier
 from quorum.node.arrivals import Arrivals
 from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
-from quorum.node.carrying_out import carry_out
+from quorum.node.carrying_out import CarryingOut
 from quorum.node.checkpoints import Checkpoints
 from quorum.node.collecting import Background, Collecting, Inline
 from quorum.node.damage import DamageCare, is_needed
@@ -151,7 +151,7 @@ class Member:
         """This node's number; 0 until it is a member."""
         self._table = SessionTable(self.me, config.boot, self._link, self._send, self._tell)
         self._outputs: list[ev.Output] = []
-        self._awaited: list[ev.AwaitQueue] = []
+        self._awaited: list[ev.AwaitQueue | ev.AwaitConfigured] = []
         self._asked: list[ev.Ask] = []
         self._now_ms = int(clock() * 1000)
         self._next_upkeep_ms = 0
@@ -163,6 +163,7 @@ class Member:
         """number -> id of each member of now"""
         self.disk_watch = DiskWatch(self.me, self.names, log, clock, self._logger)
         self.replicas: dict[int, Replica] = {}
+        self._carrying_out = CarryingOut(self.replicas)
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
         self.leases = Leases(self.me, (), config.lease_ms, step_down_ms)
         self.heartbeats = Heartbeats(
@@ -372,6 +373,8 @@ class Member:
             self.applier.is_upkeep_due = False
             self._next_upkeep_ms = now_ms + UPKEEP_MS
             self._upkeep()
+        elif self._carrying_out.goes_on_at_once and not self.disk_watch.is_silent:
+            self._carry_out()
         if self._awaited:
             self._answer_awaited()
         self._answer_questions()
@@ -382,7 +385,9 @@ class Member:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self.heartbeats.next_ms, self._next_upkeep_ms)
-        if any(replica.can_apply or replica.can_propose for replica in self.replicas.values()):
+        if self._carrying_out.goes_on_at_once or any(
+            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
         due = min(int(raft * 1000) + 1, self.heartbeats.next_ms, self._next_upkeep_ms)
@@ -471,7 +476,7 @@ class Member:
             self._table.open(item)
         elif isinstance(item, ev.EndSession):
             self._table.close(item.number, self._now_ms)
-        elif isinstance(item, ev.AwaitQueue):
+        elif isinstance(item, ev.AwaitQueue | ev.AwaitConfigured):
             self._awaited.append(item)
         elif isinstance(item, ev.MendBody):
             self.healer.wait(item.group, item.index, item.token)
@@ -589,7 +594,10 @@ class Member:
         if not self.collecting.is_under_way:
             self.scrubbing.turn(self._now_ms)
         if self.applier.catalog_changed:
-            self.applier.catalog_changed = not carry_out(self.catalog, self.replicas)
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        self.applier.catalog_changed = not self._carrying_out.turn(self.catalog, self._now_ms)
 
     def _watch_disks(self) -> None:
         self.disk_watch.look(self._now_ms, self.replicas.values())
@@ -630,7 +638,11 @@ class Member:
                 waiting.append(item)  # it is about to know again what it has known
                 continue
             machine = self.queue_machine(item.group)
-            if machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue):
+            if isinstance(item, ev.AwaitConfigured):
+                is_done = machine.configured >= item.revision
+            else:
+                is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
+            if is_done:
                 self._tell(ev.Told(item.token, True))
             else:
                 waiting.append(item)

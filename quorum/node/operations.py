@@ -35,6 +35,7 @@ MAX_OPERATIONS = 4096
 _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
 _ENQUEUE = struct.Struct("<QQIQqII")
+_TWO_U64 = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
 _SETTLE = struct.Struct("<QQHI")
 _ATTACH = struct.Struct("<QHI")
@@ -313,6 +314,7 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (16, c.Purge, _nothing, lambda d, q: c.Purge(q)),
     (17, c.Wake, _nothing, lambda d, q: c.Wake()),
     (18, c.SetVersion, lambda x: _U64.pack(x.version), lambda d, q: c.SetVersion(*_U64.unpack(d))),
+    (19, c.Configured, lambda x: _TWO_U64.pack(x.revision, x.mark), lambda d, q: c.Configured(*_TWO_U64.unpack(d))),
     (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
     (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
     (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),
@@ -320,6 +322,8 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (36, who.AddMember, who.encode_member_command, lambda d, q: who.decode_add(bytes(d))),
     (37, who.RemoveMember, who.encode_member_command, lambda d, q: who.decode_remove(bytes(d))),
     (38, who.DrainMember, who.encode_member_command, lambda d, q: who.decode_drain(bytes(d))),
+    (39, cat.SetPolicy, cat.encode_set_policy, lambda d, q: cat.decode_set_policy(bytes(d))),
+    (40, cat.RemovePolicy, lambda x: x.name.encode(), lambda d, q: cat.RemovePolicy(str(d, "utf-8"))),
 )
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}

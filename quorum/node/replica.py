@@ -92,6 +92,8 @@ class Replica:
     saved_ms: int = 0
     """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
+    mark: int = 0
+    """of the last command `Configured` that it has applied"""
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
     goes on from the last entry"""

@@ -53,8 +53,15 @@ class PurgeQueueResponse(_message.Message):
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments")
     class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    class EffectiveArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +80,8 @@ class QueueInfo(_message.Message):
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     READY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -85,7 +94,9 @@ class QueueInfo(_message.Message):
     first_sequence: int
     next_sequence: int
     ready_bytes: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ...) -> None: ...
+    policy: str
+    effective_arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("prefix",)
@@ -146,6 +157,57 @@ class DescribeQueueResponse(_message.Message):
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerInfo]
     storage: StorageInfo
     def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ...) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("name", "pattern", "priority", "arguments")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _queue_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_queue_pb2.Value, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pattern: str
+    priority: int
+    arguments: _containers.MessageMap[str, _queue_pb2.Value]
+    def __init__(self, name: _Optional[str] = ..., pattern: _Optional[str] = ..., priority: _Optional[int] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: Policy
+    def __init__(self, policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+
+class SetPolicyResponse(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
+
+class DeletePolicyRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeletePolicyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPoliciesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPoliciesResponse(_message.Message):
+    __slots__ = ("policies",)
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    policies: _containers.RepeatedCompositeFieldContainer[Policy]
+    def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ("with_state_hash",)

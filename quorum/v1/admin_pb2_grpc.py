@@ -59,6 +59,21 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.DescribeQueueRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.DescribeQueueResponse.FromString,
                 _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/quorum.v1.Admin/SetPolicy',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+                _registered_method=True)
+        self.DeletePolicy = channel.unary_unary(
+                '/quorum.v1.Admin/DeletePolicy',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPolicies = channel.unary_unary(
+                '/quorum.v1.Admin/ListPolicies',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/quorum.v1.Admin/ClusterStatus',
                 request_serializer=quorum_dot_v1_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
@@ -119,6 +134,26 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeQueue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPolicy(self, request, context):
+        """Policies are arguments for every queue whose name matches a pattern (docs/queues.md). SetPolicy and DeletePolicy
+        return when all queues are configured accordingly; UNAVAILABLE or DEADLINE_EXCEEDED: they will be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPolicies(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,6 +224,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeQueue,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.DescribeQueueRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.DescribeQueueResponse.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'DeletePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePolicy,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.DeletePolicyRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.DeletePolicyResponse.SerializeToString,
+            ),
+            'ListPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPolicies,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -356,6 +406,87 @@ class Admin:
             '/quorum.v1.Admin/DescribeQueue',
             quorum_dot_v1_dot_admin__pb2.DescribeQueueRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.DescribeQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/SetPolicy',
+            quorum_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/DeletePolicy',
+            quorum_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/ListPolicies',
+            quorum_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,7 +15,7 @@ from fifo import commands as c
 from quorum.api.hub import Hub
 from quorum.api.session_service import MAX_WINDOW_MESSAGES, Stream
 from quorum.api.status import StatusError
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.client.errors import PublishRejected, from_status, reason_of
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
@@ -60,7 +60,9 @@ def with_stream(
 
         hub.queue = queue  # type: ignore[method-assign]
         hub.member = SimpleNamespace(  # type: ignore[assignment]
-            config=SimpleNamespace(name="n1"), membership=SimpleNamespace(standing="member")
+            config=SimpleNamespace(name="n1"),
+            membership=SimpleNamespace(standing="member"),
+            catalog=CatalogMachine((1, 2)),
         )
         stream = Stream(hub)
         hello = pb.Open(producer_id=bytes(16), epoch=epoch, first_new_sequence=first_new)

@@ -8,6 +8,7 @@ import pytest
 
 from fifo.commands import QueueConfig
 from quorum.catalog.arguments import (
+    BY_POLICY,
     NOT_YET,
     SUPPORTED,
     ArgumentError,
@@ -126,7 +127,10 @@ def test_the_queues_page_names_every_argument() -> None:
     from support.repository import ROOT
 
     page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(x-[a-z-]+)` \|", page, re.MULTILINE)
-    assert sorted(rows) == sorted(SUPPORTED)
+    declared, policies = (
+        re.findall(r"^\| `(x-[a-z-]+)` \|", part, re.MULTILINE) for part in page.split("## Policies")
+    )
+    assert sorted(declared) == sorted(SUPPORTED)
+    assert sorted(policies) == sorted(BY_POLICY)
     for argument in NOT_YET:
         assert f"`{argument}`" in page

@@ -76,7 +76,18 @@ def quorum(
 
 def test_help_and_version_come_without_anything_heavy() -> None:
     out, _ = quorum("--help")
-    for command in ("node", "cluster", "queues", "publish", "consume", "browse", "selector", "bench", "demo"):
+    for command in (
+        "node",
+        "cluster",
+        "queues",
+        "policies",
+        "publish",
+        "consume",
+        "browse",
+        "selector",
+        "bench",
+        "demo",
+    ):
         assert f"  {command}" in out
     assert quorum("--version")[0].startswith("quorum ")
     script = "import sys, quorum.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
@@ -103,6 +114,26 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(service: Service) -
     assert quorum("queues", "purge", "orders", url=service.url)[0] == "purged 2 messages from orders\n"
     assert quorum("queues", "delete", "orders", url=service.url)[0] == "deleted orders and 0 messages\n"
     assert "orders" in quorum("queues", "delete", "orders", url=service.url, status=1)[1]
+
+
+def test_policies_are_set_listed_and_deleted(service: Service) -> None:
+    set_ = ("policies", "set", "short", "orders.*", "-a", "x-max-length=5", "-a", "x-overflow=drop-head")
+    assert quorum(*set_, "--priority", "-3", url=service.url)[0] == "set short\n"
+    assert quorum(*set_, "--priority", "-3", url=service.url)[0] == "is so already: short\n"
+    assert json.loads(quorum("policies", "list", "--json", url=service.url)[0]) == [
+        {
+            "name": "short",
+            "pattern": "orders.*",
+            "priority": -3,
+            "arguments": {"x-max-length": 5, "x-overflow": "drop-head"},
+        }
+    ]
+    out, _ = quorum("policies", "list", url=service.url)
+    assert "orders.*" in out and "x-max-length=5" in out
+    quorum(*set_, "--priority", str(1 << 31), url=service.url, status=2)
+    assert quorum("policies", "delete", "short", url=service.url)[0] == "deleted short\n"
+    assert "short" not in quorum("policies", "list", url=service.url)[0]
+    assert "no policy 'short'" in quorum("policies", "delete", "short", url=service.url, status=1)[1]
 
 
 def test_lines_are_published_and_consumed(service: Service) -> None:

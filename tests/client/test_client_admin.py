@@ -106,3 +106,22 @@ async def test_a_client_that_is_not_open_says_so(world: World) -> None:
     async with client:
         assert client.node == "n1"
         assert client.endpoint == world.nodes[0].address
+
+
+@on_cluster()
+async def test_policies_are_set_listed_and_deleted(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        fields = {"x-filter-field-names": ["colour", "header.priority"], "x-max-length": 9}
+        assert await client.set_policy("p", "a.*", fields, 7) is True
+        assert await client.set_policy("p", "a.*", fields, 7) is False
+        [found] = await client.policies()
+        assert (found.name, found.pattern, found.priority) == ("p", "a.*", 7)
+        assert found.arguments == {"x-filter-field-names": "colour,header.priority", "x-max-length": 9}
+        with pytest.raises(UsageError):
+            await client.set_policy("p", "*", fields, 1 << 31)
+        await client.delete_policy("p")
+        with pytest.raises(NotFound):
+            await client.delete_policy("p")
+        world.nodes[0].unavailable_calls = 1
+        await client.delete_policy("p")  # an earlier try may have done it
+        assert await client.policies() == []

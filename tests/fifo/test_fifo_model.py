@@ -77,12 +77,13 @@ ANSWER = st.fixed_dictionaries(
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("purge", "config", "delete", "create", "wake", "wake")),
+        "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "wake", "wake")),
         "queue": QUEUES,
         "max_length": st.sampled_from((-1, -1, 3, 20)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
         "limit": st.sampled_from((-1, 0, 1, 2)),
+        "fields": st.sampled_from((("*", "header.priority"), ("*", "header.priority"), ("header.priority",))),
     }
 )
 SESSIONS = st.fixed_dictionaries(
@@ -131,7 +132,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def administration(self, step: dict[str, Any], passed_ms: int) -> None:
         queue, what = step["queue"], step["what"]
         config = c.QueueConfig(
-            f"queue-{queue}", queue != 2, ("*", "header.priority"), -1, step["max_length"], step["overflow"],
+            f"queue-{queue}", queue != 2, step["fields"], -1, step["max_length"], step["overflow"],
             step["ttl"], step["limit"],
         )  # fmt: skip
         command: Any = c.Wake()
@@ -139,6 +140,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
             command = c.Purge(queue)
         elif what == "config":
             command = c.UpdateConfig(queue, config)
+        elif what == "configured":
+            command = c.Configured(step["max_length"] + 1)
         elif what == "delete" and queue == 3:
             command = c.DeleteQueue(queue)
         elif what == "create":

@@ -289,3 +289,29 @@ def test_selectors_are_compiled_once(world: World, monkeypatch: pytest.MonkeyPat
     for _ in range(5):
         world.publish(name, 2, [RED, GREEN])
     assert len(calls) == 1
+
+
+def test_a_change_of_the_kept_fields_is_for_those_who_attach_later() -> None:
+    world = World()
+    world.queue(filter_enabled=True, filter_field_names=("colour",))
+    name = world.session()
+
+    def refusal(tag: str, text: str) -> Refused:
+        reply = world.apply([world.op(name, Attach(1, tag, selector(text), 10))]).replies[0]
+        assert isinstance(reply, Refused)
+        return reply
+
+    attach, _ = world.attach(name, "early", 1, "colour = 'red'")
+    assert sequences(world.publish(name, 2, [RED, GREEN])) == [1]
+    world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", True, ("size",))))])
+
+    refused = refusal("late", "colour = 'red'")
+    assert refused.reason == "field_not_kept"
+    assert "'application-properties.colour'" in refused.detail and "kept: size" in refused.detail
+    refusal("early", "colour = 'green'")
+    assert world.attach(name, "early", 10, "colour = 'red'")[0] == attach, "it is attached already"
+
+    applied = world.publish(name, 3, [{"application-properties.size": 3}, NONE, RED])
+    assert sequences(applied) == [5], "a session that is older than the change sends the field still"
+    assert sequences(world.attach(name, "a", 10, "size IS NULL")[1]) == [2, 4]
+    assert sequences(world.attach(name, "b", 10, "size = 3")[1]) == [3]

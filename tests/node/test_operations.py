@@ -40,6 +40,7 @@ commands = st.one_of(
     st.builds(c.Modify, **settle_fields, delivery_failed=st.booleans(), undeliverable_here=st.booleans()),
     st.builds(c.CreateQueue, u64, config),
     st.builds(c.UpdateConfig, u64, config),
+    st.builds(c.Configured, u64, u64),
     st.builds(c.DeleteQueue, u64),
     st.builds(c.Purge, u64),
     st.builds(c.Wake),

@@ -88,6 +88,7 @@ class FakeProducer:
 class FakeCluster:
     def __init__(self) -> None:
         self.queues: dict[str, FakeQueue] = {}
+        self.policies: dict[str, Any] = {}
         self.producers: dict[bytes, FakeProducer] = {}
         self.selectors: dict[str, Predicate] = {}
         self.limits = queue_pb2.Opened(
@@ -490,6 +491,24 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
             response.consumers.add(consumer_tag=consumer.tag, node=self.name, held=len(consumer.held))
         return response
 
+    async def SetPolicy(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        changed = self.cluster.policies.get(request.policy.name) != request.policy
+        self.cluster.policies[request.policy.name] = request.policy
+        return admin_pb2.SetPolicyResponse(changed=changed)
+
+    async def DeletePolicy(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        if self.cluster.policies.pop(request.name, None) is None:
+            refusal = Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", f"there is no policy {request.name!r}")
+            await context.abort_with_status(rpc_status.to_status(refusal.status))
+        return admin_pb2.DeletePolicyResponse()
+
+    async def ListPolicies(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        policies = self.cluster.policies
+        return admin_pb2.ListPoliciesResponse(policies=[policies[name] for name in sorted(policies)])
+
     async def RemoveMember(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no member {request.name!r}")
@@ -507,6 +526,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         info.total = info.ready + held
         for name, value in queue.arguments.items():
             info.arguments[name].CopyFrom(value)
+            info.effective_arguments[name].CopyFrom(value)
         return info
 
     async def _queue(self, name: str, context: Any) -> FakeQueue:

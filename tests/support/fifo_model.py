@@ -215,6 +215,10 @@ class ModelQueue:
     def attach(self, meta: c.Meta, producer: ModelProducer, command: c.Attach) -> e.Reply:
         if not command.consumer_tag or command.credit_to < 0:
             return e.Refused("bad_argument", "")
+        known = self.find(producer.name, command.consumer_tag)
+        if known is not None and known.selector == command.selector:
+            self.set_credit(known, command.credit_to)
+            return e.AttachedReply(known.attach)
         if command.selector:
             if not self.config.filter_enabled:
                 return e.Refused("bad_argument", "")
@@ -228,10 +232,6 @@ class ModelQueue:
                 name = key.removeprefix(prefix)
                 if not (name in kept or ("*" in kept and key.startswith(prefix))):
                     return e.Refused("field_not_kept", "")
-        known = self.find(producer.name, command.consumer_tag)
-        if known is not None and known.selector == command.selector:
-            self.set_credit(known, command.credit_to)
-            return e.AttachedReply(known.attach)
         if known is not None:
             self.remove(meta, known)
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
@@ -635,6 +635,8 @@ class ModelGroup:
                     self.queues[queue].config = config
                     self.dirty.add(queue)
                 return e.Ok()
+            case c.Configured():
+                return None
             case c.DeleteQueue(queue):
                 return self.delete(queue)
             case c.Purge(queue):

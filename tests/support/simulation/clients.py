@@ -381,6 +381,8 @@ class Administrator(App):
     def __init__(self, world: World, number: int) -> None:
         self.number = number
         self._count = 0
+        self._given_up: set[int] = set()
+        """limits of policies that may be set at any time, or never"""
         super().__init__(world, f"administrator-{number}")
 
     def successor(self, name: str) -> App:
@@ -394,6 +396,7 @@ class Administrator(App):
             self._browse,
             self._look,
             self._purge,
+            self._set_policy,
             self._err,
         ]
         while True:
@@ -451,6 +454,19 @@ class Administrator(App):
                 self.world.rules.counts["refused"] += 1
             else:
                 raise Broken(f"a consumer of {queue} was attached with the selector {selector!r}")
+
+    async def _set_policy(self, client: Client, queue: str) -> None:
+        """Once it is answered it is in effect, wherever that is asked."""
+        limit = self.chance.randrange(1_000, 1_000_000)
+        try:
+            await client.set_policy(f"p{self.number}", f"t{self.number}-*", {"x-max-length": limit})
+        except UnavailableError:
+            self._given_up.add(limit)
+            raise
+        seen = (await client.describe(queue)).queue.effective_arguments.get("x-max-length")
+        if seen != limit and seen not in self._given_up:
+            raise Broken(f"a policy limits {queue} to {limit} messages, and its limit is {seen}")
+        self.world.rules.counts["policies set"] += 1
 
     async def _purge(self, client: Client, queue: str) -> None:
         await client.purge(queue)

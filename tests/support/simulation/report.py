@@ -26,6 +26,7 @@ OPERATIONS = (
         "declared",
         "deleted",
         "purged",
+        "policies set",
         "looked at",
         "browsed",
         "refused",

@@ -245,9 +245,15 @@ class Rules:
             if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
                 raise Broken(f"members differ in the state of group {group}")
             if group != SYSTEM_GROUP:
-                wished = [queue.id for queue in members[0].catalog.queues_of_group(group)]
-                if members[0].queue_machine(group).queue_ids() != wished:
-                    raise Broken(f"group {group} does not have the queues of the catalog: {wished}")
+                catalog, machine = members[0].catalog, members[0].queue_machine(group)
+                wished = {queue.id: queue for queue in catalog.queues_of_group(group)}
+                if machine.queue_ids() != list(wished):
+                    raise Broken(f"group {group} does not have the queues of the catalog: {list(wished)}")
+                if machine.configured != catalog.revision or any(
+                    machine.config_of(number) != catalog.effective(queue).config
+                    for number, queue in wished.items()
+                ):
+                    raise Broken(f"group {group} is not configured as policies say ({catalog.revision})")
         for member in members:
             if len(member.sessions) > 1:
                 raise Broken(f"{member.config.name} still has the sessions {list(member.sessions)}")

@@ -1,0 +1,104 @@
+"""The part of quorum.v1.Admin about policies, and arguments on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+
+from fifo.effects import Ok
+from quorum.api import status
+from quorum.api.hub import Hub
+from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments
+from quorum.catalog.commands import RemovePolicy, SetPolicy
+from quorum.catalog.policies import Effective, check_policy
+from quorum.node.replica import SYSTEM_GROUP
+from quorum.v1 import admin_pb2 as pb
+from quorum.v1 import queue_pb2
+
+
+class PolicyService:
+    """See the module's text; AdminService is the rest."""
+
+    _hub: Hub
+
+    async def SetPolicy(
+        self,
+        request: pb.SetPolicyRequest,
+        context: grpc.aio.ServicerContext[pb.SetPolicyRequest, pb.SetPolicyResponse],
+    ) -> pb.SetPolicyResponse:
+        policy = request.policy
+        try:
+            arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
+            check_policy(policy.name, policy.pattern, policy.priority)
+            check_policy_arguments(arguments)
+            command = SetPolicy(
+                policy.name, policy.pattern, policy.priority, tuple(sorted(arguments.items()))
+            )
+            reply = await self._hub.call(SYSTEM_GROUP, command)
+            await self._hub.await_configured()
+        except ArgumentError as error:
+            await status.abort(context, status.StatusError(status.of_error(error)))
+            raise
+        except status.StatusError as error:
+            await status.abort(context, error)
+            raise
+        assert isinstance(reply, Ok)
+        return pb.SetPolicyResponse(changed=bool(reply.count))
+
+    async def DeletePolicy(
+        self,
+        request: pb.DeletePolicyRequest,
+        context: grpc.aio.ServicerContext[pb.DeletePolicyRequest, pb.DeletePolicyResponse],
+    ) -> pb.DeletePolicyResponse:
+        try:
+            try:
+                await self._hub.call(SYSTEM_GROUP, RemovePolicy(request.name))
+            finally:
+                await self._hub.await_configured()  # an earlier try may have removed it
+        except status.StatusError as error:
+            await status.abort(context, error)
+        return pb.DeletePolicyResponse()
+
+    async def ListPolicies(
+        self,
+        request: pb.ListPoliciesRequest,
+        context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
+    ) -> pb.ListPoliciesResponse:
+        try:
+            await self._hub.barrier(SYSTEM_GROUP)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        response = pb.ListPoliciesResponse()
+        for policy in self._hub.member.catalog.policies.by_name.values():
+            shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)
+            set_arguments(shown.arguments, policy.arguments)
+        return response
+
+
+def argument(name: str, value: queue_pb2.Value) -> bool | int | float | str:
+    """A queue's or policy's argument as it came. Raises ArgumentError."""
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "binary":
+        raise ArgumentError(
+            f"argument {name!r}: {'no value' if kind is None else 'bytes'}; give a boolean, number or text"
+        )
+    found: bool | int | float | str = getattr(value, kind)
+    return found
+
+
+def set_arguments(target: Mapping[str, queue_pb2.Value], arguments: Arguments) -> None:
+    for name, value in arguments:
+        if isinstance(value, bool):
+            target[name].boolean = value
+        elif isinstance(value, int):
+            target[name].integer = value
+        elif isinstance(value, float):
+            target[name].floating = value
+        else:
+            target[name].text = str(value)
+
+
+def show_policy(info: pb.QueueInfo, effective: Effective) -> None:
+    info.policy = effective.policy
+    set_arguments(info.effective_arguments, effective.arguments)

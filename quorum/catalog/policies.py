@@ -1,0 +1,121 @@
+"""Policies: arguments for every queue whose name matches a pattern, for those that are there and those to come.
+
+A pattern is a queue's whole name, with `*` for any characters, also none: no regular expression of a user runs inside a
+replicated machine, where one could take for ever, or mean something else on another member. One policy applies to a
+queue: of those that match, the one with the highest priority, the first by name among equals.
+
+A change of policies costs the same however many queues there are: what it means for a queue is worked out when that is
+asked for. That is local, follows from the rest, and stands in no snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fifo.commands import QueueConfig
+from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effective_config, merged
+
+if TYPE_CHECKING:
+    from quorum.catalog.machine import CatalogQueue
+
+MAX_POLICIES = 200
+"""Each is looked at for each queue when they change, and again for each new queue."""
+MAX_NAME_BYTES = 255
+MAX_PATTERN_BYTES = 255
+"""As long as a queue's name."""
+MAX_PRIORITY = (1 << 31) - 1
+"""Either way; what the API's 32 bits hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """arguments: as they were given, by name."""
+
+    name: str
+    pattern: str
+    priority: int
+    arguments: Arguments
+
+    def matches(self, queue: str) -> bool:
+        return matches(self.pattern, queue)
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What applies to a queue. policy: the name of the one that does; arguments: the queue's own and the policy's, by
+    name; config: what they mean."""
+
+    policy: str
+    arguments: Arguments
+    config: QueueConfig
+
+
+class Policies:
+    """All policies of one moment: a change makes others, so that whoever looks from another thread sees one state."""
+
+    def __init__(self, policies: Iterable[Policy] = ()) -> None:
+        self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}
+        self._ranked = sorted(self.by_name.values(), key=lambda each: -each.priority)  # stable: then by name
+        self._found: dict[int, Effective] = {}
+        """by queue id; only those that somebody has asked about"""
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def with_policy(self, policy: Policy) -> Policies:
+        return Policies([*(each for each in self.by_name.values() if each.name != policy.name), policy])
+
+    def without(self, name: str) -> Policies:
+        return Policies(each for each in self.by_name.values() if each.name != name)
+
+    def of(self, queue: str) -> Policy | None:
+        """Which one applies to a queue of this name."""
+        return next((policy for policy in self._ranked if policy.matches(queue)), None)
+
+    def effective(self, queue: CatalogQueue) -> Effective:
+        """What applies to the queue. O(policies), O(1) when it is asked again."""
+        found = self._found.get(queue.id)
+        if found is None:
+            found = self._found[queue.id] = self._work_out(queue)
+        return found
+
+    def forget(self, queue: int) -> None:
+        """There is no such queue any more."""
+        self._found.pop(queue, None)
+
+    def _work_out(self, queue: CatalogQueue) -> Effective:
+        policy = self.of(queue.name)
+        if policy is None:
+            return Effective("", queue.arguments, queue.config)
+        arguments = merged(queue.arguments, policy.arguments)
+        return Effective(policy.name, arguments, effective_config(queue.name, dict(arguments)))
+
+
+def check_policy(name: str, pattern: str, priority: int) -> None:
+    """Raises ArgumentError. The arguments are judged in `arguments`."""
+    check_text("policy name", name, MAX_NAME_BYTES)
+    check_text("policy pattern", pattern, MAX_PATTERN_BYTES)
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise ArgumentError(
+            f"policy {name!r} has priority {priority}; allowed: {-MAX_PRIORITY}..{MAX_PRIORITY}"
+        )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the whole name fits the pattern, in which `*` stands for any characters, also none. Each piece between
+    two `*` is looked for once, from where the one before it ended: no going back."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == name
+    *middle, last = rest
+    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
+        return False
+    place, end = len(first), len(name) - len(last)
+    for piece in middle:
+        found = name.find(piece, place, end)
+        if found < 0:
+            return False
+        place = found + len(piece)
+    return True

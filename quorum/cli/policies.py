@@ -1,0 +1,73 @@
+"""`quorum policies list|set|delete`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
+from quorum.cli.queues import shown, shown_arguments
+
+app = typer.Typer(
+    help="Policies: arguments for every queue whose name matches a pattern.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="POLICY", help="the policy's name")]
+
+
+@app.command("list")
+def list_(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """All policies, by name."""
+    with connect(url) as client:
+        found = client.policies()
+    if as_json:
+        print_json([asdict(policy) for policy in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("policy", "pattern"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("priority", justify="right", no_wrap=True)
+    table.add_column("arguments", overflow="fold")
+    for policy in found:
+        table.add_row(
+            shown(policy.name),
+            shown(policy.pattern),
+            str(policy.priority),
+            shown_arguments(policy.arguments),
+        )
+    Console().print(table)
+
+
+@app.command("set")
+def set_(
+    policy: NameArgument,
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="of whole queue names; '*' stands for any characters")
+    ],
+    argument: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--argument", "-a", metavar="NAME=VALUE", help="x-max-length=1000 and the like (docs/queues.md)"
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="of the policies that match a queue the highest applies")] = 0,
+    url: UrlOption = None,
+) -> None:
+    """Makes a policy or changes it; ends when all queues are configured accordingly."""
+    arguments = pairs(argument, "argument")
+    with connect(url) as client:
+        changed = client.set_policy(policy, pattern, arguments, priority)
+    print(f"{'set' if changed else 'is so already:'} {policy}")
+
+
+@app.command()
+def delete(policy: NameArgument, url: UrlOption = None) -> None:
+    """Removes a policy; ends when all queues are configured without it."""
+    with connect(url) as client:
+        client.delete_policy(policy)
+    print(f"deleted {policy}")

@@ -1,0 +1,215 @@
+"""What a leader says of its group's configurations is true, however its proposals are delayed or lost, however far its
+catalog lags behind, and whoever follows it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fifo import commands as c
+from fifo.group import GroupMachine
+from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
+from quorum.catalog.machine import CatalogMachine
+from quorum.node import configuring
+from quorum.node.carrying_out import CarryingOut
+from quorum.node.operations import decode, encode
+from quorum.node.sessions import RESEND_AFTER_MS
+
+GROUP = 1
+PRODUCER = b"p" * 16
+
+
+class Scene:
+    """One group and the catalog's entries, of which its leader knows the first. What it proposes is `on_its_way`."""
+
+    def __init__(self) -> None:
+        self.entries: list[c.Operation] = []
+        self.machine = GroupMachine(SimpleNamespace(columns=None))  # type: ignore[arg-type]
+        self.on_its_way: list[c.Command] = []
+        self.index = self.now_ms = self.mark = self.term = 0
+        self.wished: dict[int, tuple[int, dict[int, c.QueueConfig]]] = {}
+        """revision -> (the first queue id after it, what it made of each queue)"""
+        self.whole = self.catalog = CatalogMachine((GROUP,))
+        self.enter(c.RegisterProducer(c.Address(1, 1, 1)))
+        self.lead(0)
+
+    # ---- the catalog
+
+    def enter(self, command: c.Command | CatalogCommand) -> None:
+        operation = c.Operation(0, c.Origin(PRODUCER, 1, len(self.entries)), command)  # type: ignore[arg-type]
+        self.entries.append(operation)
+        whole = self.whole = self.known(len(self.entries))
+        if whole.revision not in self.wished:
+            configs = {each.id: whole.effective(each).config for each in whole.queues()}
+            self.wished[whole.revision] = (whole.next_queue_id, configs)
+
+    def known(self, count: int) -> CatalogMachine:
+        made = CatalogMachine((GROUP,))
+        for index, operation in enumerate(self.entries[:count], 1):
+            made.apply(c.Meta(index, 1, 1_000, 1), (operation,))
+        return made
+
+    def learn(self, count: int) -> None:
+        self.learned = min(self.learned + count, len(self.entries))
+        self.catalog = self.known(self.learned)
+
+    # ---- the group's leader
+
+    def lead(self, behind: int) -> None:
+        """A new one, whose catalog lags behind by so many entries. What the old one had under way is lost."""
+        self.on_its_way.clear()
+        self.term += 1
+        self.learned = max(len(self.entries) - behind, 0)
+        self.learn(0)
+        replica: Any = SimpleNamespace(
+            number=GROUP,
+            machine=self.machine,
+            raft=SimpleNamespace(is_leader=True, term=self.term),
+            leads=True,
+            is_behind=False,
+            mark=self.mark,
+            own=self.on_its_way.append,
+        )
+        self.replica = replica
+        self.carrying_out = CarryingOut({GROUP: replica})
+
+    def turn(self) -> bool:
+        return self.carrying_out.turn(self.catalog, self.now_ms)
+
+    def apply(self, count: int) -> None:
+        for command in self.on_its_way[:count]:
+            del self.on_its_way[0]
+            self.index += 1
+            sent = decode(memoryview(encode(command, None)), 0)
+            self.machine.apply(c.Meta(self.index, 1, 1_000, 1), (sent,))
+            if isinstance(command, c.Configured):
+                self.mark = self.replica.mark = command.mark
+            self.check()
+
+    def check(self) -> None:
+        """What `configured` says is so."""
+        revision = self.machine.configured
+        first_later, configs = self.wished[revision]
+        for queue in self.machine.queue_ids():
+            present = self.machine.config_of(queue)
+            assert present is not None
+            later = [
+                other[1][queue]
+                for number, other in self.wished.items()
+                if number > revision and queue in other[1]
+            ]
+            allowed = [*later, configs[queue]] if queue in configs else later
+            if queue < first_later and allowed:  # else it is about to be deleted
+                assert present in allowed, f"queue {queue} at revision {revision}: {present}"
+
+    def settle(self) -> None:
+        self.learn(len(self.entries))
+        for _ in range(200):
+            if self.turn():
+                break
+            self.apply(len(self.on_its_way))
+            self.now_ms += RESEND_AFTER_MS + 1
+        assert self.turn() and not self.on_its_way
+        assert self.machine.configured == self.whole.revision
+        wished = {each.id: self.whole.effective(each).config for each in self.whole.queues()}
+        assert {queue: self.machine.config_of(queue) for queue in self.machine.queue_ids()} == wished
+
+
+def policy(number: int, length: int) -> SetPolicy:
+    return SetPolicy(f"p{number}", f"q{number}*", 0, (("x-max-length", length),))
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("set"), st.integers(0, 1), st.integers(1, 2)),
+    st.tuples(st.just("unset"), st.integers(0, 1)),
+    st.tuples(st.just("declare"), st.integers(0, 3)),
+    st.tuples(st.just("remove"), st.integers(0, 3)),
+    st.tuples(st.just("learn"), st.integers(1, 3)),
+    st.tuples(st.just("turn"), st.integers(1, 4)),
+    st.tuples(st.just("carry"), st.integers(1, 9)),
+    st.tuples(st.just("carry"), st.integers(5, 9)),
+    st.tuples(st.just("apply"), st.integers(1, 4)),
+    st.tuples(st.just("lose"), st.integers(0, 3)),
+    st.tuples(st.just("wait"), st.just(0)),
+    st.tuples(st.just("lead"), st.integers(0, 3)),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, min_size=10, max_size=40), st.sampled_from((1, configuring.TURN_WORK)))
+def test_what_the_log_says_is_configured_is(steps: list[tuple[Any, ...]], work: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configuring, "TURN_WORK", work)
+        scene = Scene()
+        for what, number, *more in steps:
+            if what == "set":
+                scene.enter(policy(number, more[0]))
+            elif what == "unset":
+                scene.enter(RemovePolicy(f"p{number}"))
+            elif what == "declare":
+                scene.enter(DeclareQueue(f"q{number % 2}-{number}", ()))
+            elif what == "remove":
+                scene.enter(RemoveQueue(f"q{number % 2}-{number}"))
+            elif what == "learn":
+                scene.learn(number)
+            elif what == "turn":
+                for _ in range(number):
+                    scene.turn()
+            elif what == "carry":
+                scene.learn(number)
+                for _ in range(number):
+                    scene.turn()
+                    scene.apply(len(scene.on_its_way))
+            elif what == "apply":
+                scene.apply(number)
+            elif what == "lose":  # its log is full
+                del scene.on_its_way[number:]
+            elif what == "wait":
+                scene.now_ms += RESEND_AFTER_MS + 1
+            else:
+                scene.lead(number)
+        scene.settle()
+
+
+def test_a_round_judges_only_when_all_before_it_is_known() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    scene.enter(policy(0, 5))
+    scene.learn(1)
+    scene.turn()
+    scene.apply(1)
+    scene.turn()
+    [update, mark] = scene.on_its_way
+    assert isinstance(update, c.UpdateConfig) and isinstance(mark, c.Configured)
+    scene.enter(RemovePolicy("p0"))  # the queue is as it should be, but for what is on its way
+    scene.learn(1)
+    for _ in range(5):
+        scene.turn()
+    assert all(each.revision == 0 for each in scene.on_its_way if isinstance(each, c.Configured))
+    scene.settle()
+    assert scene.machine.configured == 2
+
+
+def test_a_round_of_which_something_was_lost_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuring, "TURN_WORK", 1)
+    scene = Scene()
+    for number in range(3):
+        scene.enter(DeclareQueue(f"q0-{number}", ()))
+    scene.settle()
+    scene.enter(policy(0, 5))
+    scene.learn(1)
+    scene.turn()
+    scene.apply(1)
+    scene.turn()
+    assert [type(each) for each in scene.on_its_way] == [c.UpdateConfig]
+    scene.on_its_way.clear()  # the log was full
+    for _ in range(2):
+        scene.turn()
+    scene.apply(3)
+    assert scene.machine.configured == 0
+    scene.settle()
