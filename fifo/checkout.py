@@ -114,10 +114,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     deliveries: dict[tuple[bytes, str], Delivery] = {}
     line = deque(groups.in_line())
     is_done = True
-    while line and machine.ready_count:
-        if not budget.messages:
-            is_done = False
-            break
+    while line and machine.ready_count and budget.messages:
         group = line.popleft()
         consumer = group.next_consumer()
         delivery = deliveries.get(consumer.key)
@@ -133,5 +130,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
                 line.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)
+    if not budget.messages and groups.turns and machine.ready_count:
+        is_done = False  # not by what is left of the line: who is awake is local
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
     return is_done

@@ -363,10 +363,7 @@ class ModelQueue:
         given: dict[ModelConsumer, list[int]] = {}
         waiting = list(self.line)
         is_done = True
-        while waiting and self.ready():
-            if not left.messages:
-                is_done = False
-                break
+        while waiting and self.ready() and left.messages:
             group = waiting.pop(0)
             consumer = group.consumers[0]
             wanted = min(self.credit(consumer), share, left.messages)
@@ -385,6 +382,8 @@ class ModelQueue:
                 waiting.append(group)
             elif group.front == END:
                 group.front = self.next_sequence
+        if self.line and self.ready() and not left.messages:
+            is_done = False
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
         return is_done
 
