@@ -116,7 +116,6 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     is_done = True
     while line and machine.ready_count:
         if not budget.messages:
-            is_done = False
             break
         group = line.popleft()
         consumer = group.next_consumer()
@@ -134,4 +133,5 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
         if taken < wanted and is_complete:
             groups.found_all(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
-    return is_done
+    # Who sleeps is not in the line, and who sleeps is local: so this asks for all with credit.
+    return is_done and (budget.messages > 0 or not groups.turns or not machine.ready_count)

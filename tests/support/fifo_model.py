@@ -365,7 +365,6 @@ class ModelQueue:
         is_done = True
         while waiting and self.ready():
             if not left.messages:
-                is_done = False
                 break
             group = waiting.pop(0)
             consumer = group.consumers[0]
@@ -386,7 +385,7 @@ class ModelQueue:
             elif group.front == END:
                 group.front = self.next_sequence
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
-        return is_done
+        return is_done and bool(left.messages or not self.line or not self.ready())
 
     def drop_head(self, left: Left) -> bool:
         limit = self.config.max_length
