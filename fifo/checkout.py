@@ -114,7 +114,9 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     deliveries: dict[tuple[bytes, str], Delivery] = {}
     line = deque(groups.in_line())
     is_done = True
-    while line and machine.ready_count and budget.messages:
+    while line and machine.ready_count:
+        if not budget.messages:
+            break
         group = line.popleft()
         consumer = group.next_consumer()
         delivery = deliveries.get(consumer.key)
@@ -130,7 +132,6 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
                 line.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)
-    if not budget.messages and groups.turns and machine.ready_count:
-        is_done = False  # not by what is left of the line: who is awake is local
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
-    return is_done
+    # Who sleeps is not in the line, and who sleeps is local: so this asks for all with credit.
+    return is_done and (budget.messages > 0 or not groups.turns or not machine.ready_count)

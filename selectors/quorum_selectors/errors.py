@@ -14,6 +14,8 @@ from __future__ import annotations
 
 MAX_SELECTOR_CHARACTERS = 4096
 MAX_SELECTOR_TOKENS = 200
+MAX_SELECTOR_PERCENTS = 200
+"""`%` in all LIKE patterns of a selector together: as many as it may have words. Each costs a search."""
 MAX_DEPTH = 100
 """How deep an expression may nest. It keeps every walk over a tree far from Python's recursion limit, and
 lets a sum of as many terms as MAX_SELECTOR_TOKENS allows pass."""

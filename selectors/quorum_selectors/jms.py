@@ -25,7 +25,13 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 
 from quorum_selectors import like
 from quorum_selectors.arithmetic import INT64_MAX
-from quorum_selectors.errors import MAX_DEPTH, MAX_SELECTOR_CHARACTERS, MAX_SELECTOR_TOKENS, SelectorError
+from quorum_selectors.errors import (
+    MAX_DEPTH,
+    MAX_SELECTOR_CHARACTERS,
+    MAX_SELECTOR_PERCENTS,
+    MAX_SELECTOR_TOKENS,
+    SelectorError,
+)
 from quorum_selectors.expression import (
     EVERYTHING,
     And,
@@ -101,7 +107,7 @@ class _Tokens:
     always_accept = ("WORD",)
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        depth = 0
+        depth = percents = 0
         previous: Token | None = None
         for count, read in enumerate(stream, 1):
             token = _word(read) if read.type == "WORD" else read
@@ -125,6 +131,13 @@ class _Tokens:
                 )
             elif token.type == "STAR" and previous is not None and previous.type == "SLASH":
                 raise _Problem("comments are not supported", _start(previous))
+            elif token.type == "STRING" and previous is not None and previous.type == "_LIKE":
+                percents += token.count("%")
+                if percents > MAX_SELECTOR_PERCENTS:
+                    raise _Problem(
+                        f"the selector's LIKE patterns have more than {MAX_SELECTOR_PERCENTS} % together",
+                        start,
+                    )
             previous = token
             yield token
 

@@ -152,21 +152,6 @@ def test_a_scan_costs_the_same_whatever_is_known_locally() -> None:
             world.wake()
 
 
-def test_what_an_entry_leaves_undone_does_not_depend_on_who_sleeps() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        for number in range(5):
-            world.attach(name, f"c{number}", rules.message_budget // 5, f"place = {number}")
-        world.attach(name, "idle", 5, "place = 'nowhere'")
-        world.twin = world.machine.restore(world.machine.snapshot(), world.log)
-        rows = [{"application-properties.place": i % 5} for i in range(rules.message_budget)]
-        applied = world.publish(name, len(rows) + 8, [*rows, *[NONE] * 8])
-        assert len(sequences(applied)) == rules.message_budget
-        world.wake_until_done()
-
-
 def test_drain_waits_for_the_scan() -> None:
     with small_blocks() as rules:
         world = World(rules)

@@ -11,7 +11,12 @@ import pytest
 
 from quorum_selectors import canonical, jms, lines
 from quorum_selectors.block_columns import BlockColumns
-from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS, MAX_SELECTOR_TOKENS, SelectorError
+from quorum_selectors.errors import (
+    MAX_SELECTOR_CHARACTERS,
+    MAX_SELECTOR_PERCENTS,
+    MAX_SELECTOR_TOKENS,
+    SelectorError,
+)
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.vectorised import Messages, select
@@ -84,7 +89,7 @@ BOMBS: dict[str, Callable[[], str]] = {
         " OR ", lambda n: f"u LIKE '%{n % 10}_{n % 7}%é_%'"
     ),
     "a pattern as long as a selector": lambda: f"a LIKE '%{'a_' * 2000}b%'",
-    "the most %": lambda: f"a LIKE '{'%a' * 2000}'",
+    "the most %": lambda: f"a LIKE '{'%a' * MAX_SELECTOR_PERCENTS}'",
     "equal but for the end": lambda: longest(" OR ", lambda n: f"(b = '{'a' * 30}x{n:04}' AND n = {n})"),
     "beginnings": lambda: longest(" OR ", lambda n: f"b LIKE '{'a' * 30}{n:05}_%'"),
     "the longest list": lambda: f"w IN ({texts(98)})",

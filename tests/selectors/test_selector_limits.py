@@ -15,6 +15,7 @@ from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import (
     MAX_DEPTH,
     MAX_SELECTOR_CHARACTERS,
+    MAX_SELECTOR_PERCENTS,
     MAX_SELECTOR_TOKENS,
     EncodingError,
     SelectorError,
@@ -214,6 +215,14 @@ def test_like_with_one_long_piece_looks_at_each_character_once() -> None:
 def test_a_huge_list_is_cut_off_by_the_number_of_tokens() -> None:
     values = ",".join(f"'{i}'" for i in range(600))
     assert count_lines(lambda: refused(f"a IN ({values})")) < 60_000
+
+
+def test_percents_are_counted_over_all_patterns() -> None:
+    half = "%a" * (MAX_SELECTOR_PERCENTS // 2)
+    jms.parse(f"a LIKE '{half}' AND b NOT LIKE '{half}' AND c = '%' AND d IN ('%', '%')")
+    error = refused(f"a LIKE '{half}' OR\nb NOT LIKE '{half}%'")
+    assert "more than 200 %" in str(error)
+    assert (error.line, error.column) == (2, 12)
 
 
 def test_many_ranges_stay_within_the_encoding() -> None:

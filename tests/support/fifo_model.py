@@ -363,7 +363,9 @@ class ModelQueue:
         given: dict[ModelConsumer, list[int]] = {}
         waiting = list(self.line)
         is_done = True
-        while waiting and self.ready() and left.messages:
+        while waiting and self.ready():
+            if not left.messages:
+                break
             group = waiting.pop(0)
             consumer = group.consumers[0]
             wanted = min(self.credit(consumer), share, left.messages)
@@ -382,10 +384,8 @@ class ModelQueue:
                 waiting.append(group)
             elif group.front == END:
                 group.front = self.next_sequence
-        if self.line and self.ready() and not left.messages:
-            is_done = False
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
-        return is_done
+        return is_done and bool(left.messages or not self.line or not self.ready())
 
     def drop_head(self, left: Left) -> bool:
         limit = self.config.max_length

@@ -1,0 +1,24 @@
+"""A checkout that used up its messages was unfinished or not depending on which selector groups slept, which is local:
+members that had forgotten their matches parted from the others, snapshots and all."""
+
+from __future__ import annotations
+
+from fifo.group import GroupMachine
+from support.fifo_world import SMALL, World, small_blocks
+
+
+def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -> None:
+    with small_blocks(SMALL):
+        world = World(SMALL)
+        world.twin = GroupMachine(world.log)
+        world.queue(1, filter_enabled=True)
+        name = world.session(1)
+        turns, rest = divmod(SMALL.message_budget, SMALL.turn)
+        for place, credit in enumerate([SMALL.turn] * turns + [rest]):  # a turn each is all they want
+            world.attach(name, f"c{place}", credit, f"size < {100 + place}")
+        world.attach(name, "last in line", 5, "colour = 'blue'")
+        world.twin.drop_matches()  # there nobody sleeps
+        world.publish(name, SMALL.message_budget + 10, [{"application-properties.size": 1}] * 30)
+        assert world.machine.next_wake() == world.now_ms
+        world.wake_until_done()
+        assert world.machine.next_wake() is None
