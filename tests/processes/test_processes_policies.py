@@ -30,10 +30,11 @@ async def got(client: quorum.Client, queue: str, selector: str) -> int:
 
 def test_kept_fields_change_for_sessions_and_consumers_to_come(cluster: LocalCluster) -> None:
     async def scenario() -> None:
+        one, another, last, *_ = cluster.names
         async with (
-            connect(cluster, "node-1") as first,
-            connect(cluster, "node-2") as second,
-            connect(cluster, "node-3") as third,
+            connect(cluster, one) as first,
+            connect(cluster, another) as second,
+            connect(cluster, last) as third,
         ):
             await first.declare("fields.q", {"x-filter-enabled": True})
             await first.set_policy("fields", "fields.*", {"x-filter-field-names": ["colour"]})
@@ -93,7 +94,7 @@ def test_a_policy_is_carried_out_though_leaders_are_killed(cluster: LocalCluster
 
 def test_refusals_have_the_words_of_the_catalog(cluster: LocalCluster) -> None:
     async def scenario() -> None:
-        async with connect(cluster, "node-1") as client:
+        async with connect(cluster, cluster.names[0]) as client:
             for arguments, reason, text in [
                 ({"x-max-lenght": 1}, "BAD_ARGUMENT", "did you mean 'x-max-length'"),
                 ({"x-filter-enabled": True}, "BAD_ARGUMENT", "a policy may set x-delivery-limit, "),
