@@ -242,8 +242,8 @@ class SelectorGroups:
             if taken == wanted:
                 return taken, True
             found_here = blocks.at(number)
-            if not isinstance(found_here, Block) and not found_here.ready_count:
-                continue  # cold, and all of it is held
+            if found_here.live and not found_here.ready_count:
+                continue  # all of it is held: neither a page nor forgotten matches are asked for
             block = blocks.get(number)
             members = self._matches(group, block)
             if not members & (block.ready | block.held):

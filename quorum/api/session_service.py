@@ -58,6 +58,8 @@ class _Consumer:
     group: int
     queue: int
     attach: int = 0
+    attaching: int = 0
+    """requests to attach it that are not answered"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +133,20 @@ class Stream:
                 assert isinstance(reply, Confirmed)
                 self._confirmed.append((token.first, token.last))
         elif isinstance(token, _Attaching):
+            consumer = token.consumer
+            consumer.attaching -= 1
             if isinstance(reply, AttachedReply):
-                token.consumer.attach = reply.attach
+                consumer.attach = reply.attach
                 attached = pb.Attached(
-                    request_id=token.request_id, consumer_tag=token.consumer.tag, attach=reply.attach
+                    request_id=token.request_id, consumer_tag=consumer.tag, attach=reply.attach
                 )
                 self._outbox.append(pb.SessionResponse(attached=attached))
             else:
-                if not token.consumer.attach:  # else it stays attached as it was
-                    self._consumers.pop(token.consumer.tag, None)
+                is_known = (
+                    self._consumers.get(consumer.tag) is consumer
+                )  # it may be cancelled and another one
+                if is_known and not consumer.attach and not consumer.attaching:
+                    del self._consumers[consumer.tag]  # else it is attached, or perhaps will be
                 self._fail(token.request_id, reply)
         elif isinstance(token, _Getting):
             if isinstance(reply, Ok) and reply.count:
@@ -383,6 +390,7 @@ class Stream:
             return
         consumer = known or _Consumer(tag, queue.group, queue.id)
         self._consumers[tag] = consumer
+        consumer.attaching += 1
         command = c.Attach(queue.id, tag, selector, request.credit_to)
         self._submit(consumer, command, _Attaching(request.request_id, consumer))
 

@@ -53,18 +53,22 @@ class Configuring:
         if wanted != (self._term, self._revision):
             self._term, self._revision = wanted
             self._is_under_way, self._queues = False, []
-            self._say(machine.configured, now_ms)
+            self._say_new(machine.configured, now_ms)
         elif self._is_under_way:
             self._go_on(catalog, machine, now_ms)
         elif self._replica.mark == self._mark:
             self._begin(catalog)
             self._go_on(catalog, machine, now_ms)
         elif now_ms - self._proposed_ms > RESEND_AFTER_MS:
-            self._say(machine.configured, now_ms)
+            self._say(machine.configured, now_ms)  # the same mark: one may be on its way that only takes long
         return False
 
+    def _say_new(self, revision: int, now_ms: int) -> None:
+        self._mark = max(self._mark, self._replica.mark) + 1
+        self._say(revision, now_ms)
+
     def _say(self, revision: int, now_ms: int) -> None:
-        self._mark, self._proposed_ms = max(self._mark, self._replica.mark) + 1, now_ms
+        self._proposed_ms = now_ms
         self._replica.own(c.Configured(revision, self._mark))
 
     def _begin(self, catalog: CatalogMachine) -> None:
@@ -90,4 +94,4 @@ class Configuring:
             self.goes_on_at_once = True
             return
         self._is_under_way = False
-        self._say(self._revision if self._is_clean else machine.configured, now_ms)
+        self._say_new(self._revision if self._is_clean else machine.configured, now_ms)

@@ -142,7 +142,10 @@ def _place(field: Field) -> Place:
 
 
 def _few(predicates: Iterable[Predicate]) -> Requirement | None:
-    found = tuple(dict.fromkeys(predicates))
+    # For Python 1.0 is True, but what asks for one does not ask for the other.
+    found = tuple(
+        {(type(each), type(getattr(each, "value", None)), each): each for each in predicates}.values()
+    )
     return found if len(found) <= MAX_PREDICATES else None
 
 
@@ -158,6 +161,8 @@ def _compared(op: str, place: Place, value: FieldValue | None) -> Requirement:
     if not is_number(value):
         return ()  # FALSE: strings and booleans have no order here
     number = float(value)
+    if isnan(number):
+        return ()  # FALSE, and spans would have no order
     return (Between(place, *((-inf, number) if op in ("<", "<=") else (number, inf))),)
 
 

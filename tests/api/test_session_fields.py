@@ -140,13 +140,29 @@ def test_a_queue_that_does_not_filter_keeps_nothing_whatever_the_policies() -> N
 def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
     async def scenario(node: Node) -> None:
         stream = Stream(node.hub)
-        consumer = stream._consumers["t"] = _Consumer("t", 1, 1)
+        consumer = stream._consumers["t"] = _Consumer("t", 1, 1, attaching=2)
         stream._under_way = 3
         stream.answered(_Attaching(1, consumer), AttachedReply(7))
         stream.answered(_Attaching(2, consumer), Refused("field_not_kept", "no such field"))
         assert stream._consumers == {"t": consumer}
-        fresh = stream._consumers["u"] = _Consumer("u", 1, 1)
+        fresh = stream._consumers["u"] = _Consumer("u", 1, 1, attaching=1)
         stream.answered(_Attaching(3, fresh), Refused("field_not_kept", "no such field"))
         assert list(stream._consumers) == ["t"]
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_refused_attaching_leaves_the_one_that_was_asked_for_after_it(is_cancelled: bool) -> None:
+    async def scenario(node: Node) -> None:
+        stream = Stream(node.hub)
+        await stream._attach(pb.Attach(request_id=1, consumer_tag="t", queue="f1", selector="gone = 1"))
+        if is_cancelled:
+            stream._cancel(pb.Cancel(consumer_tag="t", return_held=True))
+        await stream._attach(pb.Attach(request_id=2, consumer_tag="t", queue="f1"))
+        refused, *_, taken = [item.token for item in node.sent]
+        stream.answered(refused, Refused("field_not_kept", "no such field"))
+        stream.answered(taken, AttachedReply(7))
+        assert stream._consumers["t"].attach == 7, "what is delivered to it is dropped"
 
     on_node(scenario)

@@ -65,3 +65,22 @@ def test_groups_find_forgotten_matches_again(monkeypatch: pytest.MonkeyPatch) ->
     world.do(name, Return(1, "red", red, ((2, 2),)))
     assert sequences(world.apply([world.op(name, Credit(1, "red", 5))])) == [3, 7]
     assert world.machine.queues[1].groups.matched.size_bytes < 1_000
+
+
+def test_forgotten_matches_are_not_looked_for_where_everything_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matched, "MATCHED_BYTES", 0)
+    world = World()
+    world.queue(filter_enabled=True)
+    name = world.session()
+    row = {"application-properties.colour": "red"}
+    for _ in range(2):
+        world.publish(name, 16_384, [row] * 16_384)
+    world.attach(name, "all", 32_768)
+    world.attach(name, "red", 5, "colour = 'red'")
+    world.publish(name, 1, [{}])
+    world.wake_until_done()
+    before = world.machine.queues[1].groups.fields.evaluated
+    assert sequences(world.publish(name, 1, [row]), "red") == [32_770]
+    assert world.machine.queues[1].groups.fields.evaluated - before < 10

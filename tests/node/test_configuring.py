@@ -213,3 +213,21 @@ def test_a_round_of_which_something_was_lost_does_not_end_it(monkeypatch: pytest
     scene.apply(3)
     assert scene.machine.configured == 0
     scene.settle()
+
+
+def test_it_ends_where_every_proposal_takes_longer_than_one_is_waited_for() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    scene.enter(policy(0, 5))
+    scene.learn(1)
+    due: list[int] = []
+    while scene.machine.configured < 1 and scene.now_ms < 100 * RESEND_AFTER_MS:
+        before = len(scene.on_its_way)
+        scene.turn()
+        due += [scene.now_ms + 3 * RESEND_AFTER_MS // 2] * (len(scene.on_its_way) - before)
+        while due and due[0] <= scene.now_ms:
+            del due[0]
+            scene.apply(1)
+        scene.now_ms += 100
+    assert scene.machine.configured == 1

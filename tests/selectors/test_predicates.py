@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum_selectors import canonical, predicates
 from quorum_selectors.evaluate import evaluate
-from quorum_selectors.expression import Expression, FieldValue
+from quorum_selectors.expression import Comparison, Expression, Field, FieldValue, Literal
 from quorum_selectors.jms import parse
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.vectorised import Messages
@@ -112,6 +114,27 @@ def test_what_cannot_be_filed_is_asked_about_everything(selector: str) -> None:
     index: PredicateIndex[int] = PredicateIndex()
     index.add(7, canonical.normalize(parse(selector)))
     assert list(index.rest) == [7]
+
+
+@pytest.mark.parametrize(
+    "selector", ["x = TRUE OR x = 1", "x = 1.0 OR x", "x = 0 OR NOT x", "x = -0.0 OR x = FALSE"]
+)
+def test_what_asks_for_one_does_not_ask_for_true(selector: str) -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    expression = canonical.normalize(parse(selector))
+    index.add(7, expression)
+    rows: list[Fields] = [{"application-properties.x": value} for value in (1, 1.0, True, 0, 0.0, False)]
+    assert found(index, rows)[7] == {place for place, row in enumerate(rows) if evaluate(expression, row)}
+    index.remove(7)
+    assert not index._fields
+
+
+def test_who_compares_with_nan_does_not_hide_the_spans_of_others() -> None:
+    index: PredicateIndex[int] = PredicateIndex()
+    field = Field("application-properties.x")
+    for token, value in enumerate((2.0, nan, 1.0)):
+        index.add(token, Comparison(">", field, Literal(value)))
+    assert found(index, [{"application-properties.x": 3.0}]) == {0: {0}, 2: {0}}
 
 
 def test_an_expression_under_more_predicates_than_allowed_is_of_the_rest() -> None:
