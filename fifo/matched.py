@@ -2,8 +2,8 @@
 
 For each selector and block a set of matches. Few of them are kept as sorted 2-byte ordinals, many as a bit set. What
 would go beyond the queue's budget is FORGOTTEN: it is known that something was looked at there, and who wants to know
-what evaluates it anew, in the end once for each time the block is come to. So neither a thousand groups that match
-everything nor ten thousand that match little take more than the budget.
+what evaluates it anew, in the end once for each time the block is come to. So a thousand groups that match everything
+take what the budget says. The entry itself stays, some 250 bytes for each selector and block with matches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from fifo import bits
 
 MATCHED_BYTES = 32 << 20
-"""For what one queue's selectors have matched."""
+"""For the sets of what one queue's selectors have matched."""
 
 FORGOTTEN = -1
 """Stands for matches that are not kept: no set of messages."""
