@@ -83,8 +83,7 @@ def killed_again_and_again(
     done = 0
     while done < kills:
         driver = Driver(command, output)
-        before = planned()
-        driver.wait(lambda before=before: planned() > before)  # type: ignore[misc]
+        driver.wait(more_than(planned(), planned))
         time.sleep(chance.uniform(0, longest_s))
         if driver.is_over:
             driver.wait()
@@ -93,6 +92,10 @@ def killed_again_and_again(
         done += 1
     Driver(command, output).wait()
     return done
+
+
+def more_than(before: int, planned: Callable[[], int]) -> Callable[[], bool]:
+    return lambda: planned() > before
 
 
 class MemberKills:
@@ -141,6 +144,12 @@ def offsets_in(checkpoint: Path) -> Callable[[], int]:
         return max(numbers) + 1 if numbers else 0
 
     return planned
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Whether so much time has passed."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
 
 
 def publish(cluster: LocalCluster, queue: str, bodies: Iterable[bytes]) -> int:
@@ -210,10 +219,10 @@ def batch_write(cluster: LocalCluster, folder: Path, *, rows: int, kills: int, s
         "written", url=cluster.url, queue=queue, rows=rows, partitions=8, application=queue, version=7
     )
     for _ in range(kills):
-        before = Driver(command, folder / "written.log")
-        before.wait(lambda end=time.monotonic() + chance.uniform(12, 20): time.monotonic() > end)  # type: ignore[misc]
-        if not before.is_over:
-            before.kill()
+        life = Driver(command, folder / "written.log")
+        life.wait(after(chance.uniform(12, 20)))
+        if not life.is_over:
+            life.kill()
     for _ in range(2):  # the second one is a repeat, and changes nothing
         Driver(command, folder / "written.log").wait()
     found = everything_in(cluster, queue)
