@@ -23,6 +23,7 @@ import numpy as np
 from fifo import commands as c
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
+from quorum.node import reader_operations
 
 FORMAT = 1
 COMMAND_BYTES = 1 << 20
@@ -320,6 +321,7 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
         lambda x: _TWO_U64.pack(x.revision, x.mark),
         lambda d, q: c.Configured(*_TWO_U64.unpack(d)),
     ),
+    *reader_operations.TABLE,
     (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
     (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
     (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),
