@@ -246,6 +246,49 @@ class Unpin:
     pin: int
 
 
+# ---- staging: messages that wait in parts until all of them become visible at once (staging.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One chunk of a part; its messages are not visible.
+
+    producer: a name of 1..255 bytes of UTF-8 that outlives sessions, unlike an `Origin`'s. batch: its batches ascend,
+    0..2^63-1. part: 16 bytes, chosen by who writes it. chunk: 0, 1, 2, ... in each part. The rest as in Enqueue.
+    """
+
+    queue: int
+    producer: str
+    batch: int
+    part: bytes
+    chunk: int
+    count: int
+    size_bytes: int
+    ttl_ms: int = -1
+    ttls_ms: Sequence[int] = ()
+    columns: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStaged:
+    """The parts (part, how many messages it has) become visible in this order, all in one entry."""
+
+    queue: int
+    producer: str
+    batch: int
+    parts: tuple[tuple[bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardStaged:
+    """Drops these parts of a batch, or all of it if none is named. Parts that are not there are passed over."""
+
+    queue: int
+    producer: str
+    batch: int
+    parts: tuple[bytes, ...] = ()
+
+
 # ---- administration
 
 
@@ -347,7 +390,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One command of a Raft entry. `number` is its place in the entry (it names the batch of an Enqueue)."""
+    """One command of a Raft entry. `number` is its place in the entry (it names the batch of an Enqueue or Stage)."""
 
     number: int
     origin: Origin | None
