@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fifo import commands as c
 from quorum.catalog import commands as cat
@@ -51,6 +52,8 @@ _ADDRESS = struct.Struct("<IQQ")
 _NODE_DOWN = struct.Struct("<IQ")
 _CONFIG = struct.Struct("<BqqBqqBHH")
 
+_TTL = {_ENQUEUE: 4, _STAGE: 5}
+"""where the one time to live stands"""
 _NUMBERED = 1
 _NO_PRODUCER = bytes(16)
 
@@ -117,6 +120,17 @@ def columns_of(operation: memoryview) -> memoryview:
     """The filter-field columns of an enqueue or stage operation."""
     _, columns, size, _ = _layout(operation)
     return operation[columns : columns + size]
+
+
+def ttls_of(operation: memoryview) -> NDArray[np.int64]:
+    """The times to live in ms of an enqueue or stage operation: one of all its messages, or one each; -1 none."""
+    _, columns, size, ttls = _layout(operation)
+    if ttls:
+        start = columns + size
+        return np.frombuffer(operation[start : start + ttls], dtype="<i8").astype(np.int64)
+    head = _ENQUEUE if operation[0] == _KIND[c.Enqueue] else _STAGE
+    ttl: int = head.unpack_from(operation, _HEAD.size)[_TTL[head]]
+    return np.array([ttl], dtype=np.int64)
 
 
 def _layout(operation: memoryview) -> tuple[int, int, int, int]:
