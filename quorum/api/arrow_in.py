@@ -117,11 +117,11 @@ def _properties(batch: pa.RecordBatch) -> list[pb.Properties]:
                     setattr(target, name, value)
     for name, most in (("priority", 255), ("ttl_ms", (1 << 63) - 1)):
         if name in batch.schema.names:
-            for row, value in enumerate(_integers(name, batch.column(name))):
-                if value is not None:
-                    if not 0 <= value <= most:
-                        raise _bad(f"the column {name!r} is {value} in row {row}; allowed: 0..{most}")
-                    setattr(made[row], name, value)
+            for row, number in enumerate(_integers(name, batch.column(name))):
+                if number is not None:
+                    if not 0 <= number <= most:
+                        raise _bad(f"the column {name!r} is {number} in row {row}; allowed: 0..{most}")
+                    setattr(made[row], name, number)
     if "fields" in batch.schema.names:
         _fields(made, batch.column("fields"))
     if "properties" in batch.schema.names:
@@ -143,7 +143,7 @@ def _texts(name: str, column: pa.Array) -> list[str | None]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _integers(name: str, column: pa.Array) -> list[int | None]:

@@ -26,8 +26,8 @@ BLOCK_BYTES = 1 << 20
 ROW_BYTES = 48
 """What a row takes beside body and properties, about."""
 TIME = pa.timestamp("us", tz="UTC")
-MOST_MS = (1 << 53) - 1
-"""Times are cut here: what is further away does not come."""
+MOST_MS = 253_402_300_799_999
+"""The end of the year 9999, where Python's dates and others' end, too: what expires later is said to expire then."""
 TYPES = {
     "sequence": pa.int64(),
     "raft_index": pa.int64(),
