@@ -284,6 +284,9 @@ Command = (
     | Cancel
     | Get
     | Settle
+    | Stage
+    | PublishStaged
+    | DiscardStaged
     | CreateQueue
     | UpdateConfig
     | Configured

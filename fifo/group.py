@@ -18,7 +18,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from fifo import checkpoint, snapshot
+from fifo import checkpoint, snapshot, staging
 from fifo.block_store import BlockMemory
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
@@ -32,6 +32,7 @@ from fifo.commands import (
     Credit,
     DeleteQueue,
     Discard,
+    DiscardStaged,
     Enqueue,
     Get,
     Meta,
@@ -39,12 +40,14 @@ from fifo.commands import (
     NodeDown,
     Operation,
     Origin,
+    PublishStaged,
     Purge,
     QueueConfig,
     RegisterProducer,
     Return,
     Settle,
     SetVersion,
+    Stage,
     UpdateConfig,
     Wake,
 )
@@ -56,6 +59,7 @@ from fifo.effects import (
     Done,
     Notify,
     Ok,
+    Published,
     Refused,
     Registered,
     Reply,
@@ -110,6 +114,9 @@ class GroupMachine:
             Return: self._settle,
             Discard: self._settle,
             Modify: self._settle,
+            Stage: self._staged,
+            PublishStaged: self._staged,
+            DiscardStaged: self._staged,
         }
         self._unnumbered: dict[type[Command], Unnumbered] = {
             NodeDown: self._node_down,
@@ -334,6 +341,21 @@ class GroupMachine:
             self._changed(producer, machine, command.consumer_tag)
         return reply
 
+    def _staged(
+        self,
+        entry: Entry,
+        operation: Operation,
+        producer: Producer,
+        command: Stage | PublishStaged | DiscardStaged,
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return _no_queue(command.queue)
+        reply = staging.carry_out(machine, entry, operation.number, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
     def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
         if (producer.name, tag) not in machine.consumers:
             producer.consumers.pop((machine.queue, tag), None)
@@ -490,6 +512,11 @@ class GroupMachine:
         machine = self.queues.get(queue)
         return _no_queue(queue) if machine is None else machine.waiting(start_sequence, limit, selector)
 
+    def staged(self, queue: int) -> tuple[staging.StagedInfo, ...]:
+        """The parts that wait for being published, that whose last chunk is oldest first."""
+        machine = self.queues.get(queue)
+        return () if machine is None else machine.staging.infos()
+
     def storage(self, queue: int, recent_from: int) -> Storage | None:
         """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
         machine = self.queues.get(queue)
@@ -563,6 +590,8 @@ def _digest(index: int, applied: Applied) -> bytes:
                 numbers += (5, zlib.crc32(reason.encode()))
             case Done():
                 numbers.append(6)
+            case Published(first, count, is_duplicate):
+                numbers += (29, first, count, is_duplicate)
             case None:
                 numbers.append(7)
     for effect in applied.effects:
