@@ -358,7 +358,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         parts = [(part_name(part), self.known_part(step, part)[1]) for part in step["order"]]
         parts = [(part, count) for part, count in parts if count or step["wrong"] == "empty"]
         if step["what"] == "discard_staged":
-            return c.DiscardStaged(*place, tuple([part for part, _ in parts[1:]]))
+            return c.DiscardStaged(*place, tuple([part for part, _ in parts[:1]]) if step["wrong"] else ())
         if step["wrong"] == "short" and parts:
             parts[-1] = (parts[-1][0], parts[-1][1] + 1)
         elif step["wrong"] == "missing":
@@ -410,6 +410,24 @@ class FifoAgainstModel(RuleBasedStateMachine):
         return c.Settle(*place)
 
 
+class StagingAgainstModel(FifoAgainstModel):
+    """The same with a preference for staging, and with silences in which parts expire."""
+
+    @rule(
+        entry=st.lists(STAGE | STAGE | STAGED | CONSUME | PUBLISH, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def staging(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(step=STAGE, order=st.permutations(range(4)), passed_ms=PASSED_MS)
+    def whole(self, step: dict[str, Any], order: list[int], passed_ms: int) -> None:
+        """More parts of the batch that is under way, then all of it."""
+        for part in order[:2]:
+            self.entry([step | {"chunk": 0, "batch": 1, "part": part, "publish": False}], passed_ms)
+        self.entry([step | {"what": "publish_staged", "batch": 1, "order": order, "wrong": ""}], passed_ms)
+
+
 def replay(world: World) -> None:
     """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
     fresh = GroupMachine(world.log)
@@ -431,3 +449,6 @@ FifoAgainstModel.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestFifoAgainstModel = FifoAgainstModel.TestCase
+
+StagingAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=60)
+TestStagingAgainstModel = StagingAgainstModel.TestCase
