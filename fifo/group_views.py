@@ -10,6 +10,7 @@ from fifo.commands import QueueConfig
 from fifo.effects import Deliver, Refused
 from fifo.machine import QueueMachine
 from fifo.sessions import Sessions
+from fifo.staging import StagedInfo
 from fifo.state import Consumer, QueueInfo, Waiting
 from fifo.storage import Storage, storage
 
@@ -71,6 +72,11 @@ class GroupViews:
         """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
         machine = self.queues.get(queue)
         return no_queue(queue) if machine is None else views.waiting(machine, start_sequence, limit, selector)
+
+    def staged(self, queue: int) -> tuple[StagedInfo, ...]:
+        """The parts that wait for being published, that whose last chunk is oldest first."""
+        machine = self.queues.get(queue)
+        return () if machine is None else machine.staging.infos()
 
     def storage(self, queue: int, recent_from: int) -> Storage | None:
         """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
