@@ -40,7 +40,7 @@ class Rules:
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
     staged_messages: int = 1 << 27
-    staged_ttls: int = 131_072
+    staged_ttls: int = 65_536
     part_ms: int = 6 * 3600 * 1000
     known_producers: int = 10_000
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
