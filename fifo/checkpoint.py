@@ -1,6 +1,6 @@
 """Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
 
-Local, unlike a snapshot: pages have other numbers on other members. Format 2: a magic word, the format number, the
+Local, unlike a snapshot: pages have other numbers on other members. Format 3: a magic word, the format number, the
 group's head, and for each queue in the order of ids a section: its head and the record of each block (pages.Stored) in
 the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
 last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QPAGE"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 2: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
+Format 3: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 """
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 from fifo.blocks import NEVER, Block
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import Address, QueueConfig
-from fifo.machine import PRIORITY, REASONS, QueueMachine
+from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
+from fifo.reader_snapshot import read_readers, write_readers
 from fifo.sessions import Producer
-from fifo.state import Consumer
+from fifo.state import PRIORITY, Consumer
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
-FORMAT = 2
+FORMAT = 3
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -222,6 +223,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(groups.draining))
     for key in groups.draining:
         out.number(places[key])
+    write_readers(out, machine.readers)
     return out.data
 
 
@@ -271,6 +273,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+    read_readers(reader, machine.readers, groups)
     return machine, block_count
 
 

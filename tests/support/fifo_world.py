@@ -36,7 +36,7 @@ START_MS = 1_000_000
 NORMAL = Rules(
     16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
 )
-SMALL = Rules(8, 4, 20, 24, 3, 40)
+SMALL = Rules(8, 4, 20, 24, 3, 40, max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25)
 
 
 @contextmanager
@@ -52,6 +52,10 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MAX_READERS": rules.max_readers,
+        "MAX_RESERVED": rules.max_reserved,
+        "MAX_RESERVATIONS": rules.max_reservations,
+        "MAX_OUTSTANDING": rules.max_outstanding,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
         "FEW": 2,
@@ -61,6 +65,8 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "pages",
         "storage",
         "views",
+        "readers",
+        "reader_views",
         "state",
         "machine",
         "matched",
@@ -249,8 +255,13 @@ def plain_effect(effect: effects.Effect) -> Any:
 
 def bodies(effect: Deliver) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of each message delivered."""
+    return bodies_of(effect.runs)
+
+
+def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
+    """The same of the messages of runs."""
     found = []
-    for run in effect.runs:
+    for run in runs:
         for i in range(run.count):
             body = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
             found.append((run.first_sequence + i, run.index, *body))
