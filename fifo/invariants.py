@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fifo import bits, checkpoint, snapshot
+from fifo import readers as readers_module
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
-from fifo.machine import PRIORITY, QueueMachine, by_number
+from fifo.machine import QueueMachine, by_number
 from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
+from fifo.readers import DurableReader
 from fifo.selector_groups import TAIL, SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
 from fifo.staging import (
@@ -20,7 +22,7 @@ from fifo.staging import (
     STAGED_PARTS,
     STAGED_TTLS,
 )
-from fifo.state import MAX_HELD, Consumer
+from fifo.state import MAX_HELD, PRIORITY, Consumer
 from quorum_selectors.evaluate import evaluate
 
 
@@ -72,7 +74,11 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
 def _check_queue(machine: QueueMachine) -> None:
     held: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_consumer(machine, consumer, held)
+        _check_held(consumer, held)
+        _check_consumer(machine, consumer)
+    for reader in (*machine.readers.by_name.values(), *machine.readers.deleted):
+        _check_held(reader.consumer, held)
+        _check_reader(machine, reader)
     ready_count = held_count = 0
     index, expiries = [], []
     for number in machine.blocks.numbers():
@@ -154,7 +160,7 @@ def live_indexes(block: Block) -> dict[int, None]:
     return found
 
 
-def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
+def _check_held(consumer: Consumer, held: dict[int, int]) -> None:
     own, total, bound = consumer.held, 0, 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
@@ -164,11 +170,50 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, i
             _expect(not held.get(number, 0) & members, "a message is held once")
             held[number] = held.get(number, 0) | members
     _expect(bound < consumer.next_tag, "tags come from the counter")
-    _expect(total == own.total <= MAX_HELD, "the sum of held messages")
+    _expect(total == own.total, "the sum of held messages")
+
+
+def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
+    _expect(consumer.held.total <= MAX_HELD, "nobody holds too many messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
     _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
+    readers, consumer = machine.readers, reader.consumer
+    is_deleted = readers.by_name.get(reader.name) is not reader
+    group = consumer.group
+    _expect((group is None) == is_deleted, "a reader is in a group until it is deleted")
+    _expect(consumer.credit == 0, "a reader has no credit")
+    _expect(consumer.held.total <= readers_module.MAX_OUTSTANDING, "a reader holds what it may")
+    _expect(
+        len(reader.reservations) <= readers_module.MAX_RESERVATIONS, "a reader's reservations are bounded"
+    )
+    _expect(
+        not is_deleted or bool(reader.reservations), "who is deleted is remembered while it holds something"
+    )
+    offsets = [each.offset for each in reader.reservations]
+    _expect(offsets == sorted(offsets), "reservations ascend")
+    outstanding = [each.offset for each in reader.reservations if not each.fate]
+    _expect(
+        outstanding == list(range(reader.settled + 1, reader.last + 1)), "offsets above settled are dense"
+    )
+    tag = total = 0
+    for each in reader.reservations:
+        _expect(each.first_tag > tag and each.count > 0, "reservations have tags of their own")
+        tag = each.first_tag + each.count - 1
+        ranges = consumer.held.between(each.first_tag, tag)
+        _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
+        _expect(ranges == sorted(ranges), "a reservation ascends")
+        total += each.count
+    _expect(total == consumer.held.total, "what a reader holds is reserved")
+    bound = -1
+    for first, last in reader.released:
+        _expect(bound + 1 < first <= last <= reader.settled, "released ranges ascend with gaps")
+        bound = last
+    _expect(len(reader.released) <= readers_module.MAX_RELEASED, "released ranges are bounded")
 
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
@@ -198,7 +243,8 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
 def _check_groups(machine: QueueMachine) -> None:
     groups = machine.groups
     sizes: dict[bytes, int] = {}
-    for consumer in machine.consumers.values():
+    reading = [reader.consumer for reader in machine.readers.by_name.values()]
+    for consumer in (*machine.consumers.values(), *reading):
         if consumer.group is not None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
             sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1

@@ -1,9 +1,9 @@
 """One queue.
 
-Handlers look up, refuse or change; they never hand out messages (but for Get). What can be handed out is decided once
-for all operations of an entry, in `finish`: first `checkout` serves whoever can now be served, then what has expired
-is removed, then what is above `max_length`. So a message is offered to consumers before a limit counts it, and one
-with a TTL of 0 is delivered in its own entry or never.
+Handlers look up, refuse or change; they never hand out messages (but for Get and Reserve). What can be handed out is
+decided once for all operations of an entry, in `finish`: first what readers have let go comes back, then `checkout`
+serves whoever can now be served, then what has expired is removed, then what is above `max_length`. So a message is
+offered to consumers before a limit counts it, and one with a TTL of 0 is delivered in its own entry or never.
 
 Where the specifications are silent:
 - Messages that come back return to their own place, marked as redelivered.
@@ -30,11 +30,13 @@ from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.readers import Readers
 from fifo.selector_groups import SelectorGroups, refuse_selector
 from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
     MAX_HELD,
+    PRIORITY,
     Consumer,
     Entry,
     FieldSource,
@@ -44,9 +46,6 @@ from quorum_selectors.errors import ColumnsError
 
 if TYPE_CHECKING:
     from fifo.checkpoint import Section
-
-PRIORITY = 0
-"""The only priority there is so far; part of the index's keys so that others find their place."""
 
 MAX_GET = 10_000
 """Messages one Get may take: a reply, not a subscription."""
@@ -87,6 +86,7 @@ class QueueMachine:
         "next_attach",
         "next_sequence",
         "queue",
+        "readers",
         "ready_count",
         "section",
         "staging",
@@ -109,6 +109,7 @@ class QueueMachine:
         self.expiries: SortedList[tuple[int, int]] = SortedList()  # (earliest, block), unless never
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.groups = SelectorGroups(self, field_source)
+        self.readers = Readers(self)
         self.dropped = dict.fromkeys(REASONS, 0)
         self.staging = Staging()
         self.unfinished = False  # a budget has cut `finish` short
@@ -442,6 +443,7 @@ class QueueMachine:
 
     def finish(self, entry: Entry) -> None:
         """Hands out what can be handed out, then removes what has expired and what is too much."""
+        is_returned = self.readers.finish(entry)
         is_done = checkout.run(self, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
@@ -449,7 +451,7 @@ class QueueMachine:
         self.staging.expire(entry.now_ms)
         if is_done:
             is_done = limits.drop_head(self, entry)
-        self.unfinished = not is_done
+        self.unfinished = not (is_done and is_returned)
 
     def _give_back(self, entry: Entry) -> None:
         """Draining consumers have got what there was; the rest of their credit is void."""
@@ -462,12 +464,13 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find something expired, a message or a staged part."""
-        found = self.expiries[0][0] if self.expiries else None
-        staged = self.staging.next_expiry()
-        if staged is not None and (found is None or staged < found):
-            return staged
-        return found
+        """The group time at which `finish` may find something expired, a message or a staged part, or somebody silent
+        for too long."""
+        times = [self.expiries[0][0]] if self.expiries else []
+        for due_ms in (self.staging.next_expiry(), self.readers.next_due() if self.readers.by_name else None):
+            if due_ms is not None:
+                times.append(due_ms)
+        return min(times, default=None)
 
     # ---- administration
 
