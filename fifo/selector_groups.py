@@ -226,7 +226,8 @@ class SelectorGroups:
                 group.front = sequence
                 group.seen = self.seen_by(group)
                 self._followers.pop(group.selector, None)
-                self._awake[group.selector] = group
+                if group.selector in self.turns:
+                    self._awake[group.selector] = group
 
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
         """Moves both to the end of their lines; whether the group has still somebody to serve."""

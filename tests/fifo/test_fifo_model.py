@@ -316,13 +316,13 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def batch_of(self, step: dict[str, Any]) -> int:
         assert self.world.model is not None
         queue = self.world.model.queues.get(step["queue"])
-        return max((queue.published_to(step["writer"]) if queue else 0) + step["batch"], 0)
+        return max((queue.staged.published_to(step["writer"]) if queue else 0) + step["batch"], 0)
 
     def known_part(self, step: dict[str, Any], part: int) -> list[int]:
         """[chunks, messages] of a part, with what this entry has added so far."""
         assert self.world.model is not None
         queue, key = self.world.model.queues.get(step["queue"]), (step["writer"], self.batch_of(step), part)
-        known = queue.part((*key[:2], part_name(part))) if queue else None
+        known = queue.staged.part((*key[:2], part_name(part))) if queue else None
         return self.pending.setdefault(
             (step["queue"], *key), [len(known.chunks), known.rows()] if known else [0, 0]
         )

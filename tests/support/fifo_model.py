@@ -7,7 +7,7 @@ are lists of single messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,9 @@ from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names, steps
 from support import fifo_model_readers
 from support.fifo_model_readers import ModelReaders
+from support.fifo_model_staging import END, Fields, ModelStaging
 
 NEVER = 1 << 70
-END = 1 << 71  # the front of a group that has seen everything
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Rules:
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
     staged_messages: int = 1 << 27
-    staged_ttls: int = 131_072
+    staged_ttls: int = 65_536
     part_ms: int = 6 * 3600 * 1000
     known_producers: int = 10_000
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
@@ -108,28 +106,6 @@ class ModelProducer:
     ended_ms: int = -1
 
 
-@dataclass(eq=False)
-class ModelPart:
-    key: tuple[str, int, bytes]
-    last_ms: int = 0
-    chunks: list[tuple[int, int, int, list[int]]] = field(
-        default_factory=list
-    )  # index, operation, size, TTLs
-
-    def rows(self) -> int:
-        return sum(len(ttls) for _, _, _, ttls in self.chunks)
-
-    def size_bytes(self) -> int:
-        return sum(size for _, _, size, _ in self.chunks)
-
-    def stretches(self) -> int:
-        """Neighbours in one chunk with the same TTL count once."""
-        return sum(
-            sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
-            for _, _, _, ttls in self.chunks
-        )
-
-
 def delivered(
     consumer: ModelConsumer, queue: int, tags: Sequence[int], settled: bool = False
 ) -> tuple[Any, ...]:
@@ -161,9 +137,8 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
-        self.parts: list[ModelPart] = []
-        self.last_batch: list[tuple[str, int]] = []  # used longest ago first
         self.readers = ModelReaders(self)
+        self.staged = ModelStaging(self)
 
     # ---- small questions
 
@@ -188,97 +163,11 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        staged = [part.last_ms + self.rules.part_ms for part in self.parts]
-        return min([*self.earliest.values(), *staged, *self.readers.due_times()], default=None)
-
-    def part(self, key: tuple[str, int, bytes]) -> ModelPart | None:
-        return next((part for part in self.parts if part.key == key), None)
-
-    def published_to(self, producer: str) -> int:
-        return next((batch for name, batch in self.last_batch if name == producer), -1)
+        return min(
+            [*self.earliest.values(), *self.staged.expiries(), *self.readers.due_times()], default=None
+        )
 
     # ---- changes
-
-    def remember(self, producer: str, batch: int) -> None:
-        self.last_batch = [known for known in self.last_batch if known[0] != producer]
-        if batch >= 0:
-            self.last_batch.append((producer, batch))
-        self.last_batch = self.last_batch[-self.rules.known_producers :]
-
-    def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
-        key = (command.producer, command.batch, command.part)
-        last = self.published_to(command.producer)
-        if command.batch <= last:
-            return e.Refused("published", "")
-        old = self.part(key)
-        known = 0 if old is None else len(old.chunks)
-        if old is not None and command.chunk < known:
-            return e.Ok(old.rows())
-        if command.chunk > known:
-            return e.Refused("gap", "")
-        ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
-        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
-        rules, after = self.rules, [*self.parts, new]
-        if (
-            len({part.key for part in after}) > rules.staged_parts
-            or sum(len(part.chunks) for part in after) > rules.staged_chunks
-            or sum(part.size_bytes() for part in after) > rules.staged_bytes
-            or sum(part.rows() for part in after) > rules.staged_messages
-            or sum(part.stretches() for part in after) > rules.staged_ttls
-        ):
-            return e.Refused("limit", "")
-        if old is not None:
-            new.chunks = old.chunks + new.chunks
-            self.parts.remove(old)
-        self.parts.append(new)
-        self.remember(command.producer, last)
-        return e.Ok(new.rows())
-
-    def publish_staged(
-        self, meta: c.Meta, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
-    ) -> e.Reply:
-        producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
-        if batch <= last:
-            self.remember(producer, last)
-            return e.Published(0, 0, True)
-        parts = []
-        for name, count in command.parts:
-            part = self.part((producer, batch, name))
-            if (0 if part is None else part.rows()) != count:
-                return e.Refused("missing_part", "")
-            if part is not None:
-                parts.append(part)
-        total, first = sum(part.rows() for part in parts), self.next_sequence
-        is_bounded = self.config.overflow == "reject_publish" and self.config.max_length >= 0
-        if is_bounded and len(self.ready()) + total > self.config.max_length:
-            return e.Refused("queue_full", "")
-        for part in parts:
-            for index, operation, _, ttls in part.chunks:
-                fields = rows(index, operation) if self.config.filter_enabled else ()
-                for ordinal, ttl in enumerate(ttls):
-                    self.place(meta, (index, operation, ordinal), ttl, fields[ordinal] if fields else {})
-        most_messages, most_chunks, most_bytes = self.rules.looked_up
-        if (
-            total > most_messages
-            or sum(len(part.chunks) for part in parts) > most_chunks
-            or sum(part.size_bytes() for part in parts) > most_bytes
-        ):
-            for group in self.groups.values():
-                if group.front == END:
-                    group.front = first
-        self.remember(producer, batch)
-        self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
-        return e.Published(first, total)
-
-    def discard_staged(self, command: c.DiscardStaged) -> e.Reply:
-        dropped = [
-            part
-            for part in self.parts
-            if part.key[:2] == (command.producer, command.batch)
-            and (not command.parts or part.key[2] in command.parts)
-        ]
-        self.parts = [part for part in self.parts if part not in dropped]
-        return e.Ok(sum(part.rows() for part in dropped))
 
     def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
@@ -504,7 +393,7 @@ class ModelQueue:
         while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
             number = min(self.earliest, key=lambda number: (self.earliest[number], number))
             self.expire_block(meta, left, number, -1)
-        self.parts = [part for part in self.parts if part.last_ms + self.rules.part_ms > meta.now_ms]
+        self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
         self.unfinished = not (is_done and is_returned)
@@ -635,11 +524,11 @@ class ModelGroup:
         reply: e.Reply
         match command:
             case c.Stage():
-                reply = queue.stage(self.meta, operation.number, command)
+                reply = queue.staged.stage(self.meta, operation.number, command)
             case c.PublishStaged():
-                reply = queue.publish_staged(self.meta, command, self.rows)
+                reply = queue.staged.publish(self.meta, command, self.rows)
             case c.DiscardStaged():
-                reply = queue.discard_staged(command)
+                reply = queue.staged.discard(command)
             case _:
                 reply = self.consume(producer, queue, command)
         if not isinstance(reply, e.Refused):

@@ -176,7 +176,9 @@ class World:
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
                     for each in self.machine.staged(queue)
-                ] == [(*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.parts]
+                ] == [
+                    (*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.staged.parts
+                ]
         if self.checks:
             invariants.check(self.machine)
         return applied
