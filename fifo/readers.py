@@ -167,6 +167,8 @@ class Taking(checkout.Delivery):
         self.size_bytes = 0
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
+        if not members:
+            return 0  # the block may even be empty: what was ready in it has expired
         size, placed = block.size_bytes, block.placed
         allowed = wanted + 1
         if size:
