@@ -42,6 +42,7 @@ from fifo.commands import (
     OpenReader,
     Operation,
     Origin,
+    Pin,
     Purge,
     RegisterProducer,
     ReleaseReader,
@@ -50,6 +51,7 @@ from fifo.commands import (
     Settle,
     SettleReserved,
     SetVersion,
+    Unpin,
     UpdateConfig,
     Wake,
 )
@@ -120,6 +122,8 @@ class GroupMachine(GroupViews):
             KeepReader: self._ask_reader,
             ReleaseReader: self._ask_reader,
             DeleteReader: self._ask_reader,
+            Pin: self._ask_pins,
+            Unpin: self._ask_pins,
         }
         self._unnumbered: dict[type[Command], Unnumbered] = {
             NodeDown: self._node_down,
@@ -356,6 +360,18 @@ class GroupMachine(GroupViews):
         if machine is None:
             return no_queue(command.queue)
         reply = machine.readers.answer(entry, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _ask_pins(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Pin | Unpin
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        pins = machine.pins
+        reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
         if type(reply) is not Refused:
             self._dirty[command.queue] = None
         return reply

@@ -36,7 +36,9 @@ START_MS = 1_000_000
 NORMAL = Rules(
     16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
 )
-SMALL = Rules(8, 4, 20, 24, 3, 40, max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25)
+SMALL = Rules(
+    8, 4, 20, 24, 3, 40, max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3
+)
 
 
 @contextmanager
@@ -56,6 +58,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "MAX_RESERVED": rules.max_reserved,
         "MAX_RESERVATIONS": rules.max_reservations,
         "MAX_OUTSTANDING": rules.max_outstanding,
+        "MAX_PINS": rules.max_pins,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
         "FEW": 2,
@@ -67,6 +70,8 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "views",
         "readers",
         "reader_views",
+        "pins",
+        "pin_views",
         "state",
         "machine",
         "matched",
