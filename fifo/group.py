@@ -43,6 +43,7 @@ from fifo.commands import (
     OpenReader,
     Operation,
     Origin,
+    Pin,
     PublishStaged,
     Purge,
     RegisterProducer,
@@ -53,6 +54,7 @@ from fifo.commands import (
     SettleReserved,
     SetVersion,
     Stage,
+    Unpin,
     UpdateConfig,
     Wake,
 )
@@ -126,6 +128,8 @@ class GroupMachine(GroupViews):
             KeepReader: self._ask_reader,
             ReleaseReader: self._ask_reader,
             DeleteReader: self._ask_reader,
+            Pin: self._ask_pins,
+            Unpin: self._ask_pins,
         }
         self._unnumbered: dict[type[Command], Unnumbered] = {
             NodeDown: self._node_down,
@@ -377,6 +381,18 @@ class GroupMachine(GroupViews):
         if machine is None:
             return no_queue(command.queue)
         reply = machine.readers.answer(entry, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _ask_pins(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Pin | Unpin
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        pins = machine.pins
+        reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
         if type(reply) is not Refused:
             self._dirty[command.queue] = None
         return reply

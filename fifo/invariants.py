@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fifo import bits, checkpoint, snapshot
+from fifo import pins as pins_module
 from fifo import readers as readers_module
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
 from fifo.group import GroupMachine
@@ -98,6 +99,28 @@ def _check_queue(machine: QueueMachine) -> None:
     _check_groups(machine)
     _check_staging(machine)
     _check_pages(machine)
+    _check_pins(machine)
+
+
+def _check_pins(machine: QueueMachine) -> None:
+    pins = machine.pins
+    all_pins = [*pins.by_number.values(), *pins.ended]
+    _expect(len(all_pins) <= pins_module.MAX_PINS, "pins are bounded")
+    known = {pin.number: pin for pin in all_pins}
+    _expect(len(known) == len(all_pins), "pins have numbers of their own")
+    _expect(all(pin.number < pins.next_pin for pin in all_pins), "numbers of pins come from the counter")
+    _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
+    sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
+    _expect(sizes <= pins_module.MAX_COPY_BYTES, "copies take what they may")
+    numbers = machine.blocks.numbers()
+    for number in numbers:
+        block = machine.blocks.view(number)
+        for name in block.copies:
+            _expect(name in known and number in known[name].blocks, "a copy belongs to a pin that knows it")
+    for pin in all_pins:
+        for number in pin.blocks:
+            has_copy = number in numbers and pin.number in machine.blocks.view(number).copies
+            _expect(number not in numbers or has_copy, "a pin's blocks have its copies")
 
 
 def _check_staging(machine: QueueMachine) -> None:
@@ -155,7 +178,7 @@ def live_indexes(block: Block) -> dict[int, None]:
     """The Raft indexes that a block's messages refer to, found one message after the other."""
     found: dict[int, None] = {}
     for place, first in enumerate(block.runs.firsts):
-        if (block.ready | block.held) >> first & ((1 << block.runs.counts[place]) - 1):
+        if block.kept >> first & ((1 << block.runs.counts[place]) - 1):
             found[block.runs.indexes[place]] = None
     return found
 
@@ -222,7 +245,9 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
     is_tail = block.number == machine.next_sequence >> BLOCK_BITS
     _expect(not block.ready & block.held, "a message is in one place")
     _expect(block.live == live.bit_count(), "live counts what is there")
-    _expect(bool(live) or is_tail, "only the last block may be empty")
+    _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
+    _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
+    _expect(not block.kept >> BLOCK_SIZE, "a copy has no more slots than its block")
     _expect(live.bit_length() <= BLOCK_SIZE, "a block has 16,384 slots")
     _expect(block.base + live.bit_length() <= machine.next_sequence, "sequences come from the counter")
     _expect(not block.redelivered & ~live, "only what is there was redelivered")
@@ -236,7 +261,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         covered |= ((1 << runs.counts[place]) - 1) << first
         single = runs.ordinals[place] == ONE_EACH
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
-    _expect(not live & ~covered, "every message is in a run")
+    _expect(not block.kept & ~covered, "every message is in a run")
     _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
 
 

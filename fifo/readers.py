@@ -167,6 +167,8 @@ class Taking(checkout.Delivery):
         self.size_bytes = 0
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
+        if not members:
+            return 0  # the block may even be empty: what was ready in it has expired
         size, placed = block.size_bytes, block.placed
         allowed = wanted + 1
         if size:
@@ -369,10 +371,9 @@ class Readers:
         first = reservation.first_tag
         return reader.consumer.held.take_out(first, first + reservation.count - 1)
 
-    def next_due(self) -> int | None:
-        """When a silence ends; None if none does."""
-        found = min([reader.due_ms for reader in self.by_name.values()], default=NEVER)
-        return None if found == NEVER else found
+    def next_due(self) -> int:
+        """When a silence ends; NEVER if none does."""
+        return min([reader.due_ms for reader in self.by_name.values()], default=NEVER)
 
 
 def _reserved(reservation: Reservation) -> Reserved:

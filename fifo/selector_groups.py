@@ -308,7 +308,7 @@ class SelectorGroups:
         group.seen = self.seen_by(group)
         if group.seen >= end:
             return -1
-        number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
+        number = self._next_block(group.seen)
         if number is None or number << BLOCK_BITS >= end:
             group.seen = end
             return -1
@@ -324,6 +324,11 @@ class SelectorGroups:
             self.matched.add(group.selector, number, chosen)
         group.seen = last
         return number
+
+    def _next_block(self, sequence: int) -> int | None:
+        """The first block with a message at or above a sequence; pinned ones do not count."""
+        machine = self.machine
+        return machine.blocks.next_with_messages(sequence >> BLOCK_BITS, machine.next_sequence >> BLOCK_BITS)
 
     def seen_by(self, group: SelectorGroup) -> int:
         """Up to where its matches are known here."""
@@ -341,7 +346,7 @@ class SelectorGroups:
     def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
         """Moves the front past the next block; False if the budget forbids it."""
         machine = self.machine
-        number = machine.blocks.next_from(group.front >> BLOCK_BITS)
+        number = self._next_block(group.front)
         if number is None or group.front >= machine.next_sequence:
             group.front = TAIL
             return True
@@ -374,7 +379,7 @@ class SelectorGroups:
         machine, followers = self.machine, self._followers
         end = machine.next_sequence
         while followers and self._followed < end:
-            number = machine.blocks.next_from(self._followed >> BLOCK_BITS)
+            number = self._next_block(self._followed)
             if number is None or number << BLOCK_BITS >= end:
                 break
             block = machine.blocks.get(number)

@@ -15,6 +15,7 @@ from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import Address, QueueConfig
 from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
+from fifo.pin_snapshot import read_pins, write_pins
 from fifo.reader_snapshot import read_readers, write_readers
 from fifo.sessions import Producer
 from fifo.staging import Staging
@@ -226,6 +227,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     for key in groups.draining:
         out.number(places[key])
     write_readers(out, machine.readers)
+    write_pins(out, machine.pins)
     return out.data
 
 
@@ -284,6 +286,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
     read_readers(reader, machine.readers, groups)
+    read_pins(reader, machine.pins)
     return machine, block_count
 
 

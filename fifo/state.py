@@ -245,6 +245,20 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
+class PinInfo:
+    """A pin, with what was pinned as Pinned says it. copy_bytes: what is kept for it of blocks that have changed."""
+
+    pin: int
+    index: int
+    first_sequence: int
+    end_sequence: int
+    count: int
+    made_ms: int
+    expires_ms: int
+    copy_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """One page of a look at what is ready. next_sequence: where to go on, None at the end."""
 

@@ -1,10 +1,11 @@
-"""Durable readers against a list of messages, beside consumers, expiry, limits and purges.
+"""Durable readers and pins against lists of messages, beside consumers, expiry, limits and purges.
 
 Like test_fifo_model.py: small blocks and budgets, and a twin that forgets what is local.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,11 @@ from fifo import commands as c
 from fifo import effects as e
 from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
+from fifo.references import references
+from fifo.state import Waiting
+from quorum_selectors import canonical
+from quorum_selectors.evaluate import evaluate
+from support.fifo_model import Message
 from support.fifo_model_readers import ModelReader
 from support.fifo_world import SMALL, World, bodies_of, producer, selector, small_blocks
 from support.replays import replay
@@ -55,6 +61,14 @@ READ = st.fixed_dictionaries(
         "bytes": st.sampled_from((1, 250, 700, 10_000, 10_000)),
     }
 )
+PIN = st.fixed_dictionaries(
+    {
+        "what": st.sampled_from(("pin", "pin", "unpin")),
+        "queue": QUEUES,
+        "ttl": st.sampled_from((1_000, 2_000, 10_000, 0)),
+        "pick": st.integers(0, 3),
+    }
+)
 RESERVE = READ.map(lambda step: {**step, "what": "reserve", "stale": 0, "back": 0, "messages": 100})
 CONSUME = st.fixed_dictionaries(
     {
@@ -66,7 +80,7 @@ CONSUME = st.fixed_dictionaries(
         "first": st.integers(1, 20),
     }
 )
-ENTRY = st.lists(PUBLISH | READ | READ | RESERVE | CONSUME, min_size=1, max_size=4)
+ENTRY = st.lists(PUBLISH | READ | READ | RESERVE | CONSUME | CONSUME | PIN, min_size=1, max_size=4)
 ADMIN = st.sampled_from(("purge", "config", "config", "delete", "create", "wake"))
 
 
@@ -194,6 +208,29 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                     assert [failed.get(i, 0) for i in range(len(shown))] == [m.failures for m in shown]
         assert world.machine.snapshot() == before
 
+    @rule(text=st.sampled_from(TEXTS), limit=st.sampled_from((3, 1000)))
+    def look_at_pins(self, text: str, limit: int) -> None:
+        """A pin shows what was ready when it was made, on every member; a checkpoint refers to it."""
+        world = self.world
+        assert world.model is not None
+        assert world.twin is not None
+        before = world.machine.snapshot()
+        for queue, model in world.model.queues.items():
+            infos = world.machine.pins(queue)
+            assert infos == world.twin.pins(queue)
+            assert [info.pin for info in infos] == [pin.reply.pin for pin in model.pins.pins]
+            for pin in model.pins.pins:
+                for wanted in ("", text):
+                    matching = [m for m in pin.messages if is_wanted(wanted, m)]
+                    for machine in (world.machine, world.twin):
+                        shown = list(pinned(machine, queue, pin.reply, wanted, limit))
+                        assert shown == [(m.sequence, *m.body) for m in matching]
+        assert world.machine.snapshot() == before
+        needed = {m.body[0] for q in world.model.queues.values() for m in q.messages}
+        needed |= {m.body[0] for q in world.model.queues.values() for p in q.pins.pins for m in p.messages}
+        if not any(q.pins.ended for q in world.model.queues.values()):
+            assert sorted(needed) == list(references(before)) == list(world.twin.checkpoint().entries)
+
     # ---- from a description to an operation
 
     def reader(self, queue: int, name: str) -> ModelReader | None:
@@ -205,6 +242,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         world, what, queue = self.world, step["what"], step["queue"]
         if what == "publish":
             return world.batch(self.name, len(step["rows"]), step["rows"], place, queue, ttl_ms=step["ttl"])
+        if "pick" in step:
+            return world.op(self.name, self.pinning(step))
         if "name" in step:
             return world.op(self.name, self.reading(step))
         name, tag = producer(2), step["tag"]
@@ -222,6 +261,14 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         attach = known.attach if known else 1
         kind = c.Settle if what == "settle" else c.Return
         return world.op(name, kind(queue, tag, attach, ((step["first"], step["first"] + 9),)))
+
+    def pinning(self, step: dict[str, Any]) -> Any:
+        assert self.world.model is not None
+        model = self.world.model.queues.get(step["queue"])
+        known = [pin.reply.pin for pin in model.pins.pins] if model else []
+        if step["what"] == "pin":
+            return c.Pin(step["queue"], step["ttl"])
+        return c.Unpin(step["queue"], known[step["pick"] % len(known)] if known else step["pick"])
 
     def reading(self, step: dict[str, Any]) -> Any:
         what, queue, name = step["what"], step["queue"], step["name"]
@@ -242,6 +289,23 @@ class ReadersAgainstModel(RuleBasedStateMachine):
             return c.SettleReserved(queue, name, generation, max(offset, 0))
         kind = c.KeepReader if what == "keep" else c.ReleaseReader
         return kind(queue, name, generation)
+
+
+def is_wanted(text: str, message: Message) -> bool:
+    return not text or evaluate(canonical.decode(selector(text)), message.fields) is True
+
+
+def pinned(
+    machine: GroupMachine, queue: int, pin: e.Pinned, text: str, limit: int
+) -> Iterator[tuple[int, ...]]:
+    """Everything a pin shows, page by page."""
+    place: int | None = pin.first_sequence
+    while place is not None:
+        found = machine.pinned(queue, pin.pin, place, pin.end_sequence, limit, selector(text))
+        assert isinstance(found, Waiting)
+        yield from bodies_of(found.runs)
+        assert found.next_sequence is None or found.next_sequence > place
+        place = found.next_sequence
 
 
 ReadersAgainstModel.TestCase.settings = settings(

@@ -18,6 +18,7 @@ from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names, steps
 from support import fifo_model_readers
+from support.fifo_model_pins import ModelPins
 from support.fifo_model_readers import ModelReaders
 from support.fifo_model_staging import END, Fields, ModelStaging
 
@@ -39,6 +40,7 @@ class Rules:
     max_reserved: int = 65_536
     max_reservations: int = 64
     max_outstanding: int = 1_048_576
+    max_pins: int = 16
     remembered_ms: int = 24 * 3600 * 1000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
@@ -139,6 +141,7 @@ class ModelQueue:
         self.unfinished = False
         self.readers = ModelReaders(self)
         self.staged = ModelStaging(self)
+        self.pins = ModelPins(self)
 
     # ---- small questions
 
@@ -163,9 +166,8 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        return min(
-            [*self.earliest.values(), *self.staged.expiries(), *self.readers.due_times()], default=None
-        )
+        others = (*self.staged.expiries(), *self.readers.due_times(), *self.pins.due_times())
+        return min([*self.earliest.values(), *others], default=None)
 
     # ---- changes
 
@@ -196,6 +198,8 @@ class ModelQueue:
             self.earliest[number] = message.expiry
 
     def gone(self, message: Message) -> None:
+        if not message.is_held:
+            self.pins.ready_changes(message)
         message.is_gone = True
         self.messages.remove(message)
         number = self.block_of(message)
@@ -204,7 +208,6 @@ class ModelQueue:
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
-            message.is_held = False
             message.was_delivered = True
             message.failures += failed
         for message in messages:
@@ -215,6 +218,8 @@ class ModelQueue:
                 self.dropped["expired"] += 1
                 self.gone(message)
             else:
+                self.pins.ready_changes(message)
+                message.is_held = False
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -330,8 +335,12 @@ class ModelQueue:
         tag = consumer.next_tag
         consumer.next_tag += 1
         consumer.held[tag] = message
-        message.is_held = True
+        self.hold(message)
         return tag
+
+    def hold(self, message: Message) -> None:
+        self.pins.ready_changes(message)
+        message.is_held = True
 
     def choose(
         self, meta: c.Meta, left: Left, group: Line | None, wanted: int, start: int = 0
@@ -396,7 +405,8 @@ class ModelQueue:
         self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
-        self.unfinished = not (is_done and is_returned)
+        is_unpinned = self.pins.finish(meta)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
         eligible = sum(len(group.consumers) for group in self.line)
@@ -513,7 +523,7 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer)
             return e.Ok()
-        if isinstance(command, fifo_model_readers.COMMANDS):
+        if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)
@@ -579,7 +589,10 @@ class ModelGroup:
         queue = self.queues.get(command.queue)
         if queue is None:
             return e.Refused("not_found", "")
-        reply = queue.readers.answer(self.meta, self.left[command.queue], command)
+        if isinstance(command, c.Pin | c.Unpin):
+            reply = queue.pins.answer(self.meta, command)
+        else:
+            reply = queue.readers.answer(self.meta, self.left[command.queue], command)
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply

@@ -149,7 +149,7 @@ class ModelReaders:
         if not chosen:
             return e.Reserved(after, meta.index, 0, 0, is_complete)
         for message in chosen:
-            message.is_held = True
+            self.queue.hold(message)
         reader.last += 1
         size = MESSAGE_BYTES * len(chosen)
         reply = e.Reserved(reader.last, meta.index, len(chosen), size, is_complete)

@@ -40,7 +40,7 @@ NORMAL = Rules(
 )
 SMALL = Rules(
     8, 4, 20, 24, 3, 40,
-    max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25,
+    max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=2, looked_up=(12, 3, 1_000),
 )  # fmt: skip
@@ -63,6 +63,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "MAX_RESERVED": rules.max_reserved,
         "MAX_RESERVATIONS": rules.max_reservations,
         "MAX_OUTSTANDING": rules.max_outstanding,
+        "MAX_PINS": rules.max_pins,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
         "STAGED_PARTS": rules.staged_parts,
@@ -84,6 +85,8 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "views",
         "readers",
         "reader_views",
+        "pins",
+        "pin_views",
         "state",
         "machine",
         "matched",
