@@ -19,6 +19,7 @@ from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
 from fifo.references import references
 from support.fifo_world import SMALL, World, part_name, producer, selector, small_blocks
+from support.replays import replay
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
 TAGS = ("a", "b", "c")
@@ -426,23 +427,6 @@ class StagingAgainstModel(FifoAgainstModel):
         for part in order[:2]:
             self.entry([step | {"chunk": 0, "batch": 1, "part": part, "publish": False}], passed_ms)
         self.entry([step | {"what": "publish_staged", "batch": 1, "order": order, "wrong": ""}], passed_ms)
-
-
-def replay(world: World) -> None:
-    """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
-    fresh = GroupMachine(world.log)
-    middle = b""
-    half = len(world.entries) // 2
-    for place, (meta, operations) in enumerate(world.entries):
-        if place == half:
-            middle = fresh.snapshot()
-        fresh.apply(meta, operations)
-    assert fresh.snapshot() == world.machine.snapshot()
-    assert fresh.running_hash == world.machine.running_hash
-    again = GroupMachine.restore(middle, world.log)
-    for meta, operations in world.entries[half:]:
-        again.apply(meta, operations)
-    assert again.snapshot() == world.machine.snapshot()
 
 
 FifoAgainstModel.TestCase.settings = settings(

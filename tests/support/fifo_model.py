@@ -17,6 +17,9 @@ from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names, steps
+from support import fifo_model_readers
+from support.fifo_model_pins import ModelPins
+from support.fifo_model_readers import ModelReaders
 from support.fifo_model_staging import END, Fields, ModelStaging
 
 NEVER = 1 << 70
@@ -33,6 +36,11 @@ class Rules:
     turn: int
     max_held: int
     window: int = 65_536
+    max_readers: int = 256
+    max_reserved: int = 65_536
+    max_reservations: int = 64
+    max_outstanding: int = 1_048_576
+    max_pins: int = 16
     remembered_ms: int = 24 * 3600 * 1000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
@@ -86,6 +94,7 @@ class Left:
     messages: int
     steps: int
     expired: set[int] = field(default_factory=set)
+    moved: int = 0
 
 
 @dataclass(eq=False)
@@ -130,7 +139,9 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
+        self.readers = ModelReaders(self)
         self.staged = ModelStaging(self)
+        self.pins = ModelPins(self)
 
     # ---- small questions
 
@@ -155,7 +166,8 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        return min([*self.earliest.values(), *self.staged.expiries()], default=None)
+        others = (*self.staged.expiries(), *self.readers.due_times(), *self.pins.due_times())
+        return min([*self.earliest.values(), *others], default=None)
 
     # ---- changes
 
@@ -186,6 +198,8 @@ class ModelQueue:
             self.earliest[number] = message.expiry
 
     def gone(self, message: Message) -> None:
+        if not message.is_held:
+            self.pins.ready_changes(message)
         message.is_gone = True
         self.messages.remove(message)
         number = self.block_of(message)
@@ -194,7 +208,6 @@ class ModelQueue:
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
-            message.is_held = False
             message.was_delivered = True
             message.failures += failed
         for message in messages:
@@ -205,6 +218,8 @@ class ModelQueue:
                 self.dropped["expired"] += 1
                 self.gone(message)
             else:
+                self.pins.ready_changes(message)
+                message.is_held = False
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -229,25 +244,46 @@ class ModelQueue:
         if known is not None and known.selector == command.selector:
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
-        if command.selector:
-            if not self.config.filter_enabled:
-                return e.Refused("bad_argument", "")
-            try:
-                keys = field_names(canonical.decode(command.selector))
-            except EncodingError:
-                return e.Refused("bad_argument", "")
-            kept = self.config.filter_field_names
-            prefix = "application-properties."
-            for key in keys:
-                name = key.removeprefix(prefix)
-                if not (name in kept or ("*" in kept and key.startswith(prefix))):
-                    return e.Refused("field_not_kept", "")
+        refused = self.refuse_selector(command.selector)
+        if refused is not None:
+            return refused
         if known is not None:
             self.remove(meta, known)
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
-        self.groups.setdefault(command.selector, Line(command.selector))
+        self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
+
+    def refuse_selector(self, selector: bytes) -> e.Refused | None:
+        if not selector:
+            return None
+        if not self.config.filter_enabled:
+            return e.Refused("bad_argument", "")
+        try:
+            keys = field_names(canonical.decode(selector))
+        except EncodingError:
+            return e.Refused("bad_argument", "")
+        kept = self.config.filter_field_names
+        prefix = "application-properties."
+        for key in keys:
+            name = key.removeprefix(prefix)
+            if not (name in kept or ("*" in kept and key.startswith(prefix))):
+                return e.Refused("field_not_kept", "")
+        return None
+
+    def use_group(self, selector: bytes) -> None:
+        self.groups.setdefault(selector, Line(selector))
+
+    def forget_group(self, selector: bytes) -> None:
+        """If nobody is in it."""
+        consumers = [each.selector for each in self.consumers]
+        readers = [each.selector for each in self.readers.readers]
+        if selector not in consumers + readers:
+            self.groups.pop(selector, None)
+
+    def rest(self, group: Line) -> None:
+        if group.front == END and not group.consumers:
+            group.front = self.next_sequence
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
         consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
@@ -284,8 +320,7 @@ class ModelQueue:
         if consumer in self.draining:
             self.draining.remove(consumer)
         selector, consumer.selector = consumer.selector, None
-        if all(other.selector != selector for other in self.consumers):
-            del self.groups[selector]
+        self.forget_group(selector)
 
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
@@ -300,14 +335,20 @@ class ModelQueue:
         tag = consumer.next_tag
         consumer.next_tag += 1
         consumer.held[tag] = message
-        message.is_held = True
+        self.hold(message)
         return tag
 
-    def choose(self, meta: c.Meta, left: Left, group: Line | None, wanted: int) -> tuple[list[Message], bool]:
+    def hold(self, message: Message) -> None:
+        self.pins.ready_changes(message)
+        message.is_held = True
+
+    def choose(
+        self, meta: c.Meta, left: Left, group: Line | None, wanted: int, start: int = 0
+    ) -> tuple[list[Message], bool]:
         """The messages of one turn, and False if the budget ended it."""
         chosen: list[Message] = []
         while len(chosen) < wanted:
-            message = self.next_match(group, chosen)
+            message = self.next_match(group, chosen, start)
             if message is None:
                 if group is None or not group.selector or group.front == END:
                     return chosen, True
@@ -323,9 +364,9 @@ class ModelQueue:
             chosen.append(message)
         return chosen, True
 
-    def next_match(self, group: Line | None, chosen: list[Message]) -> Message | None:
+    def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
         for message in self.ready():
-            if message in chosen:
+            if message in chosen or message.sequence < start:
                 continue
             if group is None or not group.selector:
                 return message
@@ -350,6 +391,7 @@ class ModelQueue:
         return True
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
+        is_returned = self.readers.finish(meta, left)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -363,7 +405,8 @@ class ModelQueue:
         self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
-        self.unfinished = not is_done
+        is_unpinned = self.pins.finish(meta)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
         eligible = sum(len(group.consumers) for group in self.line)
@@ -480,6 +523,8 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer)
             return e.Ok()
+        if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
+            return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)
         if queue is None:
@@ -539,6 +584,18 @@ class ModelGroup:
             self.dirty.add(number)
 
     # ---- messages
+
+    def read(self, command: Any) -> e.Reply:
+        queue = self.queues.get(command.queue)
+        if queue is None:
+            return e.Refused("not_found", "")
+        if isinstance(command, c.Pin | c.Unpin):
+            reply = queue.pins.answer(self.meta, command)
+        else:
+            reply = queue.readers.answer(self.meta, self.left[command.queue], command)
+        if not isinstance(reply, e.Refused):
+            self.dirty.add(command.queue)
+        return reply
 
     def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
         first, count = command.first_client_sequence, command.count
