@@ -1,4 +1,4 @@
-"""Drivers of data flows, to be killed: `python -P -m support.spark_drivers NAME '{"url": ...}'`, each a process with its
+"""Drivers of data flows, to be killed: `python -P -m support.spark_drivers NAME ARGUMENTS`, each a process with its
 own JVM. A driver that ends by itself exits with 0 once its work is done.
 
 Tasks of every second partition fail at their first attempt, after they have handed on all they had: so what they wrote

@@ -158,7 +158,7 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
-        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub), server)
+        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, _config(self.machine)), server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.machine)), server)
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
