@@ -345,12 +345,15 @@ class World:
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
             Operator(self, 20),
-            Reader(self, 22, plain),
-            Reader(self, 23, fields, "kind = 'red' AND n > 0"),
-            Writer(self, 24, other),
-            Writer(self, 25, fields),
-            Browser(self, 26, plain),
         ]
+        if self.seed % 3 == 2:
+            self.apps += [
+                Reader(self, 22, plain),
+                Reader(self, 23, fields, "kind = 'red' AND n > 0"),
+                Writer(self, 24, other),
+                Writer(self, 25, fields),
+                Browser(self, 26, plain),
+            ]
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
