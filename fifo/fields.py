@@ -77,7 +77,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and block.first_slot == slot:
+                if block.columns is None and not block.kept & ((1 << slot) - 1):
                     block.columns = BlockColumns()
                 if block.columns is not None and batch is not None:
                     block.columns.append(slot, batch, ordinal, taken)
@@ -137,28 +137,35 @@ class Fields:
 
     def _rebuild(self, block: Block) -> BlockColumns:
         columns = BlockColumns()
-        live = block.ready | block.held
+        kept = block.kept
         runs = block.runs
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
         for place, first in enumerate(runs.firsts):
             count, index, operation = runs.counts[place], runs.indexes[place], runs.operations[place]
-            here = (live >> first) & ((1 << count) - 1)
+            here = (kept >> first) & ((1 << count) - 1)
             if not here:
                 continue
             if runs.ordinals[place] == ONE_EACH:
                 for offset in bits.members(here):
-                    single = self._fetch(index, operation + offset)
+                    single = self.fetch(index, operation + offset)
                     if single is not None:
                         columns.append(first + offset, single, 0, 1)
                 continue
             if known != (index, operation):
                 known = (index, operation)
-                batch = self._fetch(index, operation)
+                batch = self.fetch(index, operation)
             if batch is not None:
                 columns.append(first, batch, runs.ordinals[place], count)
         return columns
 
-    def _fetch(self, index: int, operation: int) -> BatchColumns | None:
+    def forget(self, block: Block) -> None:
+        """Drops the columns of a block; they are rebuilt when somebody asks."""
+        self.forget_laid()
+        block.columns = None
+        self._blocks.measure(block)
+
+    def fetch(self, index: int, operation: int) -> BatchColumns | None:
+        """The fields of a batch, from the log; None if it has none."""
         data = self._source.columns(index, operation)
         return batch_columns(data) if len(data) else None

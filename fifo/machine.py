@@ -1,9 +1,9 @@
 """One queue.
 
-Handlers look up, refuse or change; they never hand out messages (but for Get). What can be handed out is decided once
-for all operations of an entry, in `finish`: first `checkout` serves whoever can now be served, then what has expired
-is removed, then what is above `max_length`. So a message is offered to consumers before a limit counts it, and one
-with a TTL of 0 is delivered in its own entry or never.
+Handlers look up, refuse or change; they never hand out messages (but for Get and Reserve). What can be handed out is
+decided once for all operations of an entry, in `finish`: first what readers have let go comes back, then `checkout`
+serves whoever can now be served, then what has expired is removed, then what is above `max_length`. So a message is
+offered to consumers before a limit counts it, and one with a TTL of 0 is delivered in its own entry or never.
 
 Where the specifications are silent:
 - Messages that come back return to their own place, marked as redelivered.
@@ -29,27 +29,24 @@ from fifo import bits, checkout, expiry, limits
 from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
-from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
-from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
+from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.pins import Pins
+from fifo.readers import Readers
+from fifo.selector_groups import SelectorGroups, refuse_selector
+from fifo.staging import Staging
 from fifo.state import (
-    BLOCK_BUDGET,
     MANY_RANGES,
     MAX_HELD,
-    STEP_BUDGET,
+    PRIORITY,
     Consumer,
     Entry,
     FieldSource,
-    QueueInfo,
-    Waiting,
 )
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
 if TYPE_CHECKING:
     from fifo.checkpoint import Section
-
-PRIORITY = 0
-"""The only priority there is so far; part of the index's keys so that others find their place."""
 
 MAX_GET = 10_000
 """Messages one Get may take: a reply, not a subscription."""
@@ -89,9 +86,12 @@ class QueueMachine:
         "index",
         "next_attach",
         "next_sequence",
+        "pins",
         "queue",
+        "readers",
         "ready_count",
         "section",
+        "staging",
         "unfinished",
     )
 
@@ -111,7 +111,10 @@ class QueueMachine:
         self.expiries: SortedList[tuple[int, int]] = SortedList()  # (earliest, block), unless never
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.groups = SelectorGroups(self, field_source)
+        self.readers = Readers(self)
+        self.pins = Pins(self)
         self.dropped = dict.fromkeys(REASONS, 0)
+        self.staging = Staging()
         self.unfinished = False  # a budget has cut `finish` short
         self.section: Section | None = (
             None  # local: its part of the last checkpoint, None once it was touched
@@ -123,16 +126,11 @@ class QueueMachine:
         self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
-        config = self.config
-        if config.overflow == "reject_publish" and config.max_length >= 0:
-            wanted = self.ready_count + sum(count for _, count in fresh)
-            if wanted > config.max_length:
-                return Refused(
-                    "queue_full",
-                    f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
-                )
+        refused = self.refuse_more(sum(count for _, count in fresh))
+        if refused is not None:
+            return refused
         columns: BatchColumns | None = None
-        if config.filter_enabled and len(command.columns):
+        if self.config.filter_enabled and len(command.columns):
             try:
                 columns = decode(command.columns, command.count)
             except ColumnsError as error:
@@ -143,36 +141,54 @@ class QueueMachine:
                 ttls = np.asarray(command.ttls_ms, dtype=np.int64)
             except OverflowError:
                 return Refused("bad_argument", "a TTL is beyond 64 bits")
+        self.arrives(entry)
         sequence = self.next_sequence
         count = command.count
         if not len(ttls):
-            expires = self._expiry(entry.now_ms, command.ttl_ms)
+            expires = self.expires(entry.now_ms, command.ttl_ms)
             if count == 1:
-                self._place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
+                self.place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
             else:
                 for ordinal, taken in fresh:
                     size = command.size_bytes * taken // count
-                    self._place(entry.index, operation, ordinal, taken, expires, size)
+                    self.place(entry.index, operation, ordinal, taken, expires, size)
         else:
             for ordinal, taken in fresh:
                 part = ttls[ordinal : ordinal + taken]
                 starts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), taken]
                 for start, end in itertools.pairwise(starts):
-                    expires = self._expiry(entry.now_ms, int(part[start]))
+                    expires = self.expires(entry.now_ms, int(part[start]))
                     size = command.size_bytes * (end - start) // count
                     first = ONE_EACH if count == 1 else ordinal + start
-                    self._place(entry.index, operation, first, end - start, expires, size)
+                    self.place(entry.index, operation, first, end - start, expires, size)
         if self.config.filter_enabled:
             self.groups.fields.arrived(self.blocks, sequence, columns, fresh)
         return None
 
-    def _expiry(self, now_ms: int, ttl_ms: int) -> int:
+    def refuse_more(self, count: int) -> Refused | None:
+        """Why so many more messages do not fit."""
+        config = self.config
+        wanted = self.ready_count + count
+        if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
+            return None
+        return Refused(
+            "queue_full",
+            f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
+        )
+
+    def arrives(self, entry: Entry) -> None:
+        """To be called before anything is placed: notes from where on messages are of this entry."""
+        entry.arrived_from.setdefault(self.queue, self.next_sequence)
+
+    def expires(self, now_ms: int, ttl_ms: int) -> int:
+        """When a message published now expires that has this TTL of its own, -1 for none."""
         own = self.config.message_ttl_ms
         if ttl_ms < 0 or 0 <= own < ttl_ms:
             ttl_ms = own
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
-    def _place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
+    def place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
+        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there."""
         self.ready_count += count
         rest = count
         while rest:
@@ -342,11 +358,12 @@ class QueueMachine:
                     lost = block.failures.above(self.config.delivery_limit) & members
                     self.dropped["delivery_limit"] += lost.bit_count()
             if block.runs.expiries is not None:
-                expired = block.runs.expired(entry.now_ms, entry.index) & members & ~lost
+                expired = expiry.due(self, entry, block) & members & ~lost
                 self.dropped["expired"] += expired.bit_count()
                 lost |= expired
             back = members ^ lost
             if back:
+                self._ready_changes(block)
                 if not block.ready:
                     self.index.add((PRIORITY, block.number))
                 block.ready |= back
@@ -379,9 +396,15 @@ class QueueMachine:
 
     # ---- what all parts do to blocks
 
+    def _ready_changes(self, block: Block) -> None:
+        """To be said before ready messages of a block change, in every way but by new ones."""
+        block.stored = None
+        if self.pins.by_number:
+            self.pins.keep(block)
+
     def hold(self, block: Block, members: int, count: int) -> None:
         """Ready messages become held."""
-        block.stored = None
+        self._ready_changes(block)
         block.ready ^= members
         block.held |= members
         self.ready_count -= count
@@ -392,7 +415,7 @@ class QueueMachine:
     def drop_ready(self, block: Block, members: int, reason: str) -> None:
         """Ready messages leave the queue."""
         count = members.bit_count()
-        block.stored = None
+        self._ready_changes(block)
         block.ready ^= members
         self.ready_count -= count
         self.dropped[reason] += count
@@ -408,7 +431,17 @@ class QueueMachine:
             block.compact(1024 if is_tail else 16)
             return
         self.set_earliest(block, NEVER)
-        if is_tail:
+        block.forget(members)
+        if not is_tail:
+            self.groups.matched.drop_block(block.number)
+        self.let_lie(block)
+
+    def let_lie(self, block: Block) -> None:
+        """Forgets a block that nobody needs any more, or what nobody needs of it."""
+        is_tail = block.number == self.next_sequence >> BLOCK_BITS
+        if block.live or block.pinned:
+            block.compact(1024 if is_tail else 16)
+        elif is_tail:
             block.clear()
         else:
             self._drop(block.number)
@@ -430,13 +463,16 @@ class QueueMachine:
 
     def finish(self, entry: Entry) -> None:
         """Hands out what can be handed out, then removes what has expired and what is too much."""
+        is_returned = self.readers.finish(entry)
         is_done = checkout.run(self, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
         expiry.remove_expired(self, entry)
+        self.staging.expire(entry.now_ms)
         if is_done:
             is_done = limits.drop_head(self, entry)
-        self.unfinished = not is_done
+        is_unpinned = self.pins.finish(entry)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def _give_back(self, entry: Entry) -> None:
         """Draining consumers have got what there was; the rest of their credit is void."""
@@ -449,19 +485,29 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find something expired."""
-        return self.expiries[0][0] if self.expiries else None
+        """The group time at which `finish` may find something expired, a message, a staged part or a pin, or somebody
+        silent for too long."""
+        found = self.expiries[0][0] if self.expiries else NEVER
+        staged = self.staging.next_expiry()
+        if staged is not None:
+            found = min(found, staged)
+        if self.readers.by_name:
+            found = min(found, self.readers.next_due())
+        if self.pins.by_number:
+            found = min(found, self.pins.next_due())
+        return None if found == NEVER else found
 
     # ---- administration
 
     def purge(self) -> int:
         """Removes what is ready; how many. A constant number of steps a block, without looking at messages; a cold
-        block of ready messages alone is not even read."""
+        block of ready messages alone is not even read, unless a pin reaches into it."""
         total = self.ready_count
         tail = self.next_sequence >> BLOCK_BITS
         for _, number in list(self.index):
             found = self.blocks.at(number)
-            if not isinstance(found, Block) and not found.held_count and number != tail:
+            is_ready_only = not isinstance(found, Block) and not found.held_count
+            if is_ready_only and number != tail and not self.pins.reaches(number):
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self._drop(number)
@@ -469,78 +515,9 @@ class QueueMachine:
             block = self.blocks.get(number)
             members = block.ready
             count = members.bit_count()
-            block.stored = None
+            self._ready_changes(block)
             block.ready = 0
             self._gone(block, members, count)
         self.index.clear()
         self.ready_count = 0
         return total
-
-    # ---- views
-
-    def info(self) -> QueueInfo:
-        first_sequence = self.next_sequence
-        ready_bytes = 0
-        for block in self.blocks.values():
-            if not block.live:
-                continue
-            if first_sequence == self.next_sequence:
-                first_sequence = (block.number << BLOCK_BITS) + block.first_slot
-            ready_bytes += block.size_bytes * block.ready_count // block.placed
-        return QueueInfo(
-            ready=self.ready_count,
-            checked_out=self.held_count,
-            total=self.ready_count + self.held_count,
-            consumers=sum(1 for consumer in self.consumers.values() if consumer.group is not None),
-            first_sequence=first_sequence,
-            next_sequence=self.next_sequence,
-            ready_bytes=ready_bytes,
-            dropped=tuple(self.dropped.values()),
-        )
-
-    def held_by(self, consumer: Consumer) -> list[Deliver]:
-        """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
-        found: list[Deliver] = []
-        delivery: checkout.Delivery | None = None
-        held = consumer.held
-        for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
-            if delivery is None or delivery.first_tag + delivery.count != tag:
-                if delivery is not None:
-                    found.append(delivery.effect())
-                delivery = checkout.Delivery(consumer, self.queue, tag)
-            for block, members in self.by_block([(first, count)]):
-                delivery.describe(block, members)
-        if delivery is not None:
-            found.append(delivery.effect())
-        return found
-
-    def waiting(self, start_sequence: int, limit: int, selector: bytes = b"") -> Waiting | Refused:
-        """A page of the ready messages that match, from a sequence on. Decides nothing."""
-        refused = refuse_selector(self.config, selector)
-        if refused is not None:
-            return refused
-        wanted = decoded(selector) if selector else None
-        runs: list[Run] = []
-        rest, steps = limit, STEP_BUDGET
-        for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-            if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
-                return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
-            if wanted is not None and start_sequence <= number << BLOCK_BITS:
-                cold = self.groups.ruled_out(wanted, number)
-                if cold is not None:
-                    steps -= cold.ready_count * wanted.steps
-                    continue
-            block = self.blocks.get(number)
-            members = block.ready
-            if start_sequence > block.base:
-                members &= -1 << (start_sequence - block.base)
-            if wanted is not None:
-                steps -= members.bit_count() * wanted.steps
-                members = self.groups.fields.select(block, wanted, members)
-            shown = bits.lowest(members, rest)
-            for slot, count in bits.ranges(shown):
-                block.runs.clip(block.base, slot, count, runs)
-                rest -= count
-            if shown != members:
-                return Waiting(tuple(runs), block.base + shown.bit_length())
-        return Waiting(tuple(runs), None)

@@ -1,6 +1,6 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 2: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
+Format 3: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 """
@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 from fifo.blocks import NEVER, Block
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import Address, QueueConfig
-from fifo.machine import PRIORITY, REASONS, QueueMachine
+from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
+from fifo.pin_snapshot import read_pins, write_pins
+from fifo.reader_snapshot import read_readers, write_readers
 from fifo.sessions import Producer
-from fifo.state import Consumer
+from fifo.staging import Staging
+from fifo.state import PRIORITY, Consumer
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
-FORMAT = 2
+FORMAT = 3
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -197,6 +200,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out = Writer()
     out.number(machine.queue)
     out.number(len(machine.blocks))
+    out.blob(machine.staging.encode())
     _config(out, machine.config)
     out.number(machine.next_sequence)
     out.number(machine.next_attach)
@@ -222,7 +226,15 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(groups.draining))
     for key in groups.draining:
         out.number(places[key])
+    write_readers(out, machine.readers)
+    write_pins(out, machine.pins)
     return out.data
+
+
+def staged_in(head: Reader) -> tuple[int, Staging]:
+    """(blocks, what is staged) of a queue, from the beginning of its head."""
+    head.number()
+    return head.number(), Staging.decode(head.blob())
 
 
 def _consumer(out: Writer, consumer: Consumer) -> None:
@@ -243,7 +255,9 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
 def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
+    staging = Staging.decode(reader.blob())
     machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
+    machine.staging = staging
     machine.next_sequence = reader.number()
     machine.next_attach = reader.number()
     machine.unfinished = bool(reader.number())
@@ -271,6 +285,8 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+    read_readers(reader, machine.readers, groups)
+    read_pins(reader, machine.pins)
     return machine, block_count
 
 

@@ -51,10 +51,12 @@ def storage(machine: QueueMachine, recent_from: int) -> Storage:
 def _recent(block: Block, recent_from: int) -> int:
     """How many of a block's messages have their bodies at or above this Raft index."""
     runs = block.runs
-    if not block.live or not runs.indexes or runs.indexes[-1] < recent_from:
+    recent = np.frombuffer(runs.indexes, dtype=np.uint64) >= recent_from
+    if not block.live or not recent.any():
         return 0
-    place = int(np.searchsorted(np.frombuffer(runs.indexes, dtype=np.uint64), recent_from))
-    return ((block.ready | block.held) >> runs.firsts[place]).bit_count()
+    if recent.all():
+        return block.live
+    return int(runs.counted(block.ready | block.held)[recent].sum())
 
 
 def readers(machine: QueueMachine) -> dict[bytes, int]:
@@ -64,7 +66,8 @@ def readers(machine: QueueMachine) -> dict[bytes, int]:
         block = machine.blocks.at(machine.index[0][1])
         slot = bits.first(block.ready) if isinstance(block, Block) else block.first_slot
         found[b""] = (block.number << BLOCK_BITS) + slot
+    reserving = {reader.selector: None for reader in machine.readers.by_name.values()}
     for selector, group in machine.groups.by_selector.items():
-        if selector and group.front != TAIL and group.eligible:
+        if selector and group.front != TAIL and (group.eligible or selector in reserving):
             found[selector] = group.front
     return found

@@ -7,7 +7,7 @@ are lists of single messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names, steps
+from support import fifo_model_readers
+from support.fifo_model_pins import ModelPins
+from support.fifo_model_readers import ModelReaders
+from support.fifo_model_staging import END, Fields, ModelStaging
 
 NEVER = 1 << 70
-END = 1 << 71  # the front of a group that has seen everything
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,20 @@ class Rules:
     turn: int
     max_held: int
     window: int = 65_536
+    max_readers: int = 256
+    max_reserved: int = 65_536
+    max_reservations: int = 64
+    max_outstanding: int = 1_048_576
+    max_pins: int = 16
     remembered_ms: int = 24 * 3600 * 1000
+    staged_parts: int = 4_096
+    staged_chunks: int = 16_384
+    staged_bytes: int = 8 << 30
+    staged_messages: int = 1 << 27
+    staged_ttls: int = 65_536
+    part_ms: int = 6 * 3600 * 1000
+    known_producers: int = 10_000
+    looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
 
 @dataclass(eq=False)
@@ -80,6 +94,7 @@ class Left:
     messages: int
     steps: int
     expired: set[int] = field(default_factory=set)
+    moved: int = 0
 
 
 @dataclass(eq=False)
@@ -124,6 +139,9 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
+        self.readers = ModelReaders(self)
+        self.staged = ModelStaging(self)
+        self.pins = ModelPins(self)
 
     # ---- small questions
 
@@ -148,9 +166,18 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        return min(self.earliest.values(), default=None)
+        others = (*self.staged.expiries(), *self.readers.due_times(), *self.pins.due_times())
+        return min([*self.earliest.values(), *others], default=None)
 
     # ---- changes
+
+    def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
+        ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
+        expiry = meta.now_ms + min(ttls) if ttls else NEVER
+        message = Message(self.next_sequence, body, expiry, meta.index, fields)
+        self.next_sequence += 1
+        self.messages.append(message)
+        self.note_expiry(message)
 
     def publish(
         self, meta: c.Meta, operation: int, command: c.Enqueue, rows: Sequence[Fields], fresh: list[int]
@@ -161,13 +188,8 @@ class ModelQueue:
             return False
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
-            ttls = [x for x in (ttl, config.message_ttl_ms) if x >= 0]
-            expiry = meta.now_ms + min(ttls) if ttls else NEVER
             body = (meta.index, operation, ordinal)
-            message = Message(self.next_sequence, body, expiry, meta.index, rows[ordinal] if rows else {})
-            self.next_sequence += 1
-            self.messages.append(message)
-            self.note_expiry(message)
+            self.place(meta, body, ttl, rows[ordinal] if rows else {})
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -176,6 +198,8 @@ class ModelQueue:
             self.earliest[number] = message.expiry
 
     def gone(self, message: Message) -> None:
+        if not message.is_held:
+            self.pins.ready_changes(message)
         message.is_gone = True
         self.messages.remove(message)
         number = self.block_of(message)
@@ -184,7 +208,6 @@ class ModelQueue:
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
-            message.is_held = False
             message.was_delivered = True
             message.failures += failed
         for message in messages:
@@ -195,6 +218,8 @@ class ModelQueue:
                 self.dropped["expired"] += 1
                 self.gone(message)
             else:
+                self.pins.ready_changes(message)
+                message.is_held = False
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -219,25 +244,46 @@ class ModelQueue:
         if known is not None and known.selector == command.selector:
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
-        if command.selector:
-            if not self.config.filter_enabled:
-                return e.Refused("bad_argument", "")
-            try:
-                keys = field_names(canonical.decode(command.selector))
-            except EncodingError:
-                return e.Refused("bad_argument", "")
-            kept = self.config.filter_field_names
-            prefix = "application-properties."
-            for key in keys:
-                name = key.removeprefix(prefix)
-                if not (name in kept or ("*" in kept and key.startswith(prefix))):
-                    return e.Refused("field_not_kept", "")
+        refused = self.refuse_selector(command.selector)
+        if refused is not None:
+            return refused
         if known is not None:
             self.remove(meta, known)
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
-        self.groups.setdefault(command.selector, Line(command.selector))
+        self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
+
+    def refuse_selector(self, selector: bytes) -> e.Refused | None:
+        if not selector:
+            return None
+        if not self.config.filter_enabled:
+            return e.Refused("bad_argument", "")
+        try:
+            keys = field_names(canonical.decode(selector))
+        except EncodingError:
+            return e.Refused("bad_argument", "")
+        kept = self.config.filter_field_names
+        prefix = "application-properties."
+        for key in keys:
+            name = key.removeprefix(prefix)
+            if not (name in kept or ("*" in kept and key.startswith(prefix))):
+                return e.Refused("field_not_kept", "")
+        return None
+
+    def use_group(self, selector: bytes) -> None:
+        self.groups.setdefault(selector, Line(selector))
+
+    def forget_group(self, selector: bytes) -> None:
+        """If nobody is in it."""
+        consumers = [each.selector for each in self.consumers]
+        readers = [each.selector for each in self.readers.readers]
+        if selector not in consumers + readers:
+            self.groups.pop(selector, None)
+
+    def rest(self, group: Line) -> None:
+        if group.front == END and not group.consumers:
+            group.front = self.next_sequence
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
         consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
@@ -274,8 +320,7 @@ class ModelQueue:
         if consumer in self.draining:
             self.draining.remove(consumer)
         selector, consumer.selector = consumer.selector, None
-        if all(other.selector != selector for other in self.consumers):
-            del self.groups[selector]
+        self.forget_group(selector)
 
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
@@ -290,14 +335,20 @@ class ModelQueue:
         tag = consumer.next_tag
         consumer.next_tag += 1
         consumer.held[tag] = message
-        message.is_held = True
+        self.hold(message)
         return tag
 
-    def choose(self, meta: c.Meta, left: Left, group: Line | None, wanted: int) -> tuple[list[Message], bool]:
+    def hold(self, message: Message) -> None:
+        self.pins.ready_changes(message)
+        message.is_held = True
+
+    def choose(
+        self, meta: c.Meta, left: Left, group: Line | None, wanted: int, start: int = 0
+    ) -> tuple[list[Message], bool]:
         """The messages of one turn, and False if the budget ended it."""
         chosen: list[Message] = []
         while len(chosen) < wanted:
-            message = self.next_match(group, chosen)
+            message = self.next_match(group, chosen, start)
             if message is None:
                 if group is None or not group.selector or group.front == END:
                     return chosen, True
@@ -313,9 +364,9 @@ class ModelQueue:
             chosen.append(message)
         return chosen, True
 
-    def next_match(self, group: Line | None, chosen: list[Message]) -> Message | None:
+    def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
         for message in self.ready():
-            if message in chosen:
+            if message in chosen or message.sequence < start:
                 continue
             if group is None or not group.selector:
                 return message
@@ -340,6 +391,7 @@ class ModelQueue:
         return True
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
+        is_returned = self.readers.finish(meta, left)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -350,9 +402,11 @@ class ModelQueue:
         while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
             number = min(self.earliest, key=lambda number: (self.earliest[number], number))
             self.expire_block(meta, left, number, -1)
+        self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
-        self.unfinished = not is_done
+        is_unpinned = self.pins.finish(meta)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
         eligible = sum(len(group.consumers) for group in self.line)
@@ -469,13 +523,24 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer)
             return e.Ok()
-        assert isinstance(command, c.Enqueue | c.Attach | c.Credit | c.Cancel | c.Get | c.Settle)
+        if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
+            return self.read(command)
+        assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)
         if queue is None:
             return e.Refused("not_found", "")
         if isinstance(command, c.Enqueue):
             return self.publish(operation.number, producer, queue, command)
-        reply = self.consume(producer, queue, command)
+        reply: e.Reply
+        match command:
+            case c.Stage():
+                reply = queue.staged.stage(self.meta, operation.number, command)
+            case c.PublishStaged():
+                reply = queue.staged.publish(self.meta, command, self.rows)
+            case c.DiscardStaged():
+                reply = queue.staged.discard(command)
+            case _:
+                reply = self.consume(producer, queue, command)
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply
@@ -519,6 +584,18 @@ class ModelGroup:
             self.dirty.add(number)
 
     # ---- messages
+
+    def read(self, command: Any) -> e.Reply:
+        queue = self.queues.get(command.queue)
+        if queue is None:
+            return e.Refused("not_found", "")
+        if isinstance(command, c.Pin | c.Unpin):
+            reply = queue.pins.answer(self.meta, command)
+        else:
+            reply = queue.readers.answer(self.meta, self.left[command.queue], command)
+        if not isinstance(reply, e.Refused):
+            self.dirty.add(command.queue)
+        return reply
 
     def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
         first, count = command.first_client_sequence, command.count

@@ -22,13 +22,16 @@ from fifo.commands import (
     Meta,
     Operation,
     Origin,
+    PublishStaged,
     QueueConfig,
     RegisterProducer,
+    Stage,
     Wake,
 )
 from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
 from fifo.group import GroupMachine
 from quorum_selectors import canonical, columns, jms
+from support.block_sizes import places, sizes
 from support.fifo_model import ModelGroup, Rules
 
 START_MS = 1_000_000
@@ -36,7 +39,12 @@ START_MS = 1_000_000
 NORMAL = Rules(
     16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
 )
-SMALL = Rules(8, 4, 20, 24, 3, 40)
+SMALL = Rules(
+    8, 4, 20, 24, 3, 40,
+    max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
+    staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
+    known_producers=2, looked_up=(12, 3, 1_000),
+)  # fmt: skip
 
 
 @contextmanager
@@ -44,36 +52,37 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
     """The machines with these sizes, as long as the context lasts."""
     bits = rules.block_size.bit_length() - 1
     wanted = {
-        "BLOCK_BITS": bits,
-        "BLOCK_SIZE": rules.block_size,
-        "SLOT_MASK": rules.block_size - 1,
+        **sizes(bits),
         "BLOCK_BUDGET": rules.block_budget,
         "MESSAGE_BUDGET": rules.message_budget,
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MAX_READERS": rules.max_readers,
+        "MAX_RESERVED": rules.max_reserved,
+        "MAX_RESERVATIONS": rules.max_reservations,
+        "MAX_OUTSTANDING": rules.max_outstanding,
+        "MAX_PINS": rules.max_pins,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
+        "STAGED_PARTS": rules.staged_parts,
+        "STAGED_CHUNKS": rules.staged_chunks,
+        "STAGED_BYTES": rules.staged_bytes,
+        "STAGED_MESSAGES": rules.staged_messages,
+        "STAGED_TTLS": rules.staged_ttls,
+        "PART_MS": rules.part_ms,
+        "KNOWN_PRODUCERS": rules.known_producers,
+        "LOOKED_UP_MESSAGES": rules.looked_up[0],
+        "LOOKED_UP_CHUNKS": rules.looked_up[1],
+        "LOOKED_UP_BYTES": rules.looked_up[2],
         "FEW": 2,
     }
-    names = (
-        "blocks",
-        "pages",
-        "storage",
-        "state",
-        "machine",
-        "matched",
-        "checkout",
-        "selector_groups",
-        "fields",
-        "invariants",
-    )
     changed = []
-    for module in [importlib.import_module(f"fifo.{name}") for name in names]:
-        for name, value in wanted.items():
-            if hasattr(module, name):
-                changed.append((module, name, getattr(module, name)))
-                setattr(module, name, value)
+    for place, value in places(wanted, beside=()).items():
+        path, name = place.rsplit(".", 1)
+        module = importlib.import_module(path)
+        changed.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
     try:
         yield rules
     finally:
@@ -87,6 +96,10 @@ def selector(text: str) -> bytes:
 
 def producer(number: int) -> bytes:
     return b"producer" + number.to_bytes(8, "big")
+
+
+def part_name(number: int) -> bytes:
+    return b"part" + number.to_bytes(12, "big")
 
 
 class Log:
@@ -144,6 +157,12 @@ class World:
                 assert info.total == len(model.messages)
                 assert info.dropped == tuple(model.dropped.values())
                 assert info.next_sequence == model.next_sequence
+                assert [
+                    (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
+                    for each in self.machine.staged(queue)
+                ] == [
+                    (*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.staged.parts
+                ]
         if self.checks:
             invariants.check(self.machine)
         return applied
@@ -204,6 +223,40 @@ class World:
         command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
         return self.op(name, command)
 
+    def chunk(
+        self,
+        name: bytes,
+        batch: int,
+        part: int,
+        chunk: int,
+        count: int,
+        rows: Sequence[Mapping[str, Any]] = (),
+        place: int = 0,
+        queue: int = 1,
+        producer: str = "writer",
+        **more: Any,
+    ) -> tuple[Origin, Command]:
+        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields."""
+        encoded = columns.encode(rows) if rows else b""
+        self.log.stored[self.index + 1, place] = (encoded, rows)
+        named = (producer, batch, part_name(part), chunk)
+        command = Stage(queue, *named, count=count, size_bytes=count * 100, columns=encoded, **more)
+        return self.op(name, command)
+
+    def stage(
+        self, name: bytes, batch: int, part: int, chunk: int, count: int, *rest: Any, **more: Any
+    ) -> Reply | None:
+        """A staged chunk in an entry of its own."""
+        passed_ms = more.pop("passed_ms", 1)
+        return self.apply([self.chunk(name, batch, part, chunk, count, *rest, **more)], passed_ms).replies[0]
+
+    def publish_staged(
+        self, name: bytes, batch: int, *parts: tuple[int, int], queue: int = 1, producer: str = "writer"
+    ) -> Applied:
+        """parts: (number, messages)."""
+        named = tuple([(part_name(part), count) for part, count in parts])
+        return self.apply([self.op(name, PublishStaged(queue, producer, batch, named))])
+
     def publish(
         self, name: bytes, count: int, rows: Sequence[Mapping[str, Any]] = (), **more: Any
     ) -> Applied:
@@ -248,8 +301,13 @@ def plain_effect(effect: effects.Effect) -> Any:
 
 def bodies(effect: Deliver) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of each message delivered."""
+    return bodies_of(effect.runs)
+
+
+def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
+    """The same of the messages of runs."""
     found = []
-    for run in effect.runs:
+    for run in runs:
         for i in range(run.count):
             body = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
             found.append((run.first_sequence + i, run.index, *body))
@@ -266,4 +324,14 @@ def sequences(applied: Applied, tag: str | None = None) -> list[int]:
     ]
 
 
-__all__ = ["NORMAL", "SMALL", "World", "bodies", "commands", "selector", "sequences", "small_blocks"]
+__all__ = [
+    "NORMAL",
+    "SMALL",
+    "World",
+    "bodies",
+    "commands",
+    "part_name",
+    "selector",
+    "sequences",
+    "small_blocks",
+]
