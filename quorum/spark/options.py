@@ -151,7 +151,8 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
         min_messages=min_messages,
         max_delay_ms=15 * UNITS_MS["m"] if max_delay is None else max_delay,
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
-        group_timeout_ms=values.duration_ms("groupTimeout", MIN_TIMEOUT_MS, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
+        group_timeout_ms=values.duration_ms("groupTimeout", MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)
+        or DEFAULT_TIMEOUT_MS,
         on_expiry=values.word("onExpiry", ("release", "discard", "keep"), "release"),
     )
 
@@ -264,7 +265,9 @@ class _Values:
         if text.lower() in ("earliest", "latest"):
             return text.lower()
         if mode != "tail":
-            raise OptionError(f"option startingOffsets is {text!r}; allowed with mode=consume: earliest, latest")
+            raise OptionError(
+                f"option startingOffsets is {text!r}; allowed with mode=consume: earliest, latest"
+            )
         try:
             found = json.loads(text)
         except ValueError:

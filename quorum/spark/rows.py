@@ -57,7 +57,9 @@ def _struct(found: pa.StructArray, target: pa.StructType) -> pa.StructArray:
         child, wanted = found.field(target.field(place).name), target.field(place).type
         children.append(child if child.type == wanted else _narrowed(child, wanted))
     # the service's struct is never NULL itself: its fields are
-    return pa.StructArray.from_arrays(children, fields=[target.field(place) for place in range(target.num_fields)])
+    return pa.StructArray.from_arrays(
+        children, fields=[target.field(place) for place in range(target.num_fields)]
+    )
 
 
 def _narrowed(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -121,9 +123,13 @@ class ToService:
         if isinstance(given, StringType):
             return found
         if isinstance(given, MapType):
-            return pa.array([None if each is None else _map_text(each) for each in found.to_pylist()], pa.string())
+            return pa.array(
+                [None if each is None else _map_text(each) for each in found.to_pylist()], pa.string()
+            )
         assert isinstance(given, VariantType)
-        return pa.array([None if each is None else _variant_text(each) for each in found.to_pylist()], pa.string())
+        return pa.array(
+            [None if each is None else _variant_text(each) for each in found.to_pylist()], pa.string()
+        )
 
 
 def _map_text(pairs: list[tuple[str, Any]]) -> str:

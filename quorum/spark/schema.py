@@ -74,12 +74,19 @@ KINDS: dict[type[DataType], str] = {
     DoubleType: "FLOATING",
 }
 """The kind of application property, as the service names it, behind a field's type."""
-TYPE_OF_KIND = {"TEXT": StringType(), "BOOLEAN": BooleanType(), "INTEGER": LongType(), "FLOATING": DoubleType()}
+TYPE_OF_KIND = {
+    "TEXT": StringType(),
+    "BOOLEAN": BooleanType(),
+    "INTEGER": LongType(),
+    "FLOATING": DoubleType(),
+}
 
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 SINK_FIELD_TYPES = (StringType, BooleanType, *INTEGERS, FloatType, DoubleType)
 
-_FIELD = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^\s`,:]+))\s*[\s:]\s*(?P<type>[A-Za-z]+)\s*(?:,|$)")
+_FIELD = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^\s`,:]+))\s*[\s:]\s*(?P<type>[A-Za-z]+)\s*(?:,|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +246,9 @@ def _fits(name: str, given: DataType) -> bool:
     if name in ("priority", "ttl_ms"):
         return isinstance(given, INTEGERS)
     if name == "fields":
-        return isinstance(given, StructType) and all(isinstance(f.dataType, SINK_FIELD_TYPES) for f in given.fields)
+        return isinstance(given, StructType) and all(
+            isinstance(f.dataType, SINK_FIELD_TYPES) for f in given.fields
+        )
     if name == "properties":
         if isinstance(given, MapType):
             return isinstance(given.keyType, StringType) and isinstance(given.valueType, StringType)

@@ -21,7 +21,12 @@ from quorum.spark.errors import OptionError
 _OBJECT = 2
 _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _BINARY, _LONG_TEXT = 1, 2, 3, 4, 5, 6, 7, 15, 16
 _SHORT_TEXT_BYTES = 0x3F
-_INTEGERS = ((_INT1, "<Bb", 1 << 7), (_INT2, "<Bh", 1 << 15), (_INT4, "<Bi", 1 << 31), (_INT8, "<Bq", 1 << 63))
+_INTEGERS = (
+    (_INT1, "<Bb", 1 << 7),
+    (_INT2, "<Bh", 1 << 15),
+    (_INT4, "<Bi", 1 << 31),
+    (_INT8, "<Bq", 1 << 63),
+)
 
 
 def from_json(text: str) -> tuple[bytes, bytes]:

@@ -16,7 +16,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-TOOLS = ("bash", "sh", "env", "ps", "chmod", "dirname", "basename", "uname", "cat", "ls", "rm", "readlink", "sed", "nice")
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "ps",
+    "chmod",
+    "dirname",
+    "basename",
+    "uname",
+    "cat",
+    "ls",
+    "rm",
+    "readlink",
+    "sed",
+    "nice",
+)
 """What Spark's scripts call."""
 
 

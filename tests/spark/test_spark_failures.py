@@ -41,7 +41,9 @@ def test_errors_of_others_are_named_with_their_class() -> None:
 
 
 def test_without_a_python_error_the_first_line_is_told() -> None:
-    assert cause(RuntimeError("\n[TABLE_NOT_FOUND] no table\n\tat x.y(Z.scala)")) == "[TABLE_NOT_FOUND] no table"
+    assert (
+        cause(RuntimeError("\n[TABLE_NOT_FOUND] no table\n\tat x.y(Z.scala)")) == "[TABLE_NOT_FOUND] no table"
+    )
     assert cause(RuntimeError()) == "RuntimeError"
 
 
@@ -49,7 +51,9 @@ def test_only_what_spark_raises_is_turned_into_a_failed_query() -> None:
     from pyspark.errors import PySparkRuntimeError
 
     with pytest.raises(QueryFailed, match=r"^offset 3$") as raised, plain_failures():
-        raise PySparkRuntimeError("Traceback (most recent call last):\n  x\nquorum.spark.errors.DataLoss: offset 3\n")
+        raise PySparkRuntimeError(
+            "Traceback (most recent call last):\n  x\nquorum.spark.errors.DataLoss: offset 3\n"
+        )
     assert raised.value.__suppress_context__
     with pytest.raises(KeyError), plain_failures():
         raise KeyError("mine")

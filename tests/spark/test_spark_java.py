@@ -67,12 +67,23 @@ def test_an_old_java_on_path_is_passed_over(tmp_path: Path) -> None:
 
 def test_the_shim_keeps_every_other_argument_as_it_is(tmp_path: Path) -> None:
     home = java.shim(fake_java(tmp_path / "it's a jdk", "21"), tmp_path)
-    arguments = ["-Da=b c", "", "*", "it's", java.LEFT_OUT[0], "--add-modules=other", java.LEFT_OUT[1], "last\\"]
+    arguments = [
+        "-Da=b c",
+        "",
+        "*",
+        "it's",
+        java.LEFT_OUT[0],
+        "--add-modules=other",
+        java.LEFT_OUT[1],
+        "last\\",
+    ]
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:-1] == ["-Da=b c", "", "*", "it's", "--add-modules=other", "last\\"]
 
 
-def test_without_any_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "packaged_runtime", lambda: None)
     with pytest.raises(SetupError) as raised:
         java.java_home({"PATH": str(tmp_path)})
@@ -95,7 +106,11 @@ except quorum.spark.SetupError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, env=os.environ
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "PySpark is not installed; install it with: pip install 'quorum-queue[spark]'\n"

@@ -41,7 +41,8 @@ def test_queues_are_sorted_because_offsets_are_compared_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("1s", 1_000), ("500 ms", None), ("2m", 120_000), ("24h", 86_400_000), ("30d", 2_592_000_000)]
+    ("text", "ms"),
+    [("1s", 1_000), ("500 ms", None), ("2m", 120_000), ("24h", 86_400_000), ("30d", 2_592_000_000)],
 )
 def test_times_have_units(text: str, ms: int | None) -> None:
     if ms is None:
