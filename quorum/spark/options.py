@@ -110,6 +110,15 @@ class SinkOptions:
     ignore_unknown_columns: bool
 
 
+def apparent_use(given: Mapping[str, str]) -> Literal["read", "stream"]:
+    """Whether options are a stream's, where Spark does not say: some are for nothing else."""
+    names = {name.lower() for name in given}
+    if any(uses == ("stream",) and name.lower() in names for name, uses in KNOWN.items()):
+        return "stream"
+    mode = next((value for name, value in given.items() if name.lower() == "mode"), "")
+    return "stream" if mode.strip().lower() in MODES["stream"] else "read"
+
+
 def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> SourceOptions:
     """Raises OptionError."""
     values = _Values(given, use)
