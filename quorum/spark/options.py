@@ -285,7 +285,8 @@ class _Values:
             type(each) is int and 0 <= each <= MAX_INT64 for each in found.values()
         ):
             raise OptionError(
-                f'option startingOffsets is {text!r}; allowed: earliest, latest, or sequences such as {{"{queues[0]}": 17}}'
+                f"option startingOffsets is {text!r}; allowed: earliest, latest, "
+                f'or sequences such as {{"{queues[0]}": 17}}'
             )
         if set(found) != set(queues):
             raise OptionError(

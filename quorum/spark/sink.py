@@ -9,26 +9,24 @@ speculation and a driver that dies between publishing and Spark's own commit log
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from quorum.client.bulk_records import StagedPart
 from quorum.client.errors import QuorumError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import SinkOptions
 from quorum.spark.rows import ToService
 from quorum.spark.schema import check_sink
-from quorum.spark.service import Service, is_reason, service
-from quorum.v1 import bulk_pb2 as pb
-
+from quorum.spark.service import is_reason, service
 
 PART_BYTES = 32 << 20
-"""A task's rows for a queue become parts of about this size: what is kept in memory to be sent again."""
+"""Where a task's rows go to several queues: as much of one queue is kept before it is written as a part."""
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -37,8 +35,7 @@ BATCH_ID = "streaming.sql.batchId"
 @dataclass
 class Part:
     queue: str
-    part: bytes
-    rows: int
+    part: StagedPart
 
 
 @dataclass
@@ -56,58 +53,51 @@ class _Stager:
     """One task's rows on their way."""
 
     def __init__(self, options: SinkOptions, producer: str, batch: int) -> None:
-        self._at: Service = service(options.url)
-        self._waiting: dict[str, list[bytes]] = {}
+        self._at = service(options.url)
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._sizes: dict[str, int] = {}
-        self._rows: dict[str, int] = {}
         self.done = Staged(producer, batch)
 
     def add(self, queue: str, batch: pa.RecordBatch) -> None:
-        if queue in self.done.refused:
-            return
-        block = _block(batch)
-        self._waiting.setdefault(queue, []).append(block)
-        self._sizes[queue] = self._sizes.get(queue, 0) + len(block)
-        self._rows[queue] = self._rows.get(queue, 0) + batch.num_rows
+        self._waiting.setdefault(queue, []).append(batch)
+        self._sizes[queue] = self._sizes.get(queue, 0) + batch.nbytes
         if self._sizes[queue] >= PART_BYTES:
-            self._send(queue)
+            self._write_waiting(queue)
 
     def finish(self) -> Staged:
         for queue in list(self._waiting):
-            self._send(queue)
+            self._write_waiting(queue)
         return self.done
 
-    def _send(self, queue: str) -> None:
-        blocks, rows = self._waiting.pop(queue), self._rows.pop(queue)
+    def _write_waiting(self, queue: str) -> None:
         del self._sizes[queue]
-        part = uuid.uuid4().bytes
+        self.write(queue, self._waiting.pop(queue))
+
+    def write(self, queue: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """All these rows as one part."""
+        if queue in self.done.refused:
+            return
         try:
-            answer = self._at.stage(queue, self.done.producer, self.done.batch, part, blocks)
+            part = self._at.stage(queue, self.done.producer, self.done.batch, batches)
         except QuorumError as error:
             if not is_reason(error, "published"):
                 raise
             self.done.refused.append(queue)
-            return
-        if answer.rows != rows:
-            raise QuorumSparkError(f"queue {queue!r}: {rows} rows were staged, the service counts {answer.rows}")
-        self.done.parts.append(Part(queue, part, rows))
-
-
-def _block(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+        else:
+            if part.rows:
+                self.done.parts.append(Part(queue, part))
 
 
 def _stage(
     options: SinkOptions, shape: ToService, producer: str, batch: int, rows: Iterator[pa.RecordBatch]
 ) -> Staged:
     stager = _Stager(options, producer, batch)
-    for each in rows:
-        for queue, part in shape(each).items():
-            stager.add(queue, part)
+    if shape.target:
+        stager.write(shape.target, (part for each in rows for part in shape(each).values()))
+    else:
+        for each in rows:
+            for queue, part in shape(each).items():
+                stager.add(queue, part)
     return stager.finish()
 
 
@@ -118,21 +108,17 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
         return
     keys = {(each.producer, each.batch) for each in staged}
     if len(keys) > 1 or (batch is not None and staged[0].batch != batch):
-        raise QuorumSparkError(f"tasks of one batch staged under several names: {sorted(keys)}, batch {batch}")
+        raise QuorumSparkError(
+            f"tasks of one batch staged under several names: {sorted(keys)}, batch {batch}"
+        )
     ((producer, number),) = keys
     # a queue that refused its parts has the batch already; so has, then, nothing to add to it
     queues = {part.queue for each in staged for part in each.parts} - {
         queue for each in staged for queue in each.refused
     }
     for queue in sorted(queues):
-        parts = [
-            pb.StagedPart(part=part.part, rows=part.rows)
-            for each in staged
-            for part in each.parts
-            if part.queue == queue
-        ]
-        request = pb.PublishStagedRequest(queue=queue, producer=producer, batch=number, parts=parts)
-        service(options.url).call("Publish", request)
+        parts = [part.part for each in staged for part in each.parts if part.queue == queue]
+        service(options.url).publish(queue, producer, number, parts)
 
 
 def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -140,13 +126,12 @@ def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
     for each in messages:
         if isinstance(each, Staged):
             for queue in sorted({part.queue for part in each.parts}):
-                parts = [part.part for part in each.parts if part.queue == queue]
-                request = pb.DiscardStagedRequest(queue=queue, producer=each.producer, batch=each.batch, parts=parts)
-                service(options.url).call("Discard", request)
+                parts = [part.part.part for part in each.parts if part.queue == queue]
+                service(options.url).discard(queue, each.producer, each.batch, parts)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A DataFrame's rows as messages, once if txnAppId and txnVersion name the write, else at least whole or not at all."""
+    """A DataFrame's rows as messages: whole or not at all, and once if txnAppId and txnVersion name the write."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -177,12 +162,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         number = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query or number is None:
-            raise QuorumSparkError("Spark does not tell the task which query and batch it is of; the sink needs both")
+            raise QuorumSparkError(
+                "Spark does not tell the task which query and batch it is of; the sink needs both"
+            )
         producer = self._options.txn_app_id or f"spark-query-{query}"
         return _stage(self._options, self._shape, producer, int(number), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _publish(self._options, messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _discard(self._options, messages)

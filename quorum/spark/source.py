@@ -22,12 +22,14 @@ from quorum.spark.pushdown import Pushed, PushFilters, push
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
 from quorum.spark.schema import check_projection, parse_fields, seen_fields, source_schema
 from quorum.spark.selector_text import check
-from quorum.spark.service import Service, columns, is_reason, service
-from quorum.v1 import bulk_pb2 as pb
+from quorum.spark.service import is_reason, kinds, service
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk_records import Endpoint, Snapshot
 
 ROWS_A_PARTITION = 65_536
 MAX_DEFAULT_PARTITIONS = 32
@@ -87,8 +89,8 @@ class QuorumSource(DataSource):
 
 def _seen(url: str, queue: str) -> Mapping[str, str]:
     """The application properties of messages at both ends of a queue, with their kinds."""
-    info = service(url).call("QueueInfo", pb.QueueInfoRequest(queue=queue, with_fields=True))
-    return {each.name: pb.Field.Kind.Name(each.kind) for each in info.fields}
+    info = service(url).queue_info(queue, with_fields=True)
+    return {each.name: each.kind for each in info.fields}
 
 
 @dataclass
@@ -100,8 +102,8 @@ class Range(InputPartition):
     start: int
     end: int
     index: int
-    prefer: tuple[str, ...]
-    """Endpoints to ask first."""
+    prefer: str
+    """The endpoint to ask first."""
 
     def __hash__(self) -> int:
         return hash((self.queue, self.start))
@@ -117,19 +119,19 @@ def default_partitions(count: int) -> int:
     return min(MAX_DEFAULT_PARTITIONS, -(-count // ROWS_A_PARTITION))
 
 
-def rotated(endpoints: Sequence[pb.Endpoint], turn: int) -> tuple[str, ...]:
-    """Where to read: followers in turn, then the leader, which has enough to do."""
-    followers = [each.address for each in endpoints if not each.leader]
-    leaders = [each.address for each in endpoints if each.leader]
-    at = turn % len(followers) if followers else 0
-    return (*followers[at:], *followers[:at], *leaders)
+def reader(endpoints: Sequence[Endpoint], turn: int) -> str:
+    """Where to read: followers in turn; the leader has enough to do. Empty: anywhere."""
+    followers = [each.address for each in endpoints if not each.leader] or [
+        each.address for each in endpoints
+    ]
+    return followers[turn % len(followers)] if followers else ""
 
 
 _snapshots: dict[tuple[str, str], deque[int]] = {}
 """Those that this process has opened, oldest first: no one tells it when a DataFrame is done with."""
 
 
-def open_snapshot(url: str, queue: str, ready: int) -> pb.Snapshot:
+def open_snapshot(url: str, queue: str, ready: int) -> Snapshot:
     """Pins what is ready; ends the oldest of this process's own pins beyond KEPT_SNAPSHOTS."""
     at = service(url)
     mine = _snapshots.setdefault((url, queue), deque())
@@ -138,7 +140,7 @@ def open_snapshot(url: str, queue: str, ready: int) -> pb.Snapshot:
     ttl_ms = min(SNAPSHOT_MS + 1_000 * (ready // MESSAGES_A_SECOND), MAX_SNAPSHOT_MS)
     while True:
         try:
-            made: pb.Snapshot = at.call("OpenSnapshot", pb.OpenSnapshotRequest(queue=queue, ttl_ms=ttl_ms))
+            made = at.open_snapshot(queue, ttl_ms=ttl_ms)
         except QuorumError as error:
             if not is_reason(error, "limit") or not mine:
                 raise
@@ -148,9 +150,9 @@ def open_snapshot(url: str, queue: str, ready: int) -> pb.Snapshot:
             return made
 
 
-def _close_oldest(at: Service, queue: str, mine: deque[int]) -> None:
+def _close_oldest(at: BulkClient, queue: str, mine: deque[int]) -> None:
     try:
-        at.call("CloseSnapshot", pb.CloseSnapshotRequest(queue=queue, snapshot=mine.popleft()))
+        at.close_snapshot(queue, mine.popleft())
     except NotFound:
         pass  # the queue is gone, and its snapshots with it
 
@@ -162,7 +164,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._pushed = Pushed(options.selector)
-        self.pushFilters = PushFilters(self._take)  # type: ignore[assignment, method-assign]
+        self.pushFilters = PushFilters(self._take)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what only planning uses."""
@@ -177,10 +179,10 @@ class BatchReader(DataSourceReader):
             for queue in self._options.queues:
                 found.extend(self._ranges(queue, len(found)))
         # an empty list would mean one partition of Spark's own making
-        return found or [Range(self._options.queues[0], 0, 0, 0, 0, ())]
+        return found or [Range(self._options.queues[0], 0, 0, 0, 0, "")]
 
     def _ranges(self, queue: str, turn: int) -> Iterator[Range]:
-        info = service(self._options.url).call("QueueInfo", pb.QueueInfoRequest(queue=queue))
+        info = service(self._options.url).queue_info(queue)
         made = open_snapshot(self._options.url, queue, info.ready)
         start = max(made.first_sequence, self._pushed.start)
         end = made.end_sequence if self._pushed.end is None else min(made.end_sequence, self._pushed.end)
@@ -188,10 +190,10 @@ class BatchReader(DataSourceReader):
             return
         parts = self._options.min_partitions or default_partitions(made.count)
         for number, (low, high) in enumerate(split(end - start, parts)):
-            prefer = rotated(info.endpoints, turn + number)
+            prefer = reader(info.endpoints, turn + number)
             yield Range(queue, made.snapshot, start + low, start + high, made.index, prefer)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         return read_range(partition, self._options.url, self._schema, self._pushed.selector)
 
@@ -201,18 +203,20 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
     if part.end <= part.start:
         return
     names = wanted_columns(schema)
-    request = pb.BrowseSnapshotRequest(
-        queue=part.queue,
-        snapshot=part.snapshot,
+    batches = service(url).browse(
+        part.queue,
+        part.snapshot,
         start_sequence=part.start,
         end_sequence=part.end,
         selector=selector,
-        columns=columns(names if "sequence" in names else ("sequence", *names), wanted_fields(schema)),
+        columns=wanted_columns(schema),
+        fields=kinds(wanted_fields(schema)),
         index=part.index,
+        prefer=part.prefer,
     )
     shape = ToSpark(schema, part.queue)
     try:
-        for batch in service(url).browse(request, part.prefer):
+        for batch in batches:
             yield shape(batch)
     except NotFound as error:
         if not part.snapshot:
@@ -221,5 +225,3 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
             f"queue {part.queue!r}: the snapshot that this DataFrame reads is over ({error}); load it again. "
             f"A planning process keeps the last {KEPT_SNAPSHOTS} of a queue, for some minutes"
         ) from error
-
-

@@ -1,13 +1,13 @@
 """A stream that takes messages from a queue: `mode=consume`.
 
-The stream is a *group* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own log, and
-an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark has
-committed its batch. What Spark does, and what follows from it:
+The stream is a *group* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own log,
+and an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark
+has committed its batch. What Spark does, and what follows from it:
 
   - It builds readers in several processes. Only the one that is asked for offsets opens the group and keeps it alive;
     `read` runs on pickled copies in the workers, which need neither.
-  - It asks for offsets after `start` only when the batch that ends there is in its commit log. So that is settled there,
-    at once. `commit`, which Spark calls a batch later, finds nothing left to do.
+  - It asks for offsets after `start` only when the batch that ends there is in its commit log. So that is settled
+    there, at once. `commit`, which Spark calls a batch later, finds nothing left to do.
   - It asks for the initial offset again when it starts the first batch again. The group's settled offset is the same
     then, because nothing was settled since.
   - A driver that dies between a Reserve and Spark's offset log asks after the same offset again, and gets the same.
@@ -36,12 +36,14 @@ from quorum.client.errors import QuorumError, UnavailableError
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
-from quorum.spark.service import Service, columns, is_reason, service
-from quorum.spark.source import default_partitions, rotated, split
-from quorum.v1 import bulk_pb2 as pb
+from quorum.spark.service import is_reason, kinds, service
+from quorum.spark.source import default_partitions, reader, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk_records import ReservationInfo
 
 MAX_RESERVED = 65_536
 """Messages of one reservation."""
@@ -72,7 +74,7 @@ class Slice(InputPartition):
 
     queue: str
     pieces: tuple[Piece, ...]
-    prefer: tuple[str, ...]
+    prefer: str
 
     def __hash__(self) -> int:
         return hash((self.queue, self.pieces[0].offset, self.pieces[0].first))
@@ -103,23 +105,20 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_schema": self._schema}
 
     @property
-    def _service(self) -> Service:
+    def _service(self) -> BulkClient:
         return service(self._options.url)
 
     def _open(self, queue: str) -> _Open:
         """Opens the group, once: whoever had it open before is fenced."""
         if queue not in self._queues:
             options = self._options
-            state = self._service.call(
-                "OpenGroup",
-                pb.OpenGroupRequest(
-                    queue=queue,
-                    group=options.group,
-                    selector=options.selector,
-                    start=pb.OpenGroupRequest.Start.Value(str(options.starting).upper()),
-                    timeout_ms=options.group_timeout_ms,
-                    on_expiry=pb.OpenGroupRequest.OnExpiry.Value(options.on_expiry.upper()),
-                ),
+            state = self._service.open_group(
+                queue,
+                options.group,
+                selector=options.selector,
+                start=str(options.starting),
+                timeout_ms=options.group_timeout_ms,
+                on_expiry=options.on_expiry,
             )
             self._queues[queue] = _Open(state.generation, state.settled, state.outstanding)
             if self._keeper is None:
@@ -143,10 +142,10 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left = 0
         for queue in self._options.queues:
             outstanding = self._open(queue).outstanding
-            left += outstanding + self._service.call("QueueInfo", pb.QueueInfoRequest(queue=queue)).ready
+            left += outstanding + self._service.queue_info(queue).ready
         self._left = left
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # type: ignore[override]
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         options = self._options
         at = {queue: start.get(queue, self._open(queue).settled) for queue in options.queues}
         for queue, offset in at.items():
@@ -184,20 +183,19 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._open(queue)
         messages = size = 0
         while not budget.is_used_up(messages, size):
-            wanted = MAX_RESERVED if budget.messages is None else min(budget.messages - messages, MAX_RESERVED)
+            wanted = (
+                MAX_RESERVED if budget.messages is None else min(budget.messages - messages, MAX_RESERVED)
+            )
             try:
-                made = self._service.call(
-                    "Reserve",
-                    pb.ReserveRequest(
-                        queue=queue,
-                        group=self._options.group,
-                        generation=opened.generation,
-                        after=at[queue],
-                        max_messages=wanted,
-                        max_bytes=0 if budget.size_bytes is None else budget.size_bytes - size,
-                        min_messages=0 if messages else min(self._least(), wanted),
-                        wait_ms=0 if messages else wait_ms,
-                    ),
+                made = self._service.reserve(
+                    queue,
+                    self._options.group,
+                    opened.generation,
+                    at[queue],
+                    max_messages=wanted,
+                    max_bytes=0 if budget.size_bytes is None else budget.size_bytes - size,
+                    min_messages=0 if messages else min(self._least(), wanted),
+                    wait_ms=0 if messages else wait_ms,
                 )
             except QuorumError as error:
                 if messages and is_reason(error, "limit"):
@@ -224,11 +222,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._open(queue)
         if offset <= opened.settled:
             return
-        request = pb.SettleRequest(
-            queue=queue, group=self._options.group, generation=opened.generation, to=offset
-        )
         try:
-            opened.settled = self._service.call("Settle", request).settled
+            state = self._service.settle(queue, self._options.group, opened.generation, offset)
+            opened.settled = state.settled
         except QuorumError as error:
             raise self._explained(queue, offset, error) from error
 
@@ -258,40 +254,41 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._open(queue).settled if low is None else low
         if high <= after:
             return
-        answer = self._service.call(
-            "DescribeReservations",
-            pb.DescribeReservationsRequest(queue=queue, group=self._options.group, after=after, to=high),
-        )
+        answer = self._service.reservations(queue, self._options.group, after=after, to=high)
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
         if missing:
             lost_data(
                 self._options,
-                f"queue {queue!r}, group {self._options.group!r}: the reservations {missing[0]}..{missing[-1]} that the "
-                f"checkpoint asks for were settled or released; those up to {answer.group.settled} are done with",
+                f"queue {queue!r}, group {self._options.group!r}: the reservations {missing[0]}..{missing[-1]} that "
+                f"the checkpoint asks for were settled or released; those up to {answer.group.settled} are done with",
             )
         total = sum(each.count for each in there.values())
         parts = self._options.min_partitions or default_partitions(total)
         for number, (first, last) in enumerate(split(total, parts)):
-            yield Slice(queue, _pieces(list(there.values()), first, last), rotated(answer.endpoints, turn + number))
+            yield Slice(
+                queue, _pieces(list(there.values()), first, last), reader(answer.endpoints, turn + number)
+            )
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
         options = self._options
         shape = ToSpark(self._schema, partition.queue)
-        wanted = columns(wanted_columns(self._schema), wanted_fields(self._schema))
+        names, fields = wanted_columns(self._schema), kinds(wanted_fields(self._schema))
         for piece in partition.pieces:
-            request = pb.ReadReservedRequest(
-                queue=partition.queue,
-                group=options.group,
-                offset=piece.offset,
+            batches = self._service.read_reserved(
+                partition.queue,
+                options.group,
+                piece.offset,
                 first=piece.first,
                 count=piece.count,
-                columns=wanted,
+                columns=names,
+                fields=fields,
                 index=piece.index,
+                prefer=partition.prefer,
             )
             try:
-                for batch in self._service.read_reserved(request, partition.prefer):
+                for batch in batches:
                     yield shape(batch)
             except QuorumError as error:
                 if not is_reason(error, "settled", "released", "not_given"):
@@ -348,7 +345,7 @@ class _Budget:
         )
 
 
-def _pieces(reservations: list[pb.ReservationInfo], first: int, last: int) -> tuple[Piece, ...]:
+def _pieces(reservations: list[ReservationInfo], first: int, last: int) -> tuple[Piece, ...]:
     """Those of the messages first..last (not included), counted through all the reservations."""
     found = []
     begin = 0
@@ -370,7 +367,7 @@ def lost_data(options: SourceOptions, text: str) -> None:
 class _Keeper:
     """A thread that keeps the group alive while a batch runs for long: Spark calls nothing meanwhile."""
 
-    def __init__(self, at: Service, options: SourceOptions, queues: dict[str, _Open]) -> None:
+    def __init__(self, at: BulkClient, options: SourceOptions, queues: dict[str, _Open]) -> None:
         self._at = at
         self._group = options.group
         self._queues = queues
@@ -388,9 +385,8 @@ class _Keeper:
                     self._keep(queue, opened)
 
     def _keep(self, queue: str, opened: _Open) -> None:
-        request = pb.KeepAliveRequest(queue=queue, group=self._group, generation=opened.generation)
         try:
-            self._at.call("KeepAlive", request, patience_s=self._pause_s)
+            self._at.keep_alive(queue, self._group, opened.generation)
         except UnavailableError as error:
             log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)
         except QuorumError:

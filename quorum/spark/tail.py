@@ -22,11 +22,12 @@ from pyspark.sql.types import StructType
 
 from quorum.spark.options import SourceOptions
 from quorum.spark.service import service
-from quorum.spark.source import Range, default_partitions, read_range, rotated, split
-from quorum.v1 import bulk_pb2 as pb
+from quorum.spark.source import Range, default_partitions, read_range, reader, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from quorum.client.bulk_records import BulkQueueInfo
 
 IDLE_S = 0.1
 """A stream that finds nothing new looks again after so long at the earliest."""
@@ -39,9 +40,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, int] | None = None
         self._until: dict[str, int] | None = None
 
-    def _info(self, queue: str) -> pb.QueueInfoResponse:
-        answer: pb.QueueInfoResponse = service(self._options.url).call("QueueInfo", pb.QueueInfoRequest(queue=queue))
-        return answer
+    def _info(self, queue: str) -> BulkQueueInfo:
+        return service(self._options.url).queue_info(queue)
 
     def initialOffset(self) -> dict[str, int]:
         starting = self._options.starting
@@ -62,7 +62,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = self._next()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # type: ignore[override]
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         if start == self._latest and self._until is None:
             # Spark writes down where a batch ends, not where the first one begins: so the first one is empty, or
             # it would begin later if it had to be started again
@@ -92,11 +92,11 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 low = max(low, min(info.first_sequence, high))
                 parts = self._options.min_partitions or default_partitions(high - low)
                 for first, last in split(high - low, parts):
-                    prefer = rotated(info.endpoints, len(found))
+                    prefer = reader(info.endpoints, len(found))
                     found.append(Range(queue, 0, low + first, low + last, info.index, prefer))
         return found
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         return read_range(partition, self._options.url, self._schema, self._options.selector)
 
