@@ -1,4 +1,4 @@
-"""This process's connections to clusters. Spark's workers fork, so one is made when it is first asked for, not before."""
+"""This process's connections to clusters: one is made when it is first asked for, because Spark's workers fork."""
 
 from __future__ import annotations
 

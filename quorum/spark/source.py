@@ -202,7 +202,6 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
     """The rows of a range, in Spark's shape."""
     if part.end <= part.start:
         return
-    names = wanted_columns(schema)
     batches = service(url).browse(
         part.queue,
         part.snapshot,
