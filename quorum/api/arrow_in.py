@@ -38,7 +38,7 @@ def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
                 if batch.num_rows:
                     yield from _Rows(batch).chunks(max_rows)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(f"the block cannot be read as an Arrow IPC stream: {error}") from error
 
 
