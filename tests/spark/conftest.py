@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,6 @@ def bulk(cluster: LocalCluster) -> Iterator[BulkClient]:
 @pytest.fixture
 def queue(client: sync.Client, request: pytest.FixtureRequest) -> str:
     """A new queue that keeps filter fields."""
-    name = request.node.name[:200]
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name)[:100]
     client.declare(name, {"x-filter-enabled": True})
-    return str(name)
+    return name

@@ -30,14 +30,8 @@ def check(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_sound_history_passes(check: Callable[..., Report], seed: int) -> None:
     history = healthy(seed)
-    assert {each["kind"] for each in history.operations} >= {
-        "publish",
-        "deliver",
-        "settle",
-        "release",
-        "return",
-        "remain",
-    }
+    kinds = {each["kind"] for each in history.operations}
+    assert kinds >= {"publish", "deliver", "settle", "release", "return", "remain"}
     report = check(history)
     assert (report.findings, report.examples) == ({}, [])
     assert report.operations == len(history.operations)
@@ -58,11 +52,8 @@ def lost(history: History) -> str:
     if gone is None:
         done = settled(history)
         delivery = delivery_of(history, done["sequence"])
-        drop = [
-            each
-            for each in history.of("settle", sequence=done["sequence"], queue="orders")
-            + history.of("discard", sequence=done["sequence"], queue="orders")
-        ]
+        drop = history.of("settle", sequence=done["sequence"], queue="orders")
+        drop += history.of("discard", sequence=done["sequence"], queue="orders")
         history.operations = [each for each in history.operations if each not in drop]
         return f"number {delivery['number']},"
     history.operations.remove(gone)
@@ -109,7 +100,8 @@ def duplicated(history: History) -> str:
             "sequence": 100_000,
         }
     )
-    return f"producer {delivery['producer']} number {delivery['number']} has 2 sequences, the first {delivery['sequence']}"
+    who = f"producer {delivery['producer']} number {delivery['number']}"
+    return f"{who} has 2 sequences, the first {delivery['sequence']}"
 
 
 def sequence_reused(history: History) -> str:
@@ -181,16 +173,10 @@ def late_in_its_queue(history: History) -> str:
 
 def numbers_crossed(history: History) -> str:
     """Two of one producer, sent at the same time."""
+    times = {"invoked": 10_000_000, "returned": 10_000_001}
     for number, sequence in ((1, 100_001), (2, 100_000)):
         history.operations += [
-            {
-                "kind": "publish",
-                "queue": "orders",
-                "producer": "p9",
-                "number": number,
-                "invoked": 10_000_000,
-                "returned": 10_000_001,
-            },
+            {"kind": "publish", "queue": "orders", "producer": "p9", "number": number, **times},
             {"kind": "remain", "queue": "orders", "producer": "p9", "number": number, "sequence": sequence},
         ]
     return "producer p9 number 1 has sequence 100001, behind 1 with higher numbers; one is number 2, sequence 100000"
@@ -220,9 +206,8 @@ def test_a_planted_fault_is_found_and_its_culprit_named(
     words = plant(history)
     report = check(history)
     assert report.findings.get(kind) == 1
-    assert any(line.startswith(f"{kind}: queue orders: ") and words in line for line in report.examples), (
-        report.examples
-    )
+    told = [line for line in report.examples if line.startswith(f"{kind}: queue orders: ")]
+    assert any(words in line for line in told), report.examples
 
 
 def test_one_misplaced_message_is_one_finding(check: Callable[..., Report]) -> None:
@@ -242,7 +227,9 @@ def test_an_incomplete_history_loses_nothing(check: Callable[..., Report]) -> No
 def test_parquet_and_json_lines_say_the_same(spark: SparkSession, tmp_path: Path) -> None:
     history = healthy(7)
     words = phantom(history)
-    pq.write_table(pa.Table.from_pylist(history.operations), tmp_path / "h.parquet")
+    names = {name for each in history.operations for name in each}
+    table = pa.Table.from_pydict({name: [each.get(name) for each in history.operations] for name in names})
+    pq.write_table(table, tmp_path / "h.parquet")
     report = verify(spark, [str(tmp_path / "h.parquet")])
     assert report.findings == {"phantom": 1}
     assert words in report.examples[0]

@@ -1,4 +1,4 @@
-"""Histories for tests: a queue that does nothing wrong, used by clients that fail at times. Faults are planted after."""
+"""Histories for tests: a queue that does nothing wrong, used by clients that fail at times; faults are planted."""
 
 from __future__ import annotations
 
