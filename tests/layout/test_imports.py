@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -249,3 +251,9 @@ def _distribution(requirement: str) -> str:
     for end in "<>=!~;[ ":
         name = name.split(end)[0]
     return name.lower().replace("_", "-")
+
+
+def test_a_member_that_gets_no_bulk_call_does_without_pyarrow() -> None:
+    script = "import sys, quorum.api.process, quorum.client; sys.exit('pyarrow' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
