@@ -54,7 +54,7 @@ class QuorumSource(DataSource):
         if options.filter_fields is not None:
             fields = parse_fields(options.filter_fields)
         else:
-            fields = seen_fields(_seen(options.url, queue) for queue in options.queues)
+            fields = seen_fields(seen(options.url, queue) for queue in options.queues)
         return source_schema(fields, include_body=options.include_body)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -87,7 +87,7 @@ class QuorumSource(DataSource):
         return StreamWriter(sink_options(self.options, streaming=True), schema)
 
 
-def _seen(url: str, queue: str) -> Mapping[str, str]:
+def seen(url: str, queue: str) -> Mapping[str, str]:
     """The application properties of messages at both ends of a queue, with their kinds."""
     info = service(url).queue_info(queue, with_fields=True)
     return {each.name: each.kind for each in info.fields}
