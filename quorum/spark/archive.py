@@ -1,0 +1,118 @@
+"""Queues into Parquet, as they are consumed or beside their consumers: `quorum pipeline archive`.
+
+Each batch of the stream is written into directories of its own, which are replaced if the batch is done again:
+
+    DIRECTORY/queue=orders/date=2026-11-22/batch=17/part-....parquet
+    DIRECTORY/_checkpoint/         where the stream is; it belongs to the directory: batches are numbered in it
+
+So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
+reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorum.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+CHECKPOINT = "_checkpoint"
+DEFAULT_GROUP = "archive"
+DEFAULT_BATCH = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What is archived, and where to."""
+
+    url: str
+    queues: tuple[str, ...]
+    directory: Path
+    group: str = DEFAULT_GROUP
+    selector: str = ""
+    fields: str = ""
+    """As the option filterFields; empty: the properties that messages have when the archive begins."""
+    takes: bool = True
+    """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
+    batch: int = DEFAULT_BATCH
+
+    def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
+        """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
+
+        Raises OptionError where the directory holds an archive whose checkpoint is gone.
+        """
+        checkpoint = self.directory / CHECKPOINT
+        if not checkpoint.exists() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
+            raise OptionError(
+                f"{self.directory} holds an archive without {CHECKPOINT}: batches would be numbered from 0 again and "
+                "replace what is there; name another directory, or bring the checkpoint back"
+            )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        reader = spark.readStream.format("quorum").schema(self._schema())
+        for name, value in self._options().items():
+            reader = reader.option(name, value)
+        writer = (
+            reader.load().writeStream.foreachBatch(self._write).queryName(f"archive {', '.join(self.queues)}")
+        )
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        if interval_s is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{max(1, round(interval_s * 1000))} milliseconds").start()
+
+    def _options(self) -> dict[str, str]:
+        options = {"url": self.url, "queue": ",".join(self.queues), "maxMessagesPerTrigger": str(self.batch)}
+        if self.selector:
+            options["selector"] = self.selector
+        return options | ({"group": self.group} if self.takes else {"mode": "tail"})
+
+    def _schema(self) -> StructType:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        from quorum.spark.schema import parse_fields, seen_fields, source_schema
+        from quorum.spark.source import seen
+
+        fields = (
+            parse_fields(self.fields)
+            if self.fields
+            else seen_fields(seen(self.url, each) for each in self.queues)
+        )
+        schema = source_schema(fields, include_body=True)
+        # texts, because few programs besides Spark read a VARIANT from Parquet yet
+        return StructType(
+            [
+                StructField(each.name, StringType()) if each.name == "properties" else each
+                for each in schema.fields
+            ]
+        )
+
+    def _write(self, rows: DataFrame, number: int) -> None:
+        """One batch; the same directories again if it is the same batch again."""
+        from pyspark.sql import functions as F
+
+        (
+            rows.withColumn("date", F.to_date("enqueued"))
+            .withColumn("batch", F.lit(number))
+            .write.partitionBy("queue", "date", "batch")
+            .mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .parquet(str(self.directory))
+        )
+
+
+def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:
+    """The archived messages, of these queues or all, with the columns date and batch. Raises OptionError."""
+    if not directory.is_dir() or not any(directory.glob("queue=*")):
+        raise OptionError(f"{directory} holds no archive (no directories queue=...)")
+    # a queue may be named 7, a batch is a number: names are not to be guessed at
+    from pyspark.sql import functions as F
+
+    frame = spark.read.option("mergeSchema", "true").parquet(str(directory))
+    frame = frame.withColumn("queue", F.col("queue").cast("string"))
+    return frame.where(F.col("queue").isin(*queues)) if queues else frame
