@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,134 @@ class Modify(Settle):
     undeliverable_here: bool = False
 
 
+# ---- durable readers
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReader:
+    """Makes a reader, or begins its next generation: whoever reads with an older one is fenced.
+
+    reader: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, only where the reader is new:
+    "earliest" every message, "latest" those published from now on. timeout_ms: after so much silence `on_expiry`
+    happens to what it holds.
+    """
+
+    queue: int
+    reader: str
+    selector: bytes
+    start: Literal["earliest", "latest"]
+    timeout_ms: int
+    on_expiry: Literal["release", "discard", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The reservation with offset after + 1: a new one if `after` is the last, else the one that was made before."""
+
+    queue: int
+    reader: str
+    generation: int
+    after: int
+    max_messages: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleReserved:
+    """Done with the reservations up to offset `to`: the first of them in one entry, so it is sent until all are."""
+
+    queue: int
+    reader: str
+    generation: int
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepReader:
+    """The reader is alive."""
+
+    queue: int
+    reader: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReader:
+    """Everything it holds goes back to its places."""
+
+    queue: int
+    reader: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReader:
+    """Like ReleaseReader, whatever the generation, and the reader is forgotten."""
+
+    queue: int
+    reader: str
+
+
+# ---- pins
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them."""
+
+    queue: int
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    queue: int
+    pin: int
+
+
+# ---- staging: messages that wait in parts until all of them become visible at once (staging.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One chunk of a part; its messages are not visible.
+
+    producer: a name of 1..255 bytes of UTF-8 that outlives sessions, unlike an `Origin`'s. batch: its batches ascend,
+    0..2^63-1. part: 16 bytes, chosen by who writes it. chunk: 0, 1, 2, ... in each part. The rest as in Enqueue.
+    """
+
+    queue: int
+    producer: str
+    batch: int
+    part: bytes
+    chunk: int
+    count: int
+    size_bytes: int
+    ttl_ms: int = -1
+    ttls_ms: Sequence[int] = ()
+    columns: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStaged:
+    """The parts (part, how many messages it has) become visible in this order, all in one entry."""
+
+    queue: int
+    producer: str
+    batch: int
+    parts: tuple[tuple[bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardStaged:
+    """Drops these parts of a batch, or all of it if none is named. Parts that are not there are passed over."""
+
+    queue: int
+    producer: str
+    batch: int
+    parts: tuple[bytes, ...] = ()
+
+
 # ---- administration
 
 
@@ -241,6 +370,14 @@ Command = (
     | Cancel
     | Get
     | Settle
+    | OpenReader
+    | Reserve
+    | SettleReserved
+    | KeepReader
+    | ReleaseReader
+    | DeleteReader
+    | Pin
+    | Unpin
     | CreateQueue
     | UpdateConfig
     | Configured
@@ -253,7 +390,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One command of a Raft entry. `number` is its place in the entry (it names the batch of an Enqueue)."""
+    """One command of a Raft entry. `number` is its place in the entry (it names the batch of an Enqueue or Stage)."""
 
     number: int
     origin: Origin | None

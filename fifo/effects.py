@@ -17,7 +17,8 @@ from fifo.commands import Address
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Done. `count`: how many messages it touched, where that means something (purge, delete)."""
+    """Done. `count`: how many messages it touched, where that means something (purge, delete, the messages of a part so
+    far for Stage, those dropped for DiscardStaged)."""
 
     count: int = 0
 
@@ -50,18 +51,72 @@ class AttachedReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaderState:
+    """To OpenReader, SettleReserved, KeepReader and ReleaseReader.
+
+    settled: the offset up to which everything is settled or released. last: the newest reservation's. outstanding:
+    messages held in between.
+    """
+
+    generation: int
+    settled: int
+    last: int
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A reservation. index: the Raft index that a replica must have applied to read it. size_bytes is estimated.
+
+    offset == after: nothing was reserved, since nothing is there (is_complete), or since a budget ended the look.
+    """
+
+    offset: int
+    index: int
+    count: int
+    size_bytes: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """first_sequence <= sequence < end_sequence for all that is pinned. index: as in Reserved."""
+
+    pin: int
+    index: int
+    first_sequence: int
+    end_sequence: int
+    count: int
+
+
+class Published:
+    """To PublishStaged: the messages have the sequences first_sequence .. first_sequence+count-1.
+
+    is_duplicate: this batch or a later one of the producer was published before; nothing was added, both are 0.
+    """
+
+    first_sequence: int
+    count: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Nothing was changed. `reason` is one of the words below, `detail` says what and what is allowed.
 
-    not_found, fenced (a higher epoch exists), gap (n too high), not_registered, expired (producer forgotten),
-    not_attached, wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit
+    not_found, fenced (a higher epoch exists), gap (n or a chunk too high), not_registered, expired (producer
+    forgotten), not_attached, wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation
+    (a reader was opened again), settled, released (what became of an offset), not_given (an offset that was never given
+    out), published (a chunk of a batch that is done), missing_part (not staged, or with other messages than said)
     """
 
     reason: str
     detail: str
 
 
-Reply = Ok | Done | Registered | Confirmed | AttachedReply | Refused
+Reply = (
+    Ok | Done | Registered | Confirmed | AttachedReply | ReaderState | Reserved | Pinned | Published | Refused
+)
 
 # ---- effects
 

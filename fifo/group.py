@@ -40,7 +40,6 @@ from fifo.commands import (
     Operation,
     Origin,
     Purge,
-    QueueConfig,
     RegisterProducer,
     Return,
     Settle,
@@ -48,23 +47,21 @@ from fifo.commands import (
     UpdateConfig,
     Wake,
 )
+from fifo.digest import digest
 from fifo.effects import (
     Applied,
     AttachedReply,
     Confirmed,
-    Deliver,
-    Done,
     Notify,
     Ok,
     Refused,
-    Registered,
     Reply,
 )
+from fifo.group_views import GroupViews, is_deleted, no_queue
 from fifo.machine import QueueMachine
 from fifo.pages import MemoryPages, Pages
 from fifo.sessions import WINDOW, Producer, Sessions
-from fifo.state import Consumer, Entry, FieldSource, QueueInfo, Waiting
-from fifo.storage import Storage, storage
+from fifo.state import Entry, FieldSource
 
 WAKE_QUEUES = 16
 """Queues one Wake goes on with; each has its own budget, so this bounds the entry."""
@@ -78,7 +75,7 @@ Handler = Callable[[Entry, Operation, Producer, Any], Reply]
 Unnumbered = Callable[[Entry, Any], Reply | None]
 
 
-class GroupMachine:
+class GroupMachine(GroupViews):
     """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks."""
 
     def __init__(self, field_source: FieldSource, pages: Pages | None = None) -> None:
@@ -159,7 +156,7 @@ class GroupMachine:
             self.touched.update(dirty)
             dirty.clear()
         applied = Applied(tuple(replies), tuple(entry.effects))
-        self.running_hash = zlib.crc32(_digest(meta.index, applied), self.running_hash)
+        self.running_hash = zlib.crc32(digest(meta.index, applied), self.running_hash)
         return applied
 
     def _other(
@@ -270,7 +267,7 @@ class GroupMachine:
     def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         first = command.first_client_sequence
         last = first + command.count - 1
         refused = _refuse_enqueue(command, max(producer.floor, command.lowest_unconfirmed))
@@ -290,7 +287,7 @@ class GroupMachine:
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         reply = machine.attach(entry, producer.name, producer.address, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
@@ -300,7 +297,7 @@ class GroupMachine:
     def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         reply = machine.credit(producer.name, command)
         if type(reply) is Ok:
             self._dirty[command.queue] = None
@@ -309,7 +306,7 @@ class GroupMachine:
     def _cancel(self, entry: Entry, operation: Operation, producer: Producer, command: Cancel) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         reply = machine.cancel(entry, producer.name, command.consumer_tag, command.return_held)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
@@ -318,7 +315,7 @@ class GroupMachine:
     def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         reply = machine.get(entry, producer.name, producer.address, command)
         if type(reply) is Ok:
             producer.consumers[command.queue, ""] = None
@@ -328,7 +325,7 @@ class GroupMachine:
     def _settle(self, entry: Entry, operation: Operation, producer: Producer, command: Settle) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         reply = machine.settle(entry, producer.name, command)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
@@ -342,7 +339,7 @@ class GroupMachine:
     # ---- administration
 
     def _create_queue(self, entry: Entry, command: CreateQueue) -> Reply:
-        if self._is_deleted(command.queue):
+        if is_deleted(self.deleted, command.queue):
             return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
         if command.queue not in self.queues:
             self.queues[command.queue] = QueueMachine(
@@ -350,14 +347,10 @@ class GroupMachine:
             )
         return Ok()
 
-    def _is_deleted(self, queue: int) -> bool:
-        position = bisect_left(self.deleted, queue)
-        return position < len(self.deleted) and self.deleted[position] == queue
-
     def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         if machine.config != command.config:
             machine.config = command.config
             self._dirty[command.queue] = None
@@ -367,7 +360,7 @@ class GroupMachine:
         self.configured = max(self.configured, command.revision)
 
     def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
-        if not self._is_deleted(command.queue):
+        if not is_deleted(self.deleted, command.queue):
             self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
         machine = self.queues.pop(command.queue, None)
         if machine is None:
@@ -387,7 +380,7 @@ class GroupMachine:
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
-            return _no_queue(command.queue)
+            return no_queue(command.queue)
         self._dirty[command.queue] = None
         return Ok(machine.purge())
 
@@ -437,64 +430,6 @@ class GroupMachine:
         """SHA-256 of the snapshot."""
         return hashlib.sha256(self.snapshot()).digest()
 
-    # ---- views
-
-    def has_queue(self, queue: int) -> bool:
-        return queue in self.queues
-
-    def was_deleted(self, queue: int) -> bool:
-        return self._is_deleted(queue)
-
-    def config_of(self, queue: int) -> QueueConfig | None:
-        """As the queue is configured here; None if there is none."""
-        machine = self.queues.get(queue)
-        return None if machine is None else machine.config
-
-    def queue_ids(self) -> list[int]:
-        """Ascending."""
-        return sorted(self.queues)
-
-    def consumers(self, queue: int) -> list[Consumer]:
-        """A queue's consumers in the order of attaching; to be looked at, not changed."""
-        machine = self.queues.get(queue)
-        return [] if machine is None else list(machine.consumers.values())
-
-    def live_nodes(self) -> list[tuple[int, int]]:
-        """(node, boot) of the processes that sessions here are at, ascending."""
-        return sorted(
-            {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
-        )
-
-    def departed_boot(self, node: int) -> int:
-        """Processes of this node up to this boot number were declared gone; -1 if none was."""
-        return self.sessions.departed.get(node, -1)
-
-    def info(self, queue: int) -> QueueInfo | None:
-        machine = self.queues.get(queue)
-        return None if machine is None else machine.info()
-
-    def held_by(self, node: int, boot: int) -> tuple[Deliver, ...]:
-        """Deliveries that rebuild what the consumers of this node's process hold, by queue and order of attaching."""
-        found: list[Deliver] = []
-        for queue in sorted(self.queues):
-            machine = self.queues[queue]
-            for consumer in machine.consumers.values():
-                if consumer.address.node == node and consumer.address.boot == boot:
-                    found += machine.held_by(consumer)
-        return tuple(found)
-
-    def waiting(
-        self, queue: int, start_sequence: int, limit: int, selector: bytes = b""
-    ) -> Waiting | Refused:
-        """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
-        machine = self.queues.get(queue)
-        return _no_queue(queue) if machine is None else machine.waiting(start_sequence, limit, selector)
-
-    def storage(self, queue: int, recent_from: int) -> Storage | None:
-        """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
-        machine = self.queues.get(queue)
-        return None if machine is None else storage(machine, recent_from)
-
     # ---- local parts
 
     def page_out(self, queue: int, block: int) -> None:
@@ -521,10 +456,6 @@ class GroupMachine:
             machine.groups.forget_matches()
 
 
-def _no_queue(queue: int) -> Refused:
-    return Refused("not_found", f"no queue {queue} in this group")
-
-
 def _refuse_enqueue(command: Enqueue, floor: int) -> Refused | None:
     count = command.count
     if command.size_bytes < 0 or command.first_client_sequence + count > MAX_CLIENT_SEQUENCE:
@@ -544,32 +475,3 @@ def _refuse_enqueue(command: Enqueue, floor: int) -> Refused | None:
             f" allowed: {WINDOW} from there",
         )
     return None
-
-
-def _digest(index: int, applied: Applied) -> bytes:
-    """A few numbers of each reply and effect: members that differ differ here soon."""
-    numbers = [index, len(applied.replies), len(applied.effects)]
-    for reply in applied.replies:
-        match reply:
-            case Confirmed(first, last):
-                numbers += (1, first, last)
-            case Ok(count):
-                numbers += (2, count)
-            case AttachedReply(attach):
-                numbers += (3, attach)
-            case Registered(accepted, known):
-                numbers += (4, known, len(accepted))
-            case Refused(reason, _):
-                numbers += (5, zlib.crc32(reason.encode()))
-            case Done():
-                numbers.append(6)
-            case None:
-                numbers.append(7)
-    for effect in applied.effects:
-        if type(effect) is Deliver:
-            numbers += (8, effect.queue, effect.attach, effect.first_tag)
-            for run in effect.runs:
-                numbers += (run.first_sequence, run.count, run.index, run.operation)
-        elif type(effect) is Notify:
-            numbers += (9, effect.queue, effect.attach, effect.value)
-    return array("q", numbers).tobytes()

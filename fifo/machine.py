@@ -29,18 +29,14 @@ from fifo import bits, checkout, expiry, limits
 from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
-from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Reply, Run
-from fifo.selector_groups import SelectorGroups, decoded, refuse_selector
+from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.selector_groups import SelectorGroups, refuse_selector
 from fifo.state import (
-    BLOCK_BUDGET,
     MANY_RANGES,
     MAX_HELD,
-    STEP_BUDGET,
     Consumer,
     Entry,
     FieldSource,
-    QueueInfo,
-    Waiting,
 )
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
@@ -475,72 +471,3 @@ class QueueMachine:
         self.index.clear()
         self.ready_count = 0
         return total
-
-    # ---- views
-
-    def info(self) -> QueueInfo:
-        first_sequence = self.next_sequence
-        ready_bytes = 0
-        for block in self.blocks.values():
-            if not block.live:
-                continue
-            if first_sequence == self.next_sequence:
-                first_sequence = (block.number << BLOCK_BITS) + block.first_slot
-            ready_bytes += block.size_bytes * block.ready_count // block.placed
-        return QueueInfo(
-            ready=self.ready_count,
-            checked_out=self.held_count,
-            total=self.ready_count + self.held_count,
-            consumers=sum(1 for consumer in self.consumers.values() if consumer.group is not None),
-            first_sequence=first_sequence,
-            next_sequence=self.next_sequence,
-            ready_bytes=ready_bytes,
-            dropped=tuple(self.dropped.values()),
-        )
-
-    def held_by(self, consumer: Consumer) -> list[Deliver]:
-        """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
-        found: list[Deliver] = []
-        delivery: checkout.Delivery | None = None
-        held = consumer.held
-        for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
-            if delivery is None or delivery.first_tag + delivery.count != tag:
-                if delivery is not None:
-                    found.append(delivery.effect())
-                delivery = checkout.Delivery(consumer, self.queue, tag)
-            for block, members in self.by_block([(first, count)]):
-                delivery.describe(block, members)
-        if delivery is not None:
-            found.append(delivery.effect())
-        return found
-
-    def waiting(self, start_sequence: int, limit: int, selector: bytes = b"") -> Waiting | Refused:
-        """A page of the ready messages that match, from a sequence on. Decides nothing."""
-        refused = refuse_selector(self.config, selector)
-        if refused is not None:
-            return refused
-        wanted = decoded(selector) if selector else None
-        runs: list[Run] = []
-        rest, steps = limit, STEP_BUDGET
-        for passed, number in enumerate(self.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-            if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
-                return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
-            if wanted is not None and start_sequence <= number << BLOCK_BITS:
-                cold = self.groups.ruled_out(wanted, number)
-                if cold is not None:
-                    steps -= cold.ready_count * wanted.steps
-                    continue
-            block = self.blocks.get(number)
-            members = block.ready
-            if start_sequence > block.base:
-                members &= -1 << (start_sequence - block.base)
-            if wanted is not None:
-                steps -= members.bit_count() * wanted.steps
-                members = self.groups.fields.select(block, wanted, members)
-            shown = bits.lowest(members, rest)
-            for slot, count in bits.ranges(shown):
-                block.runs.clip(block.base, slot, count, runs)
-                rest -= count
-            if shown != members:
-                return Waiting(tuple(runs), block.base + shown.bit_length())
-        return Waiting(tuple(runs), None)

@@ -43,7 +43,8 @@ class BodyReader:
         self._command: Command | None = None
         self._batches: OrderedDict[tuple[int, int, int], batches.StoredBatch] = OrderedDict()
 
-    def operation(self, group: int, index: int, operation: int) -> memoryview:
+    def command(self, group: int, index: int) -> Command:
+        """A whole entry."""
         if self._last != (group, index) or self._command is None:
             try:
                 body = self._log.read(group, index)
@@ -51,7 +52,10 @@ class BodyReader:
                 raise BodyUnreadable(group, index, str(error)) from error
             self._command = Command(memoryview(body)[1:])
             self._last = (group, index)
-        return self._command.operation(operation)
+        return self._command
+
+    def operation(self, group: int, index: int, operation: int) -> memoryview:
+        return self.command(group, index).operation(operation)
 
     def batch(self, group: int, index: int, operation: int) -> batches.StoredBatch:
         key = (group, index, operation)

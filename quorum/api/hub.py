@@ -100,6 +100,7 @@ class Hub:
         """clock_s: the member's clock, as its driver reads it."""
         self.member = member
         self.reader = BodyReader(log)
+        self._log = log
         self.limits = limits
         self.session_window = session_window
         self.random_bytes = random_bytes
@@ -216,6 +217,10 @@ class Hub:
         for stream in list(self._streams.values()):
             stream.ended("stopping")
 
+    def body_reader(self) -> BodyReader:
+        """One for a thread of its own."""
+        return BodyReader(self._log)
+
     def refusal(self) -> str | None:
         """Why this node opens no sessions now, None if it does."""
         standing = self.member.membership.standing
@@ -281,11 +286,12 @@ class Hub:
         again. UNAVAILABLE where that takes too long."""
         for item in items:
             if isinstance(item, BodyUnreadable):
-                await self._mend(item)
+                await self.mend(item)
             else:
                 yield item
 
-    async def _mend(self, unreadable: BodyUnreadable) -> None:
+    async def mend(self, unreadable: BodyUnreadable) -> None:
+        """Returns when the body can be read. UNAVAILABLE where that takes too long."""
         future: asyncio.Future[object] = self.loop.create_future()
         self.submit(ev.MendBody(unreadable.group, unreadable.index, future))
         await asyncio.wait({future}, timeout=MEND_WAIT_S)
@@ -306,6 +312,15 @@ class Hub:
     ) -> None:
         """make(first_client_sequence, lowest_unconfirmed) -> the command."""
         await self._own.publish(group, make, batch, count)
+
+    async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
+        """Sends an operation that carries a batch; they go in the order in which they were sent. `sent` says what has
+        become of it."""
+        return await self._own.send(group, lambda _: command, batch)
+
+    async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:
+        """The answer to what was sent; raises StatusError where it is refused."""
+        return _accepted(await self.decided(group, answer))
 
     async def get(self, group: int, queue: int, count: int) -> Deliver | None:
         """Takes and settles messages that are ready."""
@@ -355,8 +370,25 @@ class _OwnSession:
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
     ) -> None:
-        """The batch counts against the node's window until it is answered, whether or not somebody still waits. It is
-        always new: the node numbers it."""
+        """It is always new: the node numbers it."""
+
+        def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
+            first, unconfirmed = self._next_sequence, self._unconfirmed
+            self._next_sequence += count
+            unconfirmed[first] = None
+            future.add_done_callback(lambda _: unconfirmed.pop(first, None))
+            return make(first, next(iter(unconfirmed)))
+
+        _accepted(await self._hub.decided(group, await self.send(group, numbered, batch)))
+
+    async def send(
+        self,
+        group: int,
+        make: Callable[[asyncio.Future[Reply | None]], c.Enqueue | c.Stage],
+        batch: bytes,
+    ) -> asyncio.Future[Reply | None]:
+        """Sends a command with its batch, and returns where its answer will come. make(that) is called when it is its
+        turn. The batch counts against the node's window until it is answered, whether or not somebody still waits."""
         self._hub.check_room(group)
         budget, size = self._hub.budget, len(batch)
         await budget.take(size)
@@ -366,13 +398,8 @@ class _OwnSession:
             budget.give(size)
             raise
         future.add_done_callback(lambda _: budget.give(size))
-        first, unconfirmed = self._next_sequence, self._unconfirmed
-        self._next_sequence += count
-        unconfirmed[first] = None
-        future.add_done_callback(lambda _: unconfirmed.pop(first, None))
-        enqueue = make(first, next(iter(unconfirmed)))
-        self._hub.submit(ev.Submit(self._number, group, enqueue, future, batch))
-        _accepted(await self._hub.decided(group, future))
+        self._hub.submit(ev.Submit(self._number, group, make(future), future, batch))
+        return future
 
     async def get(self, group: int, queue: int, count: int) -> Deliver | None:
         delivery: asyncio.Future[Deliver | None] = self._hub.loop.create_future()

@@ -1,4 +1,4 @@
-"""The gRPC server of one node: the queue and admin services, health and reflection."""
+"""The gRPC server of one node: the queue, bulk and admin services, health and reflection."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from quorum.api.admin_service import AdminService
+from quorum.api.bulk_service import BulkService
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
 from quorum.errors import OperatorError
-from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
+from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 
-FRAME_BYTES = 20 << 20
-"""The largest gRPC message: a batch of one message of the greatest size, with its properties."""
+FRAME_BYTES = 32 << 20
+"""The largest gRPC message: one message of the greatest size, with its properties, which may take six times the room as
+text."""
 MAX_CALLS = 10_000
 """Sessions and calls at a time; more are refused with RESOURCE_EXHAUSTED."""
 SERVICES = (
     queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name,
+    bulk_pb2.DESCRIPTOR.services_by_name["Bulk"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
 
@@ -55,6 +58,7 @@ class Server:
             ],
         )
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), self._server)
+        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(

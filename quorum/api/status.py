@@ -32,6 +32,12 @@ _REFUSED = {
     "field_not_kept": code_pb2.INVALID_ARGUMENT,
     "queue_full": code_pb2.RESOURCE_EXHAUSTED,
     "limit": code_pb2.RESOURCE_EXHAUSTED,
+    "wrong_generation": code_pb2.FAILED_PRECONDITION,
+    "settled": code_pb2.FAILED_PRECONDITION,
+    "released": code_pb2.FAILED_PRECONDITION,
+    "not_given": code_pb2.FAILED_PRECONDITION,
+    "missing_part": code_pb2.FAILED_PRECONDITION,
+    "published": code_pb2.ALREADY_EXISTS,
 }
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
 _ENDED = {
@@ -81,6 +87,10 @@ def invalid(reason: str, message: str, **metadata: str) -> StatusError:
 
 def unavailable(reason: str, message: str) -> StatusError:
     return StatusError(make(code_pb2.UNAVAILABLE, reason, message))
+
+
+def not_found(message: str) -> StatusError:
+    return StatusError(make(code_pb2.NOT_FOUND, "not_found", message))
 
 
 def no_queue(name: str) -> StatusError:

@@ -8,6 +8,8 @@ decodes them once, when it applies the entry; a reader finds the batch of operat
     operation  = kind u8, flags u8, producer 16 bytes, epoch u32, n u64, queue u64, payload
     enqueue    = first u64, lowest_unconfirmed u64, count u32, size u64, ttl i64, columns u32, ttls u32,
                  columns bytes, ttls (count x i64), MessageBatch bytes
+    stage      = batch u64, part 16 bytes, chunk u32, count u32, size u64, ttl i64, producer u16, columns u32, ttls u32,
+                 producer bytes, columns bytes, ttls (count x i64), MessageBatch bytes
 
 All numbers are little-endian. Bytes that do not decode raise OperationError: from a client's node that is a defect,
 so a member that meets it in the log stops.
@@ -19,10 +21,12 @@ import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fifo import commands as c
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
+from quorum.node import reader_operations
 
 FORMAT = 1
 COMMAND_BYTES = 1 << 20
@@ -35,6 +39,9 @@ MAX_OPERATIONS = 4096
 _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
 _ENQUEUE = struct.Struct("<QQIQqII")
+_STAGE = struct.Struct("<Q16sIIQqHII")
+_STAGED = struct.Struct("<QHI")
+_PART = struct.Struct("<16sQ")
 _TWO_U64 = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
 _SETTLE = struct.Struct("<QQHI")
@@ -45,6 +52,8 @@ _ADDRESS = struct.Struct("<IQQ")
 _NODE_DOWN = struct.Struct("<IQ")
 _CONFIG = struct.Struct("<BqqBqqBHH")
 
+_TTL = {_ENQUEUE: 4, _STAGE: 5}
+"""where the one time to live stands"""
 _NUMBERED = 1
 _NO_PRODUCER = bytes(16)
 
@@ -97,34 +106,50 @@ class Command:
 
 
 def batch_of(operation: memoryview) -> memoryview:
-    """The MessageBatch bytes of an enqueue operation."""
-    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
-        raise OperationError("the operation is no enqueue")
-    columns, ttls = _ENQUEUE.unpack_from(operation, _HEAD.size)[5:]
-    return operation[_HEAD.size + _ENQUEUE.size + columns + ttls :]
+    """The MessageBatch bytes of an enqueue or stage operation."""
+    _, columns, size, ttls = _layout(operation)
+    return operation[columns + size + ttls :]
 
 
 def count_of(operation: memoryview) -> int:
-    """How many messages an enqueue operation holds."""
-    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
-        raise OperationError("the operation is no enqueue")
-    count: int = _ENQUEUE.unpack_from(operation, _HEAD.size)[2]
-    return count
+    """How many messages an enqueue or stage operation holds."""
+    return _layout(operation)[0]
 
 
 def columns_of(operation: memoryview) -> memoryview:
-    """The filter-field columns of an enqueue operation."""
-    if len(operation) < _HEAD.size + _ENQUEUE.size or operation[0] != _KIND[c.Enqueue]:
-        raise OperationError("the operation is no enqueue")
-    start = _HEAD.size + _ENQUEUE.size
-    return operation[start : start + _ENQUEUE.unpack_from(operation, _HEAD.size)[5]]
+    """The filter-field columns of an enqueue or stage operation."""
+    _, columns, size, _ = _layout(operation)
+    return operation[columns : columns + size]
+
+
+def ttls_of(operation: memoryview) -> NDArray[np.int64]:
+    """The times to live in ms of an enqueue or stage operation: one of all its messages, or one each; -1 none."""
+    _, columns, size, ttls = _layout(operation)
+    if ttls:
+        start = columns + size
+        return np.frombuffer(operation[start : start + ttls], dtype="<i8").astype(np.int64)
+    head = _ENQUEUE if operation[0] == _KIND[c.Enqueue] else _STAGE
+    ttl: int = head.unpack_from(operation, _HEAD.size)[_TTL[head]]
+    return np.array([ttl], dtype=np.int64)
+
+
+def _layout(operation: memoryview) -> tuple[int, int, int, int]:
+    """(messages, where the columns begin, their bytes, the bytes of the TTLs behind them) of what carries messages."""
+    kind = operation[0] if len(operation) else 0
+    if kind == _KIND[c.Enqueue] and len(operation) >= _HEAD.size + _ENQUEUE.size:
+        _, _, count, _, _, columns, ttls = _ENQUEUE.unpack_from(operation, _HEAD.size)
+        return count, _HEAD.size + _ENQUEUE.size, columns, ttls
+    if kind == _KIND[c.Stage] and len(operation) >= _HEAD.size + _STAGE.size:
+        _, _, _, count, _, _, name, columns, ttls = _STAGE.unpack_from(operation, _HEAD.size)
+        return count, _HEAD.size + _STAGE.size + name, columns, ttls
+    raise OperationError("the operation is no enqueue or stage: it has no messages")
 
 
 # ---- operations
 
 
 def encode(command: c.Command | cat.CatalogCommand, origin: c.Origin | None, batch: bytes = b"") -> bytes:
-    """One operation. `batch` is the MessageBatch of an Enqueue, stored as it is."""
+    """One operation. `batch` is the MessageBatch of an Enqueue or Stage, stored as it is."""
     kind = _KIND[type(command)]
     queue = getattr(command, "queue", 0)
     payload = _ENCODERS[type(command)](command)
@@ -171,6 +196,72 @@ def _decode_enqueue(data: memoryview, queue: int) -> c.Enqueue:
         each = np.frombuffer(data[end : end + ttls], dtype="<i8").tolist()
     return c.Enqueue(
         queue, first, lowest, count, size, ttl, each, data[_ENQUEUE.size : end] if columns else b""
+    )
+
+
+def _stage(x: c.Stage) -> bytes:
+    name = x.producer.encode()
+    ttls = np.asarray(x.ttls_ms, dtype="<i8").tobytes() if len(x.ttls_ms) else b""
+    head = _STAGE.pack(
+        x.batch,
+        _part(x.part),
+        x.chunk,
+        x.count,
+        x.size_bytes,
+        x.ttl_ms,
+        len(name),
+        len(x.columns),
+        len(ttls),
+    )
+    return b"".join((head, name, x.columns, ttls))
+
+
+def _decode_stage(data: memoryview, queue: int) -> c.Stage:
+    batch, part, chunk, count, size, ttl, length, columns, ttls = _STAGE.unpack_from(data)
+    producer, rest = _text(data[_STAGE.size :], length)
+    if len(rest) < columns + ttls:
+        raise ValueError("columns or TTLs are cut off")
+    each: Sequence[int] = ()
+    if ttls:
+        each = np.frombuffer(rest[columns : columns + ttls], dtype="<i8").tolist()
+    return c.Stage(
+        queue, producer, batch, part, chunk, count, size, ttl, each, rest[:columns] if columns else b""
+    )
+
+
+def _part(part: bytes) -> bytes:
+    if len(part) != 16:
+        raise ValueError(f"the name of a part has {len(part)} bytes; allowed: 16")
+    return part
+
+
+def _publish_staged(x: c.PublishStaged) -> bytes:
+    name = x.producer.encode()
+    parts = [_PART.pack(_part(part), count) for part, count in x.parts]
+    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts))
+
+
+def _decode_publish_staged(data: memoryview, queue: int) -> c.PublishStaged:
+    batch, length, count = _STAGED.unpack_from(data)
+    producer, rest = _text(data[_STAGED.size :], length)
+    if len(rest) != _PART.size * count:
+        raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: {_PART.size} each")
+    return c.PublishStaged(queue, producer, batch, tuple(_PART.iter_unpack(rest)))
+
+
+def _discard_staged(x: c.DiscardStaged) -> bytes:
+    name = x.producer.encode()
+    parts = [_part(part) for part in x.parts]
+    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts))
+
+
+def _decode_discard_staged(data: memoryview, queue: int) -> c.DiscardStaged:
+    batch, length, count = _STAGED.unpack_from(data)
+    producer, rest = _text(data[_STAGED.size :], length)
+    if len(rest) != 16 * count:
+        raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: 16 each")
+    return c.DiscardStaged(
+        queue, producer, batch, tuple([bytes(rest[at : at + 16]) for at in range(0, len(rest), 16)])
     )
 
 
@@ -320,6 +411,10 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
         lambda x: _TWO_U64.pack(x.revision, x.mark),
         lambda d, q: c.Configured(*_TWO_U64.unpack(d)),
     ),
+    *reader_operations.TABLE,
+    (28, c.Stage, _stage, _decode_stage),
+    (29, c.PublishStaged, _publish_staged, _decode_publish_staged),
+    (30, c.DiscardStaged, _discard_staged, _decode_discard_staged),
     (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
     (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
     (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),

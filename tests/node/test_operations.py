@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from quorum.node import operations as op
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 ms = st.integers(-1, 2**53)
 tag = st.text(max_size=40)
+part = st.binary(min_size=16, max_size=16)
 ranges = st.lists(st.tuples(u64, u64), max_size=5).map(tuple)
 config = st.builds(
     c.QueueConfig,
@@ -38,6 +41,24 @@ commands = st.one_of(
     st.builds(c.Return, **settle_fields),
     st.builds(c.Discard, **settle_fields),
     st.builds(c.Modify, **settle_fields, delivery_failed=st.booleans(), undeliverable_here=st.booleans()),
+    st.builds(
+        c.OpenReader,
+        u64,
+        tag,
+        st.binary(max_size=50),
+        st.sampled_from(("earliest", "latest")),
+        u64,
+        st.sampled_from(("release", "discard", "keep")),
+    ),
+    st.builds(c.Reserve, u64, tag, u64, u64, u64, u64),
+    st.builds(c.SettleReserved, u64, tag, u64, u64),
+    st.builds(c.KeepReader, u64, tag, u64),
+    st.builds(c.ReleaseReader, u64, tag, u64),
+    st.builds(c.DeleteReader, u64, tag),
+    st.builds(c.Pin, u64, u64),
+    st.builds(c.Unpin, u64, u64),
+    st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple)),
+    st.builds(c.DiscardStaged, u64, tag, u64, st.lists(part, max_size=5).map(tuple)),
     st.builds(c.CreateQueue, u64, config),
     st.builds(c.UpdateConfig, u64, config),
     st.builds(c.Configured, u64, u64),
@@ -78,6 +99,51 @@ def test_an_enqueue_survives_and_its_batch_is_found(
     assert bytes(op.batch_of(body.operation(1))) == batch
     assert bytes(op.columns_of(body.operation(1))) == columns
     assert op.count_of(body.operation(1)) == len(ttls)
+
+
+@given(
+    st.builds(
+        c.Stage,
+        queue=u64,
+        producer=tag,
+        batch=u64,
+        part=part,
+        chunk=u32,
+        count=u32,
+        size_bytes=u64,
+        ttl_ms=ms,
+        ttls_ms=st.lists(ms, max_size=5).map(tuple),
+        columns=st.binary(max_size=30),
+    ),
+    st.binary(max_size=30),
+)
+def test_a_stage_survives_and_its_batch_is_found(command: c.Stage, batch: bytes) -> None:
+    origin = c.Origin(bytes(16), 1, 2)
+    body = op.Command(entry(op.encode(c.Wake(), None), op.encode(command, origin, batch)))
+    decoded = body.decode()[1].command
+    assert isinstance(decoded, c.Stage)
+    assert replace(decoded, ttls_ms=tuple(decoded.ttls_ms), columns=bytes(decoded.columns)) == command
+    assert bytes(op.batch_of(body.operation(1))) == batch
+    assert bytes(op.columns_of(body.operation(1))) == command.columns
+    assert op.count_of(body.operation(1)) == command.count
+
+
+@pytest.mark.parametrize("name", [b"", bytes(15), bytes(17)])
+def test_a_part_is_named_by_16_bytes(name: bytes) -> None:
+    for command in (
+        c.Stage(1, "p", 1, name, 0, 1, 1),
+        c.PublishStaged(1, "p", 1, ((name, 1),)),
+        c.DiscardStaged(1, "p", 1, (name,)),
+    ):
+        with pytest.raises(ValueError, match="allowed: 16"):
+            op.encode(command, None)
+
+
+def test_a_cut_stage_is_refused() -> None:
+    whole = op.encode(c.Stage(1, "producer", 1, bytes(16), 0, 2, 1, -1, (5, 6), b"columns"), None)
+    for size in range(len(whole)):
+        with pytest.raises(op.OperationError):
+            op.decode(memoryview(whole[:size]), 0)
 
 
 def test_a_command_carries_time_and_version() -> None:

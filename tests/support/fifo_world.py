@@ -60,6 +60,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "blocks",
         "pages",
         "storage",
+        "views",
         "state",
         "machine",
         "matched",

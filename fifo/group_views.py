@@ -1,0 +1,88 @@
+"""What a group's queues look like: for those who ask, deciding nothing and changing nothing that is replicated."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+
+from fifo import views
+from fifo.commands import QueueConfig
+from fifo.effects import Deliver, Refused
+from fifo.machine import QueueMachine
+from fifo.sessions import Sessions
+from fifo.state import Consumer, QueueInfo, Waiting
+from fifo.storage import Storage, storage
+
+
+class GroupViews:
+    """The part of a GroupMachine that only looks."""
+
+    queues: dict[int, QueueMachine]
+    deleted: array[int]
+    sessions: Sessions
+
+    def has_queue(self, queue: int) -> bool:
+        return queue in self.queues
+
+    def was_deleted(self, queue: int) -> bool:
+        return is_deleted(self.deleted, queue)
+
+    def config_of(self, queue: int) -> QueueConfig | None:
+        """As the queue is configured here; None if there is none."""
+        machine = self.queues.get(queue)
+        return None if machine is None else machine.config
+
+    def queue_ids(self) -> list[int]:
+        """Ascending."""
+        return sorted(self.queues)
+
+    def consumers(self, queue: int) -> list[Consumer]:
+        """A queue's consumers in the order of attaching; to be looked at, not changed."""
+        machine = self.queues.get(queue)
+        return [] if machine is None else list(machine.consumers.values())
+
+    def live_nodes(self) -> list[tuple[int, int]]:
+        """(node, boot) of the processes that sessions here are at, ascending."""
+        return sorted(
+            {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
+        )
+
+    def departed_boot(self, node: int) -> int:
+        """Processes of this node up to this boot number were declared gone; -1 if none was."""
+        return self.sessions.departed.get(node, -1)
+
+    def info(self, queue: int) -> QueueInfo | None:
+        machine = self.queues.get(queue)
+        return None if machine is None else views.info(machine)
+
+    def held_by(self, node: int, boot: int) -> tuple[Deliver, ...]:
+        """Deliveries that rebuild what the consumers of this node's process hold, by queue and order of attaching."""
+        found: list[Deliver] = []
+        for queue in sorted(self.queues):
+            machine = self.queues[queue]
+            for consumer in machine.consumers.values():
+                if consumer.address.node == node and consumer.address.boot == boot:
+                    found += views.held_by(machine, consumer)
+        return tuple(found)
+
+    def waiting(
+        self, queue: int, start_sequence: int, limit: int, selector: bytes = b""
+    ) -> Waiting | Refused:
+        """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
+        machine = self.queues.get(queue)
+        return no_queue(queue) if machine is None else views.waiting(machine, start_sequence, limit, selector)
+
+    def storage(self, queue: int, recent_from: int) -> Storage | None:
+        """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
+        machine = self.queues.get(queue)
+        return None if machine is None else storage(machine, recent_from)
+
+
+def no_queue(queue: int) -> Refused:
+    return Refused("not_found", f"no queue {queue} in this group")
+
+
+def is_deleted(deleted: array[int], queue: int) -> bool:
+    """Whether an id is among those that ascend in `deleted`."""
+    position = bisect_left(deleted, queue)
+    return position < len(deleted) and deleted[position] == queue

@@ -1,0 +1,87 @@
+"""What a queue looks like. Views decide nothing; they may make cold blocks warm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fifo import bits, checkout
+from fifo.blocks import BLOCK_BITS
+from fifo.effects import Deliver, Refused, Run
+from fifo.selector_groups import decoded, refuse_selector
+from fifo.state import BLOCK_BUDGET, STEP_BUDGET, Consumer, QueueInfo, Waiting
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+
+def info(machine: QueueMachine) -> QueueInfo:
+    """What the queue holds; a constant number of steps a block."""
+    first_sequence = machine.next_sequence
+    ready_bytes = 0
+    for block in machine.blocks.values():
+        if not block.live:
+            continue
+        if first_sequence == machine.next_sequence:
+            first_sequence = (block.number << BLOCK_BITS) + block.first_slot
+        ready_bytes += block.size_bytes * block.ready_count // block.placed
+    return QueueInfo(
+        ready=machine.ready_count,
+        checked_out=machine.held_count,
+        total=machine.ready_count + machine.held_count,
+        consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
+        first_sequence=first_sequence,
+        next_sequence=machine.next_sequence,
+        ready_bytes=ready_bytes,
+        dropped=tuple(machine.dropped.values()),
+    )
+
+
+def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
+    """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
+    found: list[Deliver] = []
+    delivery: checkout.Delivery | None = None
+    held = consumer.held
+    for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
+        if delivery is None or delivery.first_tag + delivery.count != tag:
+            if delivery is not None:
+                found.append(delivery.effect())
+            delivery = checkout.Delivery(consumer, machine.queue, tag)
+        for block, members in machine.by_block([(first, count)]):
+            delivery.describe(block, members)
+    if delivery is not None:
+        found.append(delivery.effect())
+    return found
+
+
+def waiting(
+    machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
+) -> Waiting | Refused:
+    """A page of the ready messages that match, from a sequence on. Decides nothing."""
+    refused = refuse_selector(machine.config, selector)
+    if refused is not None:
+        return refused
+    wanted = decoded(selector) if selector else None
+    runs: list[Run] = []
+    rest, steps = limit, STEP_BUDGET
+    for passed, number in enumerate(machine.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
+        if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
+            return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
+        if wanted is not None and start_sequence <= number << BLOCK_BITS:
+            cold = machine.groups.ruled_out(wanted, number)
+            if cold is not None:
+                steps -= cold.ready_count * wanted.steps
+                continue
+        block = machine.blocks.get(number)
+        members = block.ready
+        if start_sequence > block.base:
+            members &= -1 << (start_sequence - block.base)
+        if wanted is not None:
+            steps -= members.bit_count() * wanted.steps
+            members = machine.groups.fields.select(block, wanted, members)
+        shown = bits.lowest(members, rest)
+        for slot, count in bits.ranges(shown):
+            block.runs.clip(block.base, slot, count, runs)
+            rest -= count
+        if shown != members:
+            return Waiting(tuple(runs), block.base + shown.bit_length())
+    return Waiting(tuple(runs), None)

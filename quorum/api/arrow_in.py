@@ -1,0 +1,190 @@
+"""Arrow blocks as message batches: what is staged, in chunks that each become one command.
+
+Without a column of properties a chunk's bodies and their ends go from Arrow's buffers into the batch as they are.
+Imported when the first bulk call comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from quorum.api import status
+from quorum.api.bulk_columns import TEXTS
+from quorum.api.json_values import read_into
+from quorum.v1 import queue_pb2 as pb
+
+CHUNK_ROWS = 8_192
+CHUNK_BYTES = 1 << 20
+MOST_NESTED_BYTES = 64 << 20
+"""What a block may be once it is unpacked."""
+ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
+_WIRE = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
+
+
+def chunks(data: bytes, max_rows: int) -> Iterator[tuple[bytes, int]]:
+    """(serialized MessageBatch, messages) of each chunk of a block. StatusError says what is wrong with it."""
+    limit = min(max_rows, CHUNK_ROWS)
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            _check_names(stream.schema)
+            for batch in stream:
+                batch.validate(full=True)  # its offsets come from outside
+                if batch.nbytes > MOST_NESTED_BYTES:
+                    raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
+                if batch.num_rows:
+                    yield from _Rows(batch).chunks(limit)
+    except (pa.ArrowException, OSError) as error:
+        raise _bad(f"the block cannot be read as an Arrow IPC stream: {error}") from error
+
+
+def _bad(text: str) -> status.StatusError:
+    return status.invalid("bad_block", text)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    for name in schema.names:
+        if name not in ALLOWED:
+            close = get_close_matches(name, ALLOWED, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise _bad(f"there is no column {name!r}; {hint}allowed: {', '.join(ALLOWED)}")
+        if schema.names.count(name) > 1:
+            raise _bad(f"the column {name!r} is there twice")
+    if "body" not in schema.names:
+        raise _bad("there is no column 'body'; every message has one")
+
+
+class _Rows:
+    """The rows of one record batch."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        bodies = _cast("body", batch.column("body"), pa.binary())
+        _refuse_null("body", bodies)
+        offsets = np.frombuffer(bodies.buffers()[1], dtype=np.int32)
+        self._starts = offsets[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
+        self._bodies = memoryview(bodies.buffers()[2] or b"")
+        self._count = len(bodies)
+        self._properties = _properties(batch) if batch.num_columns > 1 else None
+
+    def chunks(self, limit: int) -> Iterator[tuple[bytes, int]]:
+        ends = self._starts[1:] - self._starts[0]
+        if self._properties is not None:
+            ends = ends + np.cumsum([each.ByteSize() for each in self._properties])
+        first = 0
+        while first < self._count:
+            before = int(ends[first - 1]) if first else 0
+            fitting = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
+            end = min(max(fitting, first + 1), first + limit, self._count)
+            yield self._encode(first, end), end - first
+            first = end
+
+    def _encode(self, first: int, end: int) -> bytes:
+        starts = self._starts[first : end + 1]
+        made = pb.MessageBatch(
+            count=end - first,
+            bodies=bytes(self._bodies[int(starts[0]) : int(starts[-1])]),
+            body_ends=(starts[1:] - starts[0]).tolist(),
+        )
+        if self._properties is not None:
+            made.properties.extend(self._properties[first:end])
+        data: bytes = made.SerializeToString(deterministic=True)
+        return data
+
+
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise _bad(f"the column {name!r} is {column.type}, and no {kind}: {error}") from error
+
+
+def _refuse_null(name: str, column: pa.Array) -> None:
+    if column.null_count:
+        at = next(place for place, value in enumerate(column) if not value.is_valid)
+        raise _bad(f"the column {name!r} is NULL in row {at}")
+
+
+def _properties(batch: pa.RecordBatch) -> list[pb.Properties]:
+    made = [pb.Properties() for _ in range(batch.num_rows)]
+    for name in TEXTS:
+        if name in batch.schema.names:
+            for target, value in zip(made, _texts(name, batch.column(name)), strict=True):
+                if value is not None:
+                    setattr(target, name, value)
+    for name, most in (("priority", 255), ("ttl_ms", (1 << 63) - 1)):
+        if name in batch.schema.names:
+            for row, number in enumerate(_integers(name, batch.column(name))):
+                if number is not None:
+                    if not 0 <= number <= most:
+                        raise _bad(f"the column {name!r} is {number} in row {row}; allowed: 0..{most}")
+                    setattr(made[row], name, number)
+    if "fields" in batch.schema.names:
+        _fields(made, batch.column("fields"))
+    if "properties" in batch.schema.names:
+        for row, text in enumerate(_texts("properties", batch.column("properties"))):
+            if text is not None:
+                try:
+                    read_into(made[row].application_properties, text)
+                except ValueError as error:
+                    raise _bad(f"the column 'properties' in row {row}: {error}") from error
+    return made
+
+
+def _texts(name: str, column: pa.Array) -> list[str | None]:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (_is_text(kind) or pa.types.is_null(kind)):
+        raise _bad(f"the column {name!r} is {column.type}; allowed: string")
+    values: list[str | None] = column.to_pylist()
+    return values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _integers(name: str, column: pa.Array) -> list[int | None]:
+    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise _bad(f"the column {name!r} is {column.type}; allowed: an integer type")
+    values: list[int | None] = column.to_pylist()
+    return values
+
+
+def _fields(made: list[pb.Properties], column: pa.Array) -> None:
+    if not pa.types.is_struct(column.type):
+        raise _bad(f"the column 'fields' is {column.type}; allowed: a struct")
+    targets = [each.application_properties for each in made]
+    seen: set[str] = set()
+    for field, values in zip(column.type, column.flatten(), strict=True):
+        if field.name in seen:
+            raise _bad(f"the column 'fields' has {field.name!r} twice")
+        seen.add(field.name)
+        kind = _kind_of(field)
+        if kind is None:
+            continue
+        rows: list[Any] = _cast(f"fields.{field.name}", values, _WIRE[kind]).to_pylist()
+        for target, value in zip(targets, rows, strict=True):
+            if value is not None:
+                setattr(target[field.name], kind, value)
+
+
+def _kind_of(field: pa.Field) -> str | None:
+    """Of its values; None where it has none but NULL."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if _is_text(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_floating(kind):
+        return "floating"
+    if pa.types.is_null(kind):
+        return None
+    raise _bad(
+        f"the column 'fields' has {field.name!r} as {field.type}; "
+        "allowed: string, integer types, floating-point types, bool"
+    )

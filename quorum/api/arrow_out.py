@@ -1,0 +1,300 @@
+"""Stored batches as Arrow: blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES, each an Arrow IPC stream.
+
+Bodies, places and times are put together by whole parts of batches; single messages are looked at only for the
+properties that are asked for. Imported when the first bulk call comes: a member that gets none does without pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fifo.effects import Run
+from quorum.api.bulk_columns import OF_PROPERTIES, TEXTS, Wanted
+from quorum.api.json_values import Writer
+from quorum.api.stored_rows import Batch, Failures, Ints, Part, RowReader
+from quorum.node.batches import FieldReader
+from quorum.node.healing import BodyUnreadable
+from quorum.v1 import bulk_pb2
+from quorum.v1 import queue_pb2 as pb
+
+BLOCK_ROWS = 8_192
+BLOCK_BYTES = 1 << 20
+ROW_BYTES = 48
+"""What a row takes beside body and properties, about."""
+TIME = pa.timestamp("us", tz="UTC")
+MOST_MS = 253_402_300_799_999
+"""The end of the year 9999, where Python's dates and others' end, too: what expires later is said to expire then."""
+TYPES = {
+    "sequence": pa.int64(),
+    "raft_index": pa.int64(),
+    "enqueued": TIME,
+    **dict.fromkeys(TEXTS, pa.string()),
+    "priority": pa.int16(),
+    "deliveries": pa.int32(),
+    "expires": TIME,
+    "properties": pa.string(),
+    "body": pa.binary(),
+}
+FIELD_TYPES = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
+
+Matches = Callable[[Mapping[str, Any]], bool | None]
+
+pa.set_memory_pool(pa.system_memory_pool())  # what the process has set for its allocator counts here, too
+
+
+def schema_of(wanted: Wanted) -> pa.Schema:
+    fields = pa.struct([(name, FIELD_TYPES[kind]) for name, kind in wanted.fields])
+    return pa.schema([(name, fields if name == "fields" else TYPES[name]) for name in wanted.names])
+
+
+class Blocks:
+    """Collects messages and gives blocks of them.
+
+    message_ttl_ms: the queue's, -1 for none. matches: which messages are wanted, None for all. limit: messages at most,
+    -1 for all; `left` is what remains of it.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        wanted: Wanted,
+        message_ttl_ms: int = -1,
+        matches: Matches | None = None,
+        limit: int = -1,
+    ) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._schema = schema_of(wanted)
+        self._ttl_ms = message_ttl_ms
+        self._matches = matches
+        self._with_bodies = "body" in wanted.names
+        self._with_properties = not OF_PROPERTIES.isdisjoint(wanted.names)
+        self._writer = Writer([name for name, _ in wanted.fields])
+        self._fields = FieldReader(None)
+        self.left = limit
+        self._clear()
+
+    def _clear(self) -> None:
+        self._parts: list[Part] = []
+        self._deliveries: list[Ints] = []
+        self._rows = 0
+        self._size = 0
+
+    # ---- collecting
+
+    def feed(
+        self, runs: Sequence[Run], failures: Failures, first_number: int = 0
+    ) -> Iterator[bulk_pb2.Block | BodyUnreadable]:
+        """Takes the messages of runs; the blocks that are full. The messages are first_number, ... to `failures`.
+
+        BodyUnreadable stands where something cannot be read: it is to be mended before the iterator is resumed."""
+        number = first_number
+        for part in self._reader.parts(runs):
+            if isinstance(part, BodyUnreadable):
+                yield part
+                continue
+            for first, count in self._chosen(part):
+                yield from self._add(part, first, count, failures, number + first - part.first)
+                if self.left == 0:
+                    return
+            number += part.count
+
+    def take(self) -> Iterator[bulk_pb2.Block]:
+        """The last block, if anything is left for it."""
+        if self._rows:
+            yield self._build()
+
+    def _chosen(self, part: Part) -> Iterator[tuple[int, int]]:
+        """Of a part (first ordinal, count), as far as messages match."""
+        if self._matches is None:
+            yield part.first, part.count
+            return
+        end = part.first + part.count
+        if part.batch.each is None:
+            shared = part.batch.shared or pb.Properties()
+            if self._matches(self._fields.read(shared)) is True:
+                yield part.first, part.count
+            return
+        start = -1
+        for at in range(part.first, end):
+            if self._matches(self._fields.read(part.batch.each[at])) is True:
+                if start < 0:
+                    start = at
+            elif start >= 0:
+                yield start, at - start
+                start = -1
+        if start >= 0:
+            yield start, end - start
+
+    def _add(
+        self, part: Part, first: int, count: int, failures: Failures, number: int
+    ) -> Iterator[bulk_pb2.Block]:
+        if self.left >= 0:
+            count = min(count, self.left)
+            self.left -= count
+        while count:
+            taken = min(count, BLOCK_ROWS - self._rows)
+            size = self._weight(part.batch, first, taken)
+            if self._size + size > BLOCK_BYTES:
+                taken = self._fitting(part.batch, first, taken)
+                if not taken:
+                    yield self._build()
+                    continue
+                size = self._weight(part.batch, first, taken)
+            sequence = part.sequence + first - part.first
+            self._parts.append(Part(part.batch, first, taken, sequence))
+            self._deliveries.append(failures.of(number, taken))
+            self._rows += taken
+            self._size += size
+            first, count, number = first + taken, count - taken, number + taken
+            if self._rows == BLOCK_ROWS or self._size >= BLOCK_BYTES:
+                yield self._build()
+
+    def _weight(self, batch: Batch, first: int, count: int) -> int:
+        size = ROW_BYTES * count
+        if self._with_bodies:
+            size += int(batch.starts[first + count] - batch.starts[first])
+        if self._with_properties and batch.property_bytes:
+            if count == batch.count:
+                size += batch.property_bytes
+            else:
+                weights = batch.property_weights()
+                size += int(weights[first + count] - weights[first])
+        return size
+
+    def _fitting(self, batch: Batch, first: int, count: int) -> int:
+        """How many of these messages still fit into the block; at least one where it is empty."""
+        weights = ROW_BYTES * np.arange(1, count + 1)
+        if self._with_bodies:
+            weights += batch.starts[first + 1 : first + count + 1] - batch.starts[first]
+        if self._with_properties and batch.property_bytes:
+            each = batch.property_weights()
+            weights += each[first + 1 : first + count + 1] - each[first]
+        fitting = int(np.searchsorted(weights, BLOCK_BYTES - self._size, side="right"))
+        return fitting if fitting or self._rows else 1
+
+    # ---- building
+
+    def _build(self) -> bulk_pb2.Block:
+        columns = [self._column(name) for name in self._wanted.names]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        block = bulk_pb2.Block(arrow=sink.getvalue().to_pybytes(), rows=self._rows)
+        self._clear()
+        return block
+
+    def _column(self, name: str) -> pa.Array:
+        if name == "body":
+            return self._bodies()
+        if name == "sequence":
+            return pa.array(self._sequences())
+        if name == "raft_index":
+            return pa.array(self._repeated([part.batch.index for part in self._parts]))
+        if name == "enqueued":
+            return _times(self._repeated([part.batch.enqueued_ms for part in self._parts]))
+        if name == "deliveries":
+            return pa.array(np.concatenate(self._deliveries).astype(np.int32))
+        if name == "expires":
+            return self._expires()
+        if name == "fields":
+            return self._struct()
+        if name == "properties":
+            return self._json()
+        if name == "priority":
+            return self._optional("priority", pa.int16())
+        return self._optional(name, pa.string())
+
+    def _repeated(self, values: Sequence[int]) -> Ints:
+        counts = [part.count for part in self._parts]
+        return np.repeat(np.array(values, dtype=np.int64), counts)
+
+    def _sequences(self) -> Ints:
+        counts = np.array([part.count for part in self._parts], dtype=np.int64)
+        firsts = np.array([part.sequence for part in self._parts], dtype=np.int64)
+        return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(self._rows)
+
+    def _bodies(self) -> pa.Array:
+        pieces, sizes = [], []
+        for part in self._parts:
+            starts = part.batch.starts[part.first : part.first + part.count + 1]
+            pieces.append(memoryview(part.batch.bodies)[int(starts[0]) : int(starts[-1])])
+            sizes.append(np.diff(starts))
+        offsets = np.zeros(self._rows + 1, dtype=np.int32)
+        np.cumsum(np.concatenate(sizes), out=offsets[1:])
+        data = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return pa.BinaryArray.from_buffers(pa.binary(), self._rows, [None, pa.py_buffer(offsets), data])
+
+    def _expires(self) -> pa.Array:
+        ttls = np.concatenate([part.batch.ttls(part.first, part.count) for part in self._parts])
+        if self._ttl_ms >= 0:
+            ttls = np.where(ttls < 0, self._ttl_ms, np.minimum(ttls, self._ttl_ms))
+        none = ttls < 0
+        if none.all():
+            return pa.nulls(self._rows, TIME)
+        enqueued = self._repeated([part.batch.enqueued_ms for part in self._parts])
+        return _times(np.minimum(enqueued + np.minimum(ttls, MOST_MS), MOST_MS), none)
+
+    @property
+    def _has_properties(self) -> bool:
+        return any(part.batch.each is not None or part.batch.shared is not None for part in self._parts)
+
+    def _optional(self, name: str, kind: pa.DataType) -> pa.Array:
+        if not self._has_properties:
+            return pa.nulls(self._rows, kind)
+        values: list[Any] = []
+        for part in self._parts:
+            batch = part.batch
+            if batch.each is not None:
+                rows = batch.each[part.first : part.first + part.count]
+                values += [getattr(row, name) if row.HasField(name) else None for row in rows]
+            else:
+                shared = batch.shared
+                has = shared is not None and shared.HasField(name)
+                values += [getattr(shared, name) if has else None] * part.count
+        return pa.array(values, kind)
+
+    def _applications(self) -> Iterator[tuple[Sequence[Any], int]]:
+        """(the application properties of neighbouring messages, how often each counts)."""
+        for part in self._parts:
+            batch = part.batch
+            if batch.each is not None:
+                rows = batch.each[part.first : part.first + part.count]
+                yield [row.application_properties for row in rows], 1
+            else:
+                yield [{} if batch.shared is None else batch.shared.application_properties], part.count
+
+    def _struct(self) -> pa.Array:
+        names = [name for name, _ in self._wanted.fields]
+        kinds = [FIELD_TYPES[kind] for _, kind in self._wanted.fields]
+        if not self._has_properties:
+            children = [pa.nulls(self._rows, kind) for kind in kinds]
+        else:
+            values: list[list[Any]] = [[] for _ in names]
+            for rows, times in self._applications():
+                for column, (name, kind) in zip(values, self._wanted.fields, strict=True):
+                    found = [row.get(name) for row in rows]
+                    read = [
+                        getattr(value, kind) if value is not None and value.HasField(kind) else None
+                        for value in found
+                    ]
+                    column.extend(read * times)
+            children = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
+        return pa.StructArray.from_arrays(children, names=names)
+
+    def _json(self) -> pa.Array:
+        if not self._has_properties:
+            return pa.nulls(self._rows, pa.string())
+        write = self._writer.write
+        texts: list[str | None] = []
+        for rows, times in self._applications():
+            texts += [write(row) for row in rows] * times
+        return pa.array(texts, pa.string())
+
+
+def _times(milliseconds: Ints, none: Any = None) -> pa.Array:
+    return pa.array(milliseconds * 1000, pa.int64(), mask=none).cast(TIME)

@@ -1,0 +1,319 @@
+"""The part of quorum.v1.Bulk about groups: durable readers of a queue, as the machines call them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+
+from google.rpc import code_pb2
+
+from fifo import commands as c
+from fifo.effects import Ok, ReaderState, Refused, Reserved
+from fifo.state import Portion, ReaderInfo, Waiting
+from quorum.api import status
+from quorum.api.bulk_calls import (
+    BulkCalls,
+    Context,
+    again,
+    blocks,
+    endpoints,
+    index_of,
+    load,
+    look,
+    streaming,
+    unary,
+)
+from quorum.api.bulk_columns import wanted
+from quorum.api.filters import expression_bytes
+from quorum.api.stored_rows import Failures, RowReader
+from quorum.catalog.machine import CatalogQueue
+from quorum.node.member import Member
+from quorum.v1 import bulk_pb2 as pb
+from quorum.v1 import queue_pb2
+
+DEFAULT_TIMEOUT_MS = 86_400_000
+MAX_RESERVED = 65_536
+NO_LIMIT = (1 << 63) - 1
+MAX_WAIT_MS = 30_000
+SCAN_S = 5.0
+"""So long a Reserve that does not wait goes on looking for a match, budget after budget."""
+POLL_S = 0.02
+MOST_POLL_S = 0.25
+PAGE = 16_384
+"""Messages of a reservation that are looked up in one question."""
+RELEASE_PAUSE_S = 0.02
+STARTS = {pb.OpenGroupRequest.EARLIEST: "earliest", pb.OpenGroupRequest.LATEST: "latest"}
+EXPIRIES = {
+    pb.OpenGroupRequest.RELEASE: "release",
+    pb.OpenGroupRequest.DISCARD: "discard",
+    pb.OpenGroupRequest.KEEP: "keep",
+}
+_EXPIRY = {name: number for number, name in EXPIRIES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What this node's replica says before a Reserve is made."""
+
+    reader: ReaderInfo | None
+    may_reserve: bool
+    ready: int
+    index: int
+
+
+class GroupCalls(BulkCalls):
+    """See the module's text; BulkService is the rest."""
+
+    @unary
+    async def OpenGroup(self, request: pb.OpenGroupRequest, context: Context) -> pb.GroupState:
+        queue = await self._queue(request.queue)
+        if request.start not in STARTS or request.on_expiry not in EXPIRIES:
+            raise status.invalid(
+                "bad_argument", "start or on_expiry has a value that this service does not know"
+            )
+        selector = expression_bytes(queue_pb2.Attach(queue=request.queue, selector=request.selector), queue)
+        command = c.OpenReader(
+            queue.id,
+            request.group,
+            selector,
+            STARTS[request.start],  # type: ignore[arg-type]
+            request.timeout_ms or DEFAULT_TIMEOUT_MS,
+            EXPIRIES[request.on_expiry],  # type: ignore[arg-type]
+        )
+        return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
+
+    async def _state(self, queue: CatalogQueue, state: ReaderState) -> pb.GroupState:
+        return pb.GroupState(
+            generation=state.generation,
+            settled=state.settled,
+            last=state.last,
+            outstanding=state.outstanding,
+            index=await index_of(self._hub, queue.group),
+        )
+
+    @unary
+    async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Reservation:
+        queue = await self._queue(request.queue)
+        if request.wait_ms > MAX_WAIT_MS:
+            raise status.invalid("bad_argument", f"wait_ms {request.wait_ms}; allowed: 0..{MAX_WAIT_MS}")
+        most = min(request.max_messages or MAX_RESERVED, MAX_RESERVED)
+        command = c.Reserve(
+            queue.id,
+            request.group,
+            request.generation,
+            request.after,
+            most,
+            min(request.max_bytes or NO_LIMIT, NO_LIMIT),
+        )
+        loop = self._hub.loop
+        begun = loop.time()
+        deadline = begun + request.wait_ms / 1000
+        pause = POLL_S
+        while True:
+            found = await self._hub.ask(lambda member: _look_at(member, queue, request))
+            if found.may_reserve and await self._enough(queue, found.reader, min(request.min_messages, most)):
+                reply = await again(self._hub, queue.group, command, Reserved)
+                if reply.offset != request.after:
+                    return await self._reservation(queue, reply)
+                if not reply.is_complete and loop.time() < max(deadline, begun + SCAN_S):
+                    continue
+            left = deadline - loop.time()
+            if left <= 0:
+                return pb.Reservation(offset=request.after, ready=found.ready, index=found.index)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, MOST_POLL_S)
+
+    async def _enough(self, queue: CatalogQueue, reader: ReaderInfo | None, wanted_count: int) -> bool:
+        """Whether so many messages that the group would be given are ready, as far as this replica can tell."""
+        if wanted_count <= 1 or reader is None:
+            return True
+        start, rest = reader.start_sequence, wanted_count
+        while True:
+            page = await self._hub.ask(
+                partial(_waiting, queue=queue, start=start, count=rest, selector=reader.selector)
+            )
+            if isinstance(page, Refused):  # it cannot look for this selector any more; the group can
+                return True
+            rest -= sum(run.count for run in page.runs)
+            if rest <= 0:
+                return True
+            if page.next_sequence is None:
+                return False
+            start = page.next_sequence
+
+    async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
+        def ready(member: Member) -> int:
+            info = member.queue_machine(queue.group).info(queue.id)
+            return 0 if info is None else info.ready
+
+        return pb.Reservation(
+            offset=reply.offset,
+            count=reply.count,
+            size_bytes=reply.size_bytes,
+            ready=await self._hub.ask(ready),
+            index=reply.index,
+        )
+
+    @unary
+    async def DescribeReservations(
+        self, request: pb.DescribeReservationsRequest, context: Context
+    ) -> pb.DescribeReservationsResponse:
+        queue = await self._queue(request.queue, request.index)
+
+        def describe(member: Member) -> pb.DescribeReservationsResponse | None:
+            reader = _reader(member, queue, request.group)
+            if reader is None:
+                return None
+            index = member.queue_machine(queue.group).index
+            response = pb.DescribeReservationsResponse(
+                endpoints=endpoints(member, queue.group, self._own), group=_group_state(reader, index)
+            )
+            for each in reader.reservations:
+                if request.after < each.offset <= (request.to or NO_LIMIT):
+                    response.reservations.add(
+                        offset=each.offset,
+                        count=each.count,
+                        size_bytes=each.size_bytes,
+                        opens=each.opens,
+                        reserved_ms=each.time_ms,
+                        index=each.index,
+                    )
+            return response
+
+        response = await self._hub.ask(describe)
+        if response is None:
+            raise status.not_found(f"queue {request.queue!r} has no group {request.group!r}")
+        return response
+
+    @streaming
+    async def ReadReserved(
+        self, request: pb.ReadReservedRequest, context: Context
+    ) -> AsyncIterator[pb.Block]:
+        columns = wanted(request.columns)
+        queue = await self._queue(request.queue, request.index)
+        arrow_out = await load("arrow_out")
+        ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
+        made = arrow_out.Blocks(RowReader(self._hub.body_reader(), queue.group), columns, ttl_ms)
+        first = request.first
+        end = first + request.count if request.count else 1 << 32
+        while first < end:
+            count = min(PAGE, end - first)
+            portion = await look(
+                self._hub,
+                partial(
+                    _reserved,
+                    queue=queue,
+                    group=request.group,
+                    offset=request.offset,
+                    first=first,
+                    count=count,
+                ),
+            )
+            failures = Failures(portion.delivery_counts, 1 + portion.opens)
+            async for block in blocks(self._hub, made.feed(portion.runs, failures)):
+                yield block
+            found = sum(run.count for run in portion.runs)
+            if found < count:
+                break
+            first += found
+        async for block in blocks(self._hub, made.take()):
+            yield block
+
+    @unary
+    async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.GroupState:
+        queue = await self._queue(request.queue)
+        command = c.SettleReserved(queue.id, request.group, request.generation, request.to)
+        while True:
+            state = await again(self._hub, queue.group, command, ReaderState)
+            if state.settled >= request.to:
+                return await self._state(queue, state)
+
+    @unary
+    async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.GroupState:
+        queue = await self._queue(request.queue)
+        command = c.KeepReader(queue.id, request.group, request.generation)
+        return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
+
+    @unary
+    async def ReleaseGroup(self, request: pb.ReleaseGroupRequest, context: Context) -> pb.GroupState:
+        queue = await self._queue(request.queue)
+        command = c.ReleaseReader(queue.id, request.group, request.generation)
+        while True:
+            state = await again(self._hub, queue.group, command, ReaderState)
+            if not state.outstanding:
+                return await self._state(queue, state)
+            await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself
+
+    @unary
+    async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
+        queue = await self._queue(request.queue)
+        existed = True
+        try:
+            await again(self._hub, queue.group, c.DeleteReader(queue.id, request.group), Ok)
+        except status.StatusError as error:
+            if error.status.code != code_pb2.NOT_FOUND:
+                raise
+            existed = False
+        return pb.DeleteGroupResponse(existed=existed, index=await index_of(self._hub, queue.group))
+
+    @unary
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
+        queue = await self._queue(request.queue, request.index)
+
+        def groups(member: Member) -> pb.ListGroupsResponse:
+            machine = member.queue_machine(queue.group)
+            response = pb.ListGroupsResponse(index=machine.index)
+            for each in machine.readers(queue.id):
+                response.groups.add(
+                    group=each.name,
+                    state=_group_state(each, machine.index),
+                    filtered=bool(each.selector),
+                    start_sequence=each.start_sequence,
+                    last_seen_ms=each.last_seen_ms,
+                    timeout_ms=each.timeout_ms,
+                    on_expiry=_EXPIRY[each.on_expiry],
+                    reservations=len(each.reservations),
+                )
+            return response
+
+        return await self._hub.ask(groups)
+
+
+def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:
+    readers = member.queue_machine(queue.group).readers(queue.id)
+    return next((each for each in readers if each.name == name), None)
+
+
+def _waiting(
+    member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
+) -> Waiting | Refused:
+    return member.queue_machine(queue.group).waiting(queue.id, start, count, selector)
+
+
+def _reserved(
+    member: Member, queue: CatalogQueue, group: str, offset: int, first: int, count: int
+) -> Portion | Refused:
+    return member.queue_machine(queue.group).reserved(queue.id, group, offset, first, count)
+
+
+def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
+    """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
+    machine = member.queue_machine(queue.group)
+    reader = _reader(member, queue, request.group)
+    info = machine.info(queue.id)
+    ready = 0 if info is None else info.ready
+    if reader is None or reader.generation != request.generation or reader.last != request.after:
+        return _Look(None, True, ready, machine.index)
+    return _Look(reader, machine.may_reserve(queue.id, request.group), ready, machine.index)
+
+
+def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
+    return pb.GroupState(
+        generation=reader.generation,
+        settled=reader.settled,
+        last=reader.last,
+        outstanding=reader.outstanding,
+        index=index,
+    )

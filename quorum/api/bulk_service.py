@@ -1,0 +1,116 @@
+"""quorum.v1.Bulk: what has to be known of a queue; groups, snapshots and staging are in modules of their own.
+
+Commands go through the node's own session and are asked again where an answer was lost: all of them are idempotent.
+Reads look at this node's replica. What needs pyarrow is imported when the first call comes that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from fifo.effects import Refused, Run
+from quorum.api import status
+from quorum.api.bulk_calls import Context, endpoints, unary
+from quorum.api.bulk_columns import KINDS
+from quorum.api.bulk_groups import GroupCalls
+from quorum.api.bulk_snapshots import SnapshotCalls
+from quorum.api.bulk_staging import StagingCalls
+from quorum.api.hub import Hub
+from quorum.api.policy_service import set_arguments
+from quorum.api.stored_rows import Part, RowReader
+from quorum.catalog.machine import CatalogQueue
+from quorum.config import NodeConfig
+from quorum.node.healing import BodyUnreadable
+from quorum.node.member import Member
+from quorum.v1 import bulk_pb2 as pb
+from quorum.v1 import bulk_pb2_grpc
+
+SEEN_MESSAGES = 1_000
+"""At each end of the queue so many messages are looked at for the properties they have."""
+MAX_SEEN = 1_000
+"""Properties that are told; those of most messages."""
+_KIND = {name: number for number, name in KINDS.items()}
+
+
+class BulkService(GroupCalls, SnapshotCalls, StagingCalls, bulk_pb2_grpc.BulkServicer):
+    def __init__(self, hub: Hub, config: NodeConfig) -> None:
+        self._hub = hub
+        self._own = (config.name, config.members[config.name].client)
+
+    @unary
+    async def QueueInfo(self, request: pb.QueueInfoRequest, context: Context) -> pb.QueueInfoResponse:
+        queue = await self._queue(request.queue, request.index)
+
+        def describe(member: Member) -> tuple[pb.QueueInfoResponse, tuple[Run, ...]] | None:
+            machine = member.queue_machine(queue.group)
+            info = machine.info(queue.id)
+            if info is None:
+                return None
+            response = pb.QueueInfoResponse(
+                first_sequence=info.first_sequence,
+                next_sequence=info.next_sequence,
+                ready=info.ready,
+                held=info.checked_out,
+                index=machine.index,
+                endpoints=endpoints(member, queue.group, self._own),
+            )
+            runs = _ends(member, queue, info.next_sequence) if request.with_fields else ()
+            return response, runs
+
+        found = await self._hub.ask(describe)
+        if found is None:
+            raise status.no_queue(request.queue)
+        response, runs = found
+        effective = self._hub.member.catalog.effective(queue)
+        set_arguments(response.arguments, effective.arguments)
+        if queue.config.filter_enabled:
+            response.filter_fields.extend(effective.config.filter_field_names)
+        response.fields.extend(await self._seen(queue, runs))
+        return response
+
+    async def _seen(self, queue: CatalogQueue, runs: Sequence[Run]) -> list[pb.SeenField]:
+        parts = RowReader(self._hub.body_reader(), queue.group).parts(runs)
+        kinds: dict[str, Counter[str | None]] = {}
+        while True:
+            part = await asyncio.to_thread(next, parts, None)
+            if part is None:
+                break
+            if isinstance(part, BodyUnreadable):
+                await self._hub.mend(part)
+            else:
+                _look_at(part, kinds)
+        most = sorted(kinds, key=lambda name: -kinds[name].total())[:MAX_SEEN]
+        return [
+            pb.SeenField(name=name, kind=_kind_of(kinds[name]), messages=kinds[name].total())
+            for name in sorted(most)
+        ]
+
+
+def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run, ...]:
+    """Up to SEEN_MESSAGES ready messages from the first on, and as many sequences before the next one."""
+    machine = member.queue_machine(queue.group)
+    runs: tuple[Run, ...] = ()
+    start = 0
+    for place in (0, next_sequence - SEEN_MESSAGES):
+        page = machine.waiting(queue.id, max(place, start), SEEN_MESSAGES)
+        if isinstance(page, Refused):
+            return ()
+        runs += page.runs
+        start = max((run.first_sequence + run.count for run in page.runs), default=next_sequence)
+    return runs
+
+
+def _look_at(part: Part, kinds: dict[str, Counter[str | None]]) -> None:
+    for properties in part.batch.properties(part.first, part.count) or ():
+        for name, value in properties.application_properties.items():
+            kinds.setdefault(name, Counter())[value.WhichOneof("kind")] += 1
+
+
+def _kind_of(seen: Counter[str | None]) -> pb.Field.Kind:
+    """One that fits all values but NULL and bytes, which no column has."""
+    known = {kind for kind in seen if kind in _KIND}
+    if len(known) > 1:
+        return pb.Field.TEXT
+    return _KIND[known.pop()] if known else pb.Field.KIND_UNSPECIFIED

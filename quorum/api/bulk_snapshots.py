@@ -1,0 +1,130 @@
+"""The part of quorum.v1.Bulk about snapshots: pins of a queue, as the machines call them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+
+from google.rpc import code_pb2
+
+from fifo import commands as c
+from fifo.effects import Ok, Pinned, Refused
+from fifo.state import Waiting
+from quorum.api import status
+from quorum.api.bulk_calls import BulkCalls, Context, again, blocks, load, look, streaming, unary
+from quorum.api.bulk_columns import wanted
+from quorum.api.filters import kept_fields
+from quorum.api.stored_rows import Failures, RowReader
+from quorum.catalog.machine import CatalogQueue
+from quorum.node.member import Member
+from quorum.v1 import bulk_pb2 as pb
+from quorum_selectors import canonical, jms
+from quorum_selectors.compiled import compile_expression
+from quorum_selectors.expression import Expression, field_names
+
+DEFAULT_TTL_MS = 3_600_000
+PAGE = 16_384
+"""Messages looked up in one question."""
+NO_END = (1 << 63) - 1
+
+
+class SnapshotCalls(BulkCalls):
+    """See the module's text; BulkService is the rest."""
+
+    @unary
+    async def OpenSnapshot(self, request: pb.OpenSnapshotRequest, context: Context) -> pb.Snapshot:
+        queue = await self._queue(request.queue)
+        command = c.Pin(queue.id, request.ttl_ms or DEFAULT_TTL_MS)
+        made = await again(self._hub, queue.group, command, Pinned)
+        return pb.Snapshot(
+            snapshot=made.pin,
+            first_sequence=made.first_sequence,
+            end_sequence=made.end_sequence,
+            count=made.count,
+            index=made.index,
+        )
+
+    @unary
+    async def CloseSnapshot(
+        self, request: pb.CloseSnapshotRequest, context: Context
+    ) -> pb.CloseSnapshotResponse:
+        queue = await self._queue(request.queue)
+        try:
+            await again(self._hub, queue.group, c.Unpin(queue.id, request.snapshot), Ok)
+        except status.StatusError as error:
+            if error.status.code != code_pb2.NOT_FOUND:
+                raise
+            return pb.CloseSnapshotResponse(existed=False)
+        return pb.CloseSnapshotResponse(existed=True)
+
+    @streaming
+    async def Browse(self, request: pb.BrowseSnapshotRequest, context: Context) -> AsyncIterator[pb.Block]:
+        columns = wanted(request.columns)
+        text = request.selector
+        expression = jms.parse(text) if text.strip(jms.BLANKS) else None
+        queue = await self._queue(request.queue, request.index)
+        selector = self._encoded(queue, expression)
+        matches = None if expression is None or selector else compile_expression(expression)
+        end = min(request.end_sequence or NO_END, NO_END)
+        arrow_out = await load("arrow_out")
+        ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
+        rows = RowReader(self._hub.body_reader(), queue.group)
+        made = arrow_out.Blocks(rows, columns, ttl_ms, matches, request.limit or -1)
+        start: int | None = request.start_sequence
+        while start is not None and start < end and made.left:
+            page, failed = await look(
+                self._hub,
+                partial(
+                    _page,
+                    queue=queue,
+                    pin=request.snapshot,
+                    start=start,
+                    end=end,
+                    selector=selector,
+                    with_failures="deliveries" in columns.names,
+                ),
+            )
+            async for block in blocks(self._hub, made.feed(page.runs, failed)):
+                yield block
+            start = page.next_sequence
+        async for block in blocks(self._hub, made.take()):
+            yield block
+
+    def _encoded(self, queue: CatalogQueue, expression: Expression | None) -> bytes:
+        """The selector for the machine to judge, where the queue keeps all of its fields; else empty."""
+        kept, _ = kept_fields(self._hub.member.catalog, queue)
+        if expression is None or kept is None or kept.first_not_kept(field_names(expression)) is not None:
+            return b""
+        return canonical.encode(expression)
+
+
+def _page(
+    member: Member,
+    queue: CatalogQueue,
+    pin: int,
+    start: int,
+    end: int,
+    selector: bytes,
+    with_failures: bool,
+) -> tuple[Waiting, Failures] | Refused:
+    machine = member.queue_machine(queue.group)
+    if pin:
+        page = machine.pinned(queue.id, pin, start, end, PAGE, selector)
+    else:
+        page = machine.waiting(queue.id, start, PAGE, selector)
+    if isinstance(page, Refused):
+        return page
+    page = _until(page, end)
+    counts = machine.failed_deliveries(queue.id, page.runs) if with_failures else ()
+    return page, Failures(counts)
+
+
+def _until(page: Waiting, end: int) -> Waiting:
+    """The page without what is at or behind `end`."""
+    runs = tuple(
+        run if run.first_sequence + run.count <= end else replace(run, count=end - run.first_sequence)
+        for run in page.runs
+        if run.first_sequence < end
+    )
+    return Waiting(runs, page.next_sequence)

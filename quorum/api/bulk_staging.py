@@ -1,0 +1,151 @@
+"""The part of quorum.v1.Bulk about staging: batches written in parts and published at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+
+from fifo import commands as c
+from fifo.effects import Ok, Published, Reply
+from quorum.api import status
+from quorum.api.bulk_calls import BulkCalls, Context, again, answer, index_of, load, unary
+from quorum.api.filters import kept_fields
+from quorum.api.hub import Hub
+from quorum.catalog.machine import CatalogQueue
+from quorum.node import batches
+from quorum.v1 import bulk_pb2 as pb
+from quorum_selectors.wellknown import KeptFields
+
+AHEAD = 4
+"""Chunks of a call that wait for their group at a time."""
+MAX_BATCH = (1 << 63) - 1
+PART_BYTES = 16
+MAX_PRODUCER_BYTES = 255
+
+
+class StagingCalls(BulkCalls):
+    """See the module's text; BulkService is the rest."""
+
+    @unary
+    async def Stage(
+        self, request_iterator: AsyncIterator[pb.StageRequest], context: Context
+    ) -> pb.StageResponse:
+        first = await anext(aiter(request_iterator), None)
+        if first is None:
+            raise status.invalid("bad_argument", "no request; the first one names the queue and the part")
+        part = _Part(self._hub, await self._queue(first.queue), first)
+        await part.add(first.arrow)
+        async for request in request_iterator:
+            if request.queue or request.producer or request.batch or request.part:
+                raise status.invalid("bad_argument", "only the first request names the part")
+            await part.add(request.arrow)
+        await part.finish()
+        return pb.StageResponse(rows=part.rows, size_bytes=part.size_bytes)
+
+    @unary
+    async def Publish(self, request: pb.PublishStagedRequest, context: Context) -> pb.PublishStagedResponse:
+        _check_batch(request.batch)
+        queue = await self._queue(request.queue)
+        parts = tuple((each.part, each.rows) for each in request.parts if each.rows)  # no rows: never staged
+        command = c.PublishStaged(queue.id, request.producer, request.batch, parts)
+        made = await again(self._hub, queue.group, command, Published)
+        return pb.PublishStagedResponse(
+            first_sequence=made.first_sequence,
+            count=made.count,
+            is_duplicate=made.is_duplicate,
+            index=await index_of(self._hub, queue.group),
+        )
+
+    @unary
+    async def Discard(self, request: pb.DiscardStagedRequest, context: Context) -> pb.DiscardStagedResponse:
+        _check_batch(request.batch)
+        queue = await self._queue(request.queue)
+        command = c.DiscardStaged(queue.id, request.producer, request.batch, tuple(request.parts))
+        return pb.DiscardStagedResponse(rows=(await again(self._hub, queue.group, command, Ok)).count)
+
+
+class _Part:
+    """A part while it is written. Chunks go out in order, some ahead of the answers."""
+
+    def __init__(self, hub: Hub, queue: CatalogQueue, request: pb.StageRequest) -> None:
+        """StatusError where the request names no part."""
+        if len(request.part) != PART_BYTES:
+            text = f"a part of {len(request.part)} bytes; allowed: {PART_BYTES}, in the first request"
+            raise status.invalid("bad_argument", text)
+        if not 0 < len(request.producer.encode()) <= MAX_PRODUCER_BYTES:
+            raise status.invalid(
+                "bad_argument",
+                f"a producer's name has 1..{MAX_PRODUCER_BYTES} bytes, not {request.producer!r}",
+            )
+        _check_batch(request.batch)
+        self._hub = hub
+        self._queue = queue
+        self._request = request
+        self._chunk = 0
+        self._under_way: deque[tuple[c.Stage, bytes, asyncio.Future[Reply | None]]] = deque()
+        self.rows = 0
+        self.size_bytes = 0
+
+    async def add(self, block: bytes) -> None:
+        """One block; nothing where it has no bytes."""
+        if not block:
+            return
+        arrow_in = await load("arrow_in")
+        kept, max_field_bytes = kept_fields(self._hub.member.catalog, self._queue)
+        limits = self._hub.limits
+        chunks = arrow_in.chunks(block, limits.max_messages)
+        while True:
+            checked = await asyncio.to_thread(_next_checked, chunks, limits, kept, max_field_bytes)
+            if checked is None:
+                return
+            await self._send(checked)
+
+    async def _send(self, checked: batches.CheckedBatch) -> None:
+        command = c.Stage(
+            self._queue.id,
+            self._request.producer,
+            self._request.batch,
+            self._request.part,
+            self._chunk,
+            checked.count,
+            checked.size_bytes,
+            checked.ttl_ms,
+            checked.ttls_ms,
+            checked.columns,
+        )
+        self._chunk += 1
+        self.size_bytes += checked.size_bytes
+        future = await self._hub.send(self._queue.group, command, checked.data)
+        self._under_way.append((command, checked.data, future))
+        while len(self._under_way) > AHEAD:
+            await self._await_first()
+
+    async def finish(self) -> None:
+        while self._under_way:
+            await self._await_first()
+
+    async def _await_first(self) -> None:
+        command, data, future = self._under_way.popleft()
+        while True:
+            found = answer(await self._hub.sent(self._queue.group, future), Ok)
+            if found is not None:
+                self.rows = found.count
+                return
+            future = await self._hub.send(self._queue.group, command, data)
+
+
+def _next_checked(
+    chunks: Iterator[tuple[bytes, int]],
+    limits: batches.BatchLimits,
+    kept: KeptFields | None,
+    max_field_bytes: int,
+) -> batches.CheckedBatch | None:
+    """The next chunk, as a publish would be checked; None at the end. In a thread."""
+    chunk = next(chunks, None)
+    return None if chunk is None else batches.check(chunk[0], limits, kept, max_field_bytes)
+
+
+def _check_batch(batch: int) -> None:
+    if batch > MAX_BATCH:
+        raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{MAX_BATCH}")

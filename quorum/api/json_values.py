@@ -1,0 +1,116 @@
+"""Application properties as JSON text and back, with nothing lost.
+
+JSON has no bytes, no NaN and no infinities: these are objects of one member, {"base64": "..."} and
+{"double": "NaN" | "Infinity" | "-Infinity"}. A number with a point or an
+exponent is floating-point, others are integers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Collection, Mapping
+from json.encoder import encode_basestring
+from typing import Any
+
+from quorum.v1 import queue_pb2 as pb
+
+INT64 = range(-(1 << 63), 1 << 63)
+_DOUBLES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_HINT = 'allowed: text, numbers, true, false, null, {"base64": "..."}, {"double": "NaN"}'
+
+
+class Writer:
+    """Writes properties as JSON objects, without some of them."""
+
+    __slots__ = ("_names", "_without")
+
+    def __init__(self, without: Collection[str] = ()) -> None:
+        self._without = frozenset(without)
+        self._names: dict[str, str] = {}
+
+    def write(self, properties: Mapping[str, pb.Value]) -> str | None:
+        """None where there are none to write."""
+        parts = []
+        names = self._names
+        for name in sorted(properties):
+            if name in self._without:
+                continue
+            start = names.get(name)
+            if start is None:
+                start = encode_basestring(name) + ": "
+                if len(names) < 10_000:
+                    names[name] = start
+            value = properties[name]
+            kind = value.WhichOneof("kind")
+            if kind == "text":
+                parts.append(start + encode_basestring(value.text))
+            elif kind == "integer":
+                parts.append(start + str(value.integer))
+            elif kind == "boolean":
+                parts.append(start + ("true" if value.boolean else "false"))
+            elif kind == "floating":
+                parts.append(start + _double(value.floating))
+            elif kind == "binary":
+                text = base64.b64encode(value.binary).decode("ascii")
+                parts.append(f'{start}{{"base64": "{text}"}}')
+            else:
+                parts.append(start + "null")
+        return "{" + ", ".join(parts) + "}" if parts else None
+
+
+def _double(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return f'{{"double": "{name}"}}'
+
+
+def read_into(target: Any, text: str) -> None:
+    """Adds the properties of a JSON object to a map of Values. Raises ValueError, saying what is wrong."""
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"it is no JSON object but {text[:40]!r}")
+    for name, value in found.items():
+        if value is None:
+            continue
+        if name in target:
+            raise ValueError(f"the property {name!r} is given twice: in `fields` and in `properties`")
+        _set(target[name], name, value)
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f'{name} is no JSON; write {{"double": "{name}"}}')
+
+
+def _set(target: pb.Value, name: str, value: object) -> None:
+    if isinstance(value, bool):
+        target.boolean = value
+    elif isinstance(value, int):
+        if value not in INT64:
+            raise ValueError(f"the property {name!r} has {value}, which does not fit 64 bits")
+        target.integer = value
+    elif isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError(f"the property {name!r} is a number too large for a double")
+        target.floating = value
+    elif isinstance(value, str):
+        target.text = value
+    elif isinstance(value, dict) and len(value) == 1:
+        ((kind, text),) = value.items()
+        if kind == "double" and text in _DOUBLES:
+            target.floating = _DOUBLES[text]
+        elif kind == "base64" and isinstance(text, str):
+            try:
+                target.binary = base64.b64decode(text, validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"the property {name!r} has bad base64: {error}") from error
+        else:
+            raise ValueError(f"the property {name!r} is an object; {_HINT}")
+    else:
+        raise ValueError(f"the property {name!r} is a {type(value).__name__}; {_HINT}")

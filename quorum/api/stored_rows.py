@@ -1,0 +1,184 @@
+"""Stored messages many at a time: whole batches and what stands beside them, for columns.
+
+Nothing here touches single messages of a batch but where their properties are asked for. Reading is synchronous, for a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fifo.effects import Run
+from quorum.api.deliveries import BodyReader
+from quorum.node.healing import BodyUnreadable
+from quorum.node.operations import Command, batch_of, ttls_of
+from quorum.v1 import queue_pb2 as pb
+
+CACHED = 8
+"""Batches kept apart: neighbouring runs cut the same one."""
+NO_PROPERTIES = pb.Properties()
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages that were stored together.
+
+    starts: where each body begins in `bodies`, and where the last one ends: one more than there are messages.
+    each: the messages' properties; None where all have `shared`, which is None where they have none.
+    property_bytes: of all of them together. ttls_ms: one each, or one for all; -1: none.
+    """
+
+    bodies: bytes
+    starts: Ints
+    each: Sequence[pb.Properties] | None
+    shared: pb.Properties | None
+    property_bytes: int
+    ttls_ms: Ints
+    enqueued_ms: int
+    index: int
+    _weights: Ints | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) - 1
+
+    def properties(self, first: int, count: int) -> Sequence[pb.Properties] | None:
+        """Of these messages; None where they have none."""
+        if self.each is not None:
+            return self.each[first : first + count]
+        return None if self.shared is None else [self.shared] * count
+
+    def ttls(self, first: int, count: int) -> Ints:
+        if len(self.ttls_ms) > 1:
+            return self.ttls_ms[first : first + count]
+        return np.repeat(self.ttls_ms, count)
+
+    def property_weights(self) -> Ints:
+        """Bytes of properties before each message, and of all."""
+        if self._weights is None:
+            if self.each is None:
+                size = 0 if self.shared is None else self.shared.ByteSize()
+                self._weights = np.arange(self.count + 1, dtype=np.int64) * size
+            else:
+                sizes = [0, *(each.ByteSize() for each in self.each)]
+                self._weights = np.cumsum(sizes, dtype=np.int64)
+        return self._weights
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The messages first .. first+count-1 of a batch, in the queue from `sequence` on."""
+
+    batch: Batch
+    first: int
+    count: int
+    sequence: int
+
+
+def batch_of_operation(operation: memoryview, command: Command, index: int) -> Batch:
+    made = pb.MessageBatch.FromString(bytes(batch_of(operation)))
+    starts = np.zeros(made.count + 1, dtype=np.int64)
+    starts[1:] = np.array(made.body_ends, dtype=np.int64)
+    each = list(made.properties) or None
+    shared = made.shared_properties if made.HasField("shared_properties") else None
+    if each is not None:
+        weight = max(0, len(operation) - len(made.bodies))
+    else:
+        weight = 0 if shared is None else made.count * shared.ByteSize()
+    return Batch(made.bodies, starts, each, shared, weight, ttls_of(operation), command.now_ms, index)
+
+
+class RowReader:
+    """Reads the batches of runs. One reader a stream: it belongs to one thread at a time."""
+
+    def __init__(self, bodies: BodyReader, group: int) -> None:
+        self._bodies = bodies
+        self._group = group
+        self._batches: OrderedDict[tuple[int, int], Batch] = OrderedDict()
+
+    def parts(self, runs: Sequence[Run]) -> Iterator[Part | BodyUnreadable]:
+        """The runs' messages in order. What cannot be read stands in its place, and is tried again when the iterator is
+        resumed."""
+        for run in runs:
+            while True:
+                try:
+                    part = self._part(run)
+                except BodyUnreadable as error:
+                    yield error
+                else:
+                    yield part
+                    break
+
+    def _part(self, run: Run) -> Part:
+        if run.one_each:
+            return Part(self._joined(run), 0, run.count, run.first_sequence)
+        key = (run.index, run.operation)
+        batch = self._batches.get(key)
+        if batch is None:
+            command = self._bodies.command(self._group, run.index)
+            batch = batch_of_operation(command.operation(run.operation), command, run.index)
+            self._batches[key] = batch
+            if len(self._batches) > CACHED:
+                self._batches.popitem(last=False)
+        return Part(batch, run.ordinal, run.count, run.first_sequence)
+
+    def _joined(self, run: Run) -> Batch:
+        """The single messages of neighbouring operations as one batch."""
+        command = self._bodies.command(self._group, run.index)
+        bodies: list[bytes] = []
+        properties: list[pb.Properties] = []
+        ttls = np.empty(run.count, dtype=np.int64)
+        weight, has_properties = 0, False
+        for number in range(run.count):
+            operation = command.operation(run.operation + number)
+            made = pb.MessageBatch.FromString(bytes(batch_of(operation)))
+            bodies.append(made.bodies)
+            weight += len(operation) - len(made.bodies)
+            ttls[number] = ttls_of(operation)[0]
+            if made.properties:
+                properties.append(made.properties[0])
+                has_properties = True
+            elif made.HasField("shared_properties"):
+                properties.append(made.shared_properties)
+                has_properties = True
+            else:
+                properties.append(NO_PROPERTIES)
+        starts = np.zeros(run.count + 1, dtype=np.int64)
+        np.cumsum([len(body) for body in bodies], out=starts[1:])
+        return Batch(
+            b"".join(bodies),
+            starts,
+            properties if has_properties else None,
+            None,
+            weight if has_properties else 0,
+            ttls,
+            command.now_ms,
+            run.index,
+        )
+
+
+class Failures:
+    """Failed deliveries of messages by their number, where not zero. base: of all others, and added to these."""
+
+    __slots__ = ("_counts", "_numbers", "base")
+
+    def __init__(self, counts: Sequence[tuple[int, int]] = (), base: int = 0) -> None:
+        self._numbers = [number for number, _ in counts]
+        self._counts = [count for _, count in counts]
+        self.base = base
+
+    def of(self, first: int, count: int) -> Ints:
+        found = np.full(count, self.base, dtype=np.int64)
+        low = bisect_left(self._numbers, first)
+        high = bisect_left(self._numbers, first + count)
+        for at in range(low, high):
+            found[self._numbers[at] - first] += self._counts[at]
+        return found

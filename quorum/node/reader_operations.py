@@ -1,0 +1,102 @@
+"""The wire form of what durable readers and pins send (kinds 20 to 27; see operations.py).
+
+    open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector
+    reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name
+    settle    = generation u64, to u64, name
+    keep, release = generation u64, name
+    delete    = name
+    pin       = ttl u64
+    unpin     = pin u64
+
+A name is a length u16 and UTF-8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from fifo import commands as c
+
+STARTS = ("earliest", "latest")
+ON_EXPIRY = ("release", "discard", "keep")
+
+_OPEN = struct.Struct("<QBBI")
+_RESERVE = struct.Struct("<QQQQ")
+_SETTLE = struct.Struct("<QQ")
+_U64 = struct.Struct("<Q")
+_U16 = struct.Struct("<H")
+
+
+def _name(text: str) -> bytes:
+    data = text.encode()
+    return _U16.pack(len(data)) + data
+
+
+def _read_name(data: memoryview) -> tuple[str, memoryview]:
+    (length,) = _U16.unpack_from(data)
+    rest = data[_U16.size :]
+    if len(rest) < length:
+        raise ValueError("a name is cut off")
+    return str(rest[:length], "utf-8"), rest[length:]
+
+
+def _only_name(data: memoryview) -> str:
+    name, rest = _read_name(data)
+    if len(rest):
+        raise ValueError(f"{len(rest)} bytes after a name")
+    return name
+
+
+def _open(x: c.OpenReader) -> bytes:
+    start, expiry = STARTS.index(x.start), ON_EXPIRY.index(x.on_expiry)
+    return b"".join((_OPEN.pack(x.timeout_ms, start, expiry, len(x.selector)), _name(x.reader), x.selector))
+
+
+def _decode_open(data: memoryview, queue: int) -> c.OpenReader:
+    timeout_ms, start, expiry, length = _OPEN.unpack_from(data)
+    name, selector = _read_name(data[_OPEN.size :])
+    if len(selector) != length:
+        raise ValueError(f"a selector of {len(selector)} bytes, not {length}")
+    return c.OpenReader(queue, name, bytes(selector), STARTS[start], timeout_ms, ON_EXPIRY[expiry])  # type: ignore[arg-type]
+
+
+def _reserve(x: c.Reserve) -> bytes:
+    return _RESERVE.pack(x.generation, x.after, x.max_messages, x.max_bytes) + _name(x.reader)
+
+
+def _decode_reserve(data: memoryview, queue: int) -> c.Reserve:
+    return c.Reserve(queue, _only_name(data[_RESERVE.size :]), *_RESERVE.unpack_from(data))
+
+
+def _settle(x: c.SettleReserved) -> bytes:
+    return _SETTLE.pack(x.generation, x.to) + _name(x.reader)
+
+
+def _decode_settle(data: memoryview, queue: int) -> c.SettleReserved:
+    return c.SettleReserved(queue, _only_name(data[_SETTLE.size :]), *_SETTLE.unpack_from(data))
+
+
+def _generation(x: c.KeepReader | c.ReleaseReader) -> bytes:
+    return _U64.pack(x.generation) + _name(x.reader)
+
+
+def _decode_generation(
+    kind: type[c.KeepReader | c.ReleaseReader],
+) -> Callable[[memoryview, int], c.KeepReader | c.ReleaseReader]:
+    def decoder(data: memoryview, queue: int) -> c.KeepReader | c.ReleaseReader:
+        return kind(queue, _only_name(data[_U64.size :]), *_U64.unpack_from(data))
+
+    return decoder
+
+
+TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
+    (20, c.OpenReader, _open, _decode_open),
+    (21, c.Reserve, _reserve, _decode_reserve),
+    (22, c.SettleReserved, _settle, _decode_settle),
+    (23, c.KeepReader, _generation, _decode_generation(c.KeepReader)),
+    (24, c.ReleaseReader, _generation, _decode_generation(c.ReleaseReader)),
+    (25, c.DeleteReader, lambda x: _name(x.reader), lambda d, q: c.DeleteReader(q, _only_name(d))),
+    (26, c.Pin, lambda x: _U64.pack(x.ttl_ms), lambda d, q: c.Pin(q, *_U64.unpack(d))),
+    (27, c.Unpin, lambda x: _U64.pack(x.pin), lambda d, q: c.Unpin(q, *_U64.unpack(d))),
+)

@@ -1,0 +1,29 @@
+"""Quorum in Spark: the data source `quorum` (source and sink), a session that is set up for it, and pipelines.
+
+    from quorum.spark import session, to_selector
+
+    spark = session()
+    flights = spark.read.format("quorum").option("queue", "flights").load()
+
+Needs the extra `spark` of the distribution: pyspark, pyarrow, and a Java runtime (from PyPI, if there is no other).
+Importing this package needs none of them. docs/spark.md has options, columns and guarantees.
+"""
+
+from __future__ import annotations
+
+from quorum.spark.errors import DataLoss, OptionError, QueryFailed, QuorumSparkError, SetupError
+from quorum.spark.failures import cause, plain_failures
+from quorum.spark.session import session
+from quorum.spark.translate import to_selector
+
+__all__ = [
+    "DataLoss",
+    "OptionError",
+    "QueryFailed",
+    "QuorumSparkError",
+    "SetupError",
+    "cause",
+    "plain_failures",
+    "session",
+    "to_selector",
+]

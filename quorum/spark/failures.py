@@ -1,0 +1,70 @@
+"""What went wrong, out of what Spark says: sixty lines of the JVM's frames around one line that matters.
+
+An error of our own Python code arrives as text inside text: the worker's traceback, in a PythonException, in a job's
+failure, in a StreamingQueryException. The last traceback's last line is the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quorum.spark.errors import QueryFailed
+
+_TRACE = "Traceback (most recent call last):"
+_JVM_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more|Caused by:|Suppressed:|\tat )")
+_RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+MAX_CHARACTERS = 2_000
+
+
+def cause(error: BaseException) -> str:
+    """One short text: what was raised in Python if it was that, else the first line of what Spark says."""
+    text = str(error)
+    return (_python_cause(text) or _first_line(text) or type(error).__name__)[:MAX_CHARACTERS]
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Raises QueryFailed with the cause alone for what Spark or Py4J raises inside; other errors pass."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise QueryFailed(cause(error)) from None
+
+
+def _python_cause(text: str) -> str:
+    """The message of the last exception of the last Python traceback; empty if there is no traceback."""
+    found = ""
+    for piece in text.split(_TRACE)[1:]:
+        lines = piece.splitlines()
+        place = 0
+        # frames and their source are indented; what was raised begins at the margin
+        while place < len(lines) and (not lines[place].strip() or lines[place][0].isspace()):
+            place += 1
+        raised: list[str] = []
+        for line in lines[place:]:
+            if _JVM_FRAME.match(line) or not line.strip():
+                break
+            raised.append(line)
+        if raised:
+            found = _without_kind("\n".join(raised))
+    return found
+
+
+def _without_kind(raised: str) -> str:
+    """An exception of ours says all in its message; one of others is named with its class."""
+    first, *more = raised.splitlines()
+    match = _RAISED.match(first)
+    if match is None:
+        return raised
+    kind, message = match["kind"], match["text"] or ""
+    name = kind.rpartition(".")[2]
+    own = kind.startswith("quorum.") and message
+    return "\n".join([message if own else f"{name}: {message}" if message else name, *more])
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

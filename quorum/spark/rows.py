@@ -1,0 +1,143 @@
+"""Arrow record batches between the service and Spark: which columns are asked for, and how they are put in shape.
+
+A batch goes to Spark in exactly the types of the schema it was promised, or Spark's JVM would misread its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import MapType, StringType, StructType, VariantType, VariantVal
+
+from quorum.spark import variant
+from quorum.spark.errors import OptionError
+from quorum.spark.schema import FIELDS, Field, fields_of
+
+
+def wanted_columns(schema: StructType) -> tuple[str, ...]:
+    """The names to ask the service for; never none, which would mean all."""
+    return tuple(name for name in schema.names if name != "queue") or ("sequence",)
+
+
+def wanted_fields(schema: StructType) -> tuple[Field, ...]:
+    return fields_of(schema)
+
+
+class ToSpark:
+    """Puts the service's record batches of one queue into a schema's shape."""
+
+    def __init__(self, schema: StructType, queue: str) -> None:
+        self._schema = schema
+        self._queue = queue
+        self._target: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [self._column(batch, place) for place in range(len(self._target))]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._target)
+
+    def _column(self, batch: pa.RecordBatch, place: int) -> pa.Array:
+        name, target = self._target.field(place).name, self._target.field(place).type
+        if name == "queue":
+            return pa.repeat(pa.scalar(self._queue, target), batch.num_rows)
+        found = batch.column(name)
+        if isinstance(self._schema.fields[place].dataType, VariantType):
+            return _variants(found, target)
+        if name == FIELDS:
+            return _struct(found, target)
+        return found if found.type == target else found.cast(target)
+
+
+def _struct(found: pa.StructArray, target: pa.StructType) -> pa.StructArray:
+    children = []
+    for place in range(target.num_fields):
+        child, wanted = found.field(target.field(place).name), target.field(place).type
+        children.append(child if child.type == wanted else _narrowed(child, wanted))
+    # the service's struct is never NULL itself: its fields are
+    return pa.StructArray.from_arrays(
+        children, fields=[target.field(place) for place in range(target.num_fields)]
+    )
+
+
+def _narrowed(numbers: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A number that a narrower type does not hold is NULL, as a value of another kind is."""
+    if not pa.types.is_integer(numbers.type) or not pa.types.is_integer(wanted):
+        return numbers.cast(wanted)
+    bound = 1 << (wanted.bit_width - 1)
+    fits = pc.and_(pc.greater_equal(numbers, -bound), pc.less(numbers, bound))
+    return pc.if_else(fits, numbers, pa.scalar(None, numbers.type)).cast(wanted)
+
+
+def _variants(texts: pa.Array, target: pa.StructType) -> pa.StructArray:
+    fields = [target.field(place) for place in range(target.num_fields)]
+    # many messages have the same properties: each text is read once
+    known = texts.dictionary_encode()
+    pairs = [variant.from_json(text) for text in known.dictionary.to_pylist()]
+    places = known.indices.fill_null(len(pairs))
+    pairs.append((b"\x00", b"\x01\x00\x00"))
+    halves = {"value": 0, "metadata": 1}
+    children = [pa.array([pair[halves[f.name]] for pair in pairs], pa.binary()).take(places) for f in fields]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=texts.is_null())
+
+
+class ToService:
+    """Puts Spark's record batches into the columns that the service stages, apart by queue."""
+
+    def __init__(self, schema: StructType, columns: Sequence[str], queue: str) -> None:
+        self._types = {field.name: field.dataType for field in schema.fields}
+        self._columns = [name for name in columns if name != "queue"]
+        self._has_queue = "queue" in columns
+        self._queue = queue
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+        """By queue, in the order of the queues' first rows; rows keep theirs. Raises OptionError."""
+        names = batch.schema.names
+        arrays = [self._column(name, batch.column(names.index(name))) for name in self._columns]
+        whole = pa.RecordBatch.from_arrays(arrays, names=self._columns)
+        if not self._has_queue:
+            return {self._queue: whole} if whole.num_rows else {}
+        queues = batch.column(names.index("queue"))
+        if queues.null_count:
+            if not self._queue:
+                raise OptionError("a row has no queue, and there is no option queue for such rows")
+            queues = queues.fill_null(self._queue)
+        distinct = queues.unique()
+        if len(distinct) == 1:
+            return {distinct[0].as_py(): whole}
+        return {each.as_py(): whole.filter(pc.equal(queues, each)) for each in distinct}
+
+    def _column(self, name: str, found: pa.Array) -> pa.Array:
+        if name == "body":
+            if found.null_count:
+                raise OptionError("a row's body is NULL; a message has one, if only an empty one")
+            return found if found.type == pa.binary() else found.cast(pa.binary())
+        if name == "properties":
+            return self._properties(found)
+        return found
+
+    def _properties(self, found: pa.Array) -> pa.Array:
+        given = self._types["properties"]
+        if isinstance(given, StringType):
+            return found
+        if isinstance(given, MapType):
+            return pa.array(
+                [None if each is None else _map_text(each) for each in found.to_pylist()], pa.string()
+            )
+        assert isinstance(given, VariantType)
+        return pa.array(
+            [None if each is None else _variant_text(each) for each in found.to_pylist()], pa.string()
+        )
+
+
+def _map_text(pairs: list[tuple[str, Any]]) -> str:
+    return variant.to_json(dict(pairs))
+
+
+def _variant_text(halves: dict[str, bytes]) -> str:
+    found = VariantVal(halves["value"], halves["metadata"]).toPython()
+    if not isinstance(found, dict):
+        raise OptionError(f"properties are a {type(found).__name__} in a row; allowed: an object of scalars")
+    return variant.to_json(found)

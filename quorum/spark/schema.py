@@ -1,0 +1,256 @@
+"""The columns of the data source as Spark types, and which of them a read asks for.
+
+A source has all columns, with `fields` only where application properties are known or named (`filterFields`), and
+`body` unless it is left out. A schema that the user gives is a projection: columns by name, with their own types, or
+one of the few others below. A sink takes `body` and what else a message may have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from quorum.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from quorum.spark.options import SinkOptions
+
+TEXTS = ("message_id", "correlation_id", "reply_to", "content_type", "subject", "group_id")
+
+COLUMNS: dict[str, tuple[DataType, ...]] = {
+    "queue": (StringType(),),
+    "sequence": (LongType(),),
+    "raft_index": (LongType(),),
+    "enqueued": (TimestampType(),),
+    **{name: (StringType(),) for name in TEXTS},
+    "priority": (ShortType(), IntegerType()),  # 0..255: a TINYINT would not do
+    "deliveries": (IntegerType(),),
+    "expires": (TimestampType(),),
+    "properties": (VariantType(), StringType()),  # STRING: the JSON text as the service sends it
+    "body": (BinaryType(),),
+}
+"""By name, the type of a source's column, and others that a user's schema may give it. Besides: `fields`."""
+
+FIELDS = "fields"
+ORDER = (*(name for name in COLUMNS if name not in ("properties", "body")), FIELDS, "properties", "body")
+
+FIELD_TYPES: dict[str, DataType] = {
+    "STRING": StringType(),
+    "BOOLEAN": BooleanType(),
+    "SMALLINT": ShortType(),
+    "INT": IntegerType(),
+    "BIGINT": LongType(),
+    "DOUBLE": DoubleType(),
+}
+"""Types of application properties as filterFields and schemas name them."""
+SYNONYMS = {"SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT"}
+
+KINDS: dict[type[DataType], str] = {
+    StringType: "TEXT",
+    BooleanType: "BOOLEAN",
+    ShortType: "INTEGER",
+    IntegerType: "INTEGER",
+    LongType: "INTEGER",
+    DoubleType: "FLOATING",
+}
+"""The kind of application property, as the service names it, behind a field's type."""
+TYPE_OF_KIND = {
+    "TEXT": StringType(),
+    "BOOLEAN": BooleanType(),
+    "INTEGER": LongType(),
+    "FLOATING": DoubleType(),
+}
+
+INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+SINK_FIELD_TYPES = (StringType, BooleanType, *INTEGERS, FloatType, DoubleType)
+
+_FIELD = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^\s`,:]+))\s*[\s:]\s*(?P<type>[A-Za-z]+)\s*(?:,|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An application property as a field of the column `fields`."""
+
+    name: str
+    type: DataType
+
+    @property
+    def kind(self) -> str:
+        return KINDS[type(self.type)]
+
+
+def parse_fields(text: str) -> tuple[Field, ...]:
+    """The option filterFields: `color STRING, size INT`; names may stand in backquotes. Raises OptionError."""
+    found: list[Field] = []
+    place = 0
+    while place < len(text) or not found:
+        match = _FIELD.match(text, place)
+        if match is None:
+            raise OptionError(
+                f"option filterFields is {text!r}: at character {place} a name and a type is wanted, "
+                f"as in 'color STRING, size INT'"
+            )
+        name = match["name"] or match["quoted"].replace("``", "`")
+        word = match["type"].upper()
+        chosen = FIELD_TYPES.get(SYNONYMS.get(word, word))
+        if chosen is None:
+            raise OptionError(
+                f"option filterFields: {name} has the type {match['type']}; allowed: {', '.join(FIELD_TYPES)}"
+            )
+        found.append(Field(name, chosen))
+        place = match.end()
+    return _distinct(found, "option filterFields")
+
+
+def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
+    """Fields for application properties that messages have, as each queue has shown them: kind by name.
+
+    Left out, and so among `properties`: those of bytes, those that differ in kind from queue to queue, and all but
+    one of those whose names differ in nothing but case, because Spark would not tell them apart.
+    """
+    kinds: dict[str, set[str]] = {}
+    for each in queues:
+        for name, kind in each.items():
+            kinds.setdefault(name, set()).add(kind)
+    found: list[Field] = []
+    lower: set[str] = set()
+    for name in sorted(kinds):
+        (kind, *others) = sorted(kinds[name])
+        if not others and kind in TYPE_OF_KIND and name.lower() not in lower:
+            lower.add(name.lower())
+            found.append(Field(name, TYPE_OF_KIND[kind]))
+    return tuple(found)
+
+
+def source_schema(fields: Sequence[Field], *, include_body: bool) -> StructType:
+    """All columns, in the documented order."""
+    columns = []
+    for name in ORDER:
+        if name == FIELDS:
+            if fields:
+                columns.append(StructField(FIELDS, StructType([StructField(f.name, f.type) for f in fields])))
+        elif name != "body" or include_body:
+            columns.append(StructField(name, COLUMNS[name][0]))
+    return StructType(columns)
+
+
+def fields_of(schema: StructType) -> tuple[Field, ...]:
+    """The application properties that a schema's column `fields` names."""
+    for column in schema.fields:
+        if column.name == FIELDS and isinstance(column.dataType, StructType):
+            return tuple(Field(each.name, each.dataType) for each in column.dataType.fields)
+    return ()
+
+
+def check_projection(schema: StructType) -> None:
+    """Raises OptionError for a user's schema that names what there is not, or gives it a type that does not fit."""
+    seen: set[str] = set()
+    for column in schema.fields:
+        name = column.name
+        if name.lower() in seen:
+            raise OptionError(f"the schema names the column {name} twice")
+        seen.add(name.lower())
+        if name == FIELDS:
+            _check_fields(column.dataType)
+        elif name not in COLUMNS:
+            raise OptionError(f"the schema names a column {name}; columns are: {', '.join(ORDER)}")
+        elif column.dataType not in COLUMNS[name]:
+            allowed = " or ".join(each.simpleString() for each in COLUMNS[name])
+            raise OptionError(f"column {name} is {allowed}; the schema says {column.dataType.simpleString()}")
+
+
+def _check_fields(given: DataType) -> None:
+    if not isinstance(given, StructType) or not given.fields:
+        raise OptionError(
+            f"column fields is a struct of application properties, such as struct<color:string,size:int>; "
+            f"the schema says {given.simpleString()}"
+        )
+    for each in given.fields:
+        if type(each.dataType) not in KINDS:
+            raise OptionError(
+                f"field {each.name} has the type {each.dataType.simpleString()}; allowed: {', '.join(FIELD_TYPES)}"
+            )
+    _distinct([Field(each.name, each.dataType) for each in given.fields], "the schema")
+
+
+def _distinct(fields: Sequence[Field], where: str) -> tuple[Field, ...]:
+    seen: set[str] = set()
+    for each in fields:
+        if each.name.lower() in seen:
+            raise OptionError(f"{where} names the field {each.name} twice; Spark does not tell case apart")
+        seen.add(each.name.lower())
+    return tuple(fields)
+
+
+# ---- what a sink takes
+
+
+def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
+    """The columns that are written, in the order of the schema, `queue` among them. Raises OptionError."""
+    taken: list[str] = []
+    for column in schema.fields:
+        name, given = column.name, column.dataType
+        if name not in _SINK:
+            if options.ignore_unknown_columns:
+                continue
+            raise OptionError(
+                f"there is no column {name} in a message; columns of a sink are: {', '.join(_SINK)}; "
+                "leave the others out, or set ignoreUnknownColumns=true"
+            )
+        if not _fits(name, given):
+            raise OptionError(f"column {name} of a sink is {_SINK[name]}; this one is {given.simpleString()}")
+        taken.append(name)
+    if "body" not in taken:
+        raise OptionError("a sink needs a column body: the messages' bytes or text")
+    if "queue" not in taken and not options.queue:
+        raise OptionError("where to? Set the option queue, or add a column queue")
+    return tuple(taken)
+
+
+_SINK = {
+    "queue": "string",
+    "body": "binary or string",
+    **{name: "string" for name in TEXTS},
+    "priority": "an integer",
+    "ttl_ms": "an integer",
+    "fields": "a struct of strings, integers, doubles and booleans",
+    "properties": "a variant, a JSON object as a string, or map<string,string>",
+}
+
+
+def _fits(name: str, given: DataType) -> bool:
+    if name == "body":
+        return isinstance(given, BinaryType | StringType)
+    if name in ("priority", "ttl_ms"):
+        return isinstance(given, INTEGERS)
+    if name == "fields":
+        return isinstance(given, StructType) and all(
+            isinstance(f.dataType, SINK_FIELD_TYPES) for f in given.fields
+        )
+    if name == "properties":
+        if isinstance(given, MapType):
+            return isinstance(given.keyType, StringType) and isinstance(given.valueType, StringType)
+        return isinstance(given, VariantType | StringType)
+    return isinstance(given, StringType)

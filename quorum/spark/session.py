@@ -1,0 +1,76 @@
+"""A Spark session that the data source `quorum` works well in: Java found, push-down on, no noise."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quorum.spark.errors import SetupError
+from quorum.spark.java import INSTALL, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark leaves filters on columns of Python sources to itself unless told otherwise
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # as many as there are cores here; Spark's own 200 are for clusters
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+}
+
+
+def session(app_name: str = "quorum", master: str = "local[2,4]", **conf: Any) -> SparkSession:
+    """The session, started or, if there is one, the one there is, with what may be changed of it changed.
+
+    master: local[threads,attempts]; Spark tries no task twice under plain local[2]. conf: settings of Spark by their
+    names, `**{"spark.driver.memory": "4g"}`; they win over the defaults here. Sets JAVA_HOME, PYSPARK_PYTHON and
+    SPARK_LOCAL_IP in the environment where they are not set. Raises SetupError.
+    """
+    require_spark()
+    prepare_environment(master)
+    from pyspark.sql import SparkSession
+
+    settings = {**DEFAULTS, **{name: _text(value) for name, value in conf.items()}}
+    options = settings.get(JAVA_OPTIONS, "")
+    if "log4j2.configurationFile" not in options:
+        settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {options}".strip()
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def require_spark() -> None:
+    """Raises SetupError where PySpark or PyArrow is missing, or a version that has not what is needed."""
+    for module, name in (("pyspark", "PySpark"), ("pyarrow", "PyArrow")):
+        if importlib.util.find_spec(module) is None:
+            raise SetupError(f"{name} is not installed; {INSTALL}")
+    import pyspark
+
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if not (4, 2) <= version < (4, 4):
+        raise SetupError(f"PySpark is {pyspark.__version__}; 4.2 or 4.3 is needed; {INSTALL}")
+
+
+def prepare_environment(master: str) -> None:
+    """What Spark's launcher and its workers read from the environment."""
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    # workers would run whatever `python3` is first on PATH, which may miss pyarrow and this package
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

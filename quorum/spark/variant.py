@@ -1,0 +1,131 @@
+"""Application properties as a VARIANT: from the JSON text that the service sends, and back.
+
+The service writes an object of scalars: booleans, integers and texts as such, floating-point numbers with a point or an
+exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the names) and value,
+as the Parquet project's Variant specification has them; kinds stay as they are: an integer never becomes a decimal.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import struct
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from quorum.spark.errors import OptionError
+
+_OBJECT = 2
+_TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _BINARY, _LONG_TEXT = 1, 2, 3, 4, 5, 6, 7, 15, 16
+_SHORT_TEXT_BYTES = 0x3F
+_INTEGERS = (
+    (_INT1, "<Bb", 1 << 7),
+    (_INT2, "<Bh", 1 << 15),
+    (_INT4, "<Bi", 1 << 31),
+    (_INT8, "<Bq", 1 << 63),
+)
+
+
+def from_json(text: str) -> tuple[bytes, bytes]:
+    """(value, metadata) of an object as the service writes it. Raises ValueError if it is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"properties are no JSON object: {text[:80]}")
+    names = tuple(sorted(found, key=_java_order))
+    return _value([_scalar(found[name]) for name in names]), _metadata(names)
+
+
+def to_json(properties: dict[str, Any]) -> str:
+    """The text for a dict of scalars, sorted by name; None means absent. Raises OptionError for other values."""
+    return json.dumps(
+        {name: _json_value(name, value) for name, value in sorted(properties.items()) if value is not None},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def _json_value(name: str, value: Any) -> Any:
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Decimal):
+        # what parse_json makes of 1.5
+        value = float(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return {"double": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    if isinstance(value, bytes | bytearray):
+        return {"base64": base64.b64encode(value).decode()}
+    raise OptionError(
+        f"property {name!r} is a {type(value).__name__}; allowed: booleans, integers, doubles, texts, bytes"
+    )
+
+
+def _java_order(name: str) -> bytes:
+    """Fields of an object are looked up in the order of Java's strings: UTF-16 code units."""
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _scalar(value: Any) -> bytes:
+    if value is True or value is False:
+        return bytes([(_TRUE if value else _FALSE) << 2])
+    if isinstance(value, int):
+        for kind, form, bound in _INTEGERS:
+            if -bound <= value < bound:
+                return struct.pack(form, kind << 2, value)
+        raise ValueError(f"{value} is beyond a 64-bit number")
+    if isinstance(value, float):
+        return struct.pack("<Bd", _DOUBLE << 2, value)
+    if isinstance(value, str):
+        data = value.encode()
+        if len(data) <= _SHORT_TEXT_BYTES:
+            return bytes([len(data) << 2 | 1]) + data
+        return struct.pack("<BI", _LONG_TEXT << 2, len(data)) + data
+    if isinstance(value, dict) and value.keys() == {"double"}:
+        return struct.pack("<Bd", _DOUBLE << 2, float(value["double"]))
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        try:
+            data = base64.b64decode(value["base64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"a property of bytes is not base64: {error}") from None
+        return struct.pack("<BI", _BINARY << 2, len(data)) + data
+    raise ValueError(f"a property has the value {value!r}, which is none that the service sends")
+
+
+@lru_cache(maxsize=1024)
+def _metadata(names: tuple[str, ...]) -> bytes:
+    data = [name.encode() for name in names]
+    offsets = _offsets(data)
+    width = _width(max(offsets[-1], len(names)))
+    header = 1 | (width - 1) << 6
+    return bytes([header]) + _packed([len(names), *offsets], width) + b"".join(data)
+
+
+def _value(values: list[bytes]) -> bytes:
+    offsets = _offsets(values)
+    is_large = len(values) > 0xFF
+    id_width, offset_width = _width(max(len(values) - 1, 0)), _width(offsets[-1])
+    kind = is_large << 4 | (id_width - 1) << 2 | (offset_width - 1)
+    size = len(values).to_bytes(4 if is_large else 1, "little")
+    ids = _packed(list(range(len(values))), id_width)
+    return b"".join((bytes([kind << 2 | _OBJECT]), size, ids, _packed(offsets, offset_width), *values))
+
+
+def _offsets(parts: list[bytes]) -> list[int]:
+    """Where each part begins, and where the last ends."""
+    found = [0]
+    for part in parts:
+        found.append(found[-1] + len(part))
+    return found
+
+
+def _width(largest: int) -> int:
+    """Bytes that hold an integer: 1 to 4."""
+    return max(1, (largest.bit_length() + 7) // 8)
+
+
+def _packed(numbers: list[int], width: int) -> bytes:
+    return bytes(numbers) if width == 1 else b"".join(each.to_bytes(width, "little") for each in numbers)

@@ -1,0 +1,117 @@
+"""Options: what is taken, and that each wrong one is told what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorum.spark.errors import OptionError
+from quorum.spark.options import SinkOptions, SourceOptions, sink_options, source_options
+
+STREAM = {"queue": "orders", "group": "report"}
+
+
+def stream(**given: str) -> SourceOptions:
+    return source_options({**STREAM, **given}, "stream")
+
+
+def test_a_batch_read_needs_a_queue_only() -> None:
+    options = source_options({"queue": "orders"}, "read")
+    assert options.queues == ("orders",)
+    assert options.mode == "browse"
+    assert options.url == "quorum://127.0.0.1:7400"
+    assert options.include_body
+    assert options.min_partitions is None
+
+
+def test_a_stream_consumes_by_default_and_waits_a_day_for_a_group_that_is_silent() -> None:
+    options = stream()
+    assert (options.mode, options.starting, options.on_expiry) == ("consume", "earliest", "release")
+    assert options.group_timeout_ms == 86_400_000
+    assert options.fail_on_data_loss
+
+
+def test_names_of_options_are_read_in_any_case() -> None:
+    assert stream(MAXMESSAGESPERTRIGGER="50").max_messages == 50
+
+
+def test_queues_are_sorted_because_offsets_are_compared_as_text() -> None:
+    assert stream(queue="b, a ,c").queues == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("1s", 1_000), ("500 ms", None), ("2m", 120_000), ("24h", 86_400_000), ("30d", 2_592_000_000)],
+)
+def test_times_have_units(text: str, ms: int | None) -> None:
+    if ms is None:
+        with pytest.raises(OptionError, match="from 1000ms to 720h"):
+            stream(groupTimeout=text)
+    else:
+        assert stream(groupTimeout=text).group_timeout_ms == ms
+
+
+def test_what_spark_adds_is_passed_over() -> None:
+    options = sink_options({"queue": "a", "checkpointLocation": "/tmp/x", "path": "y"}, streaming=True)
+    assert options == SinkOptions("quorum://127.0.0.1:7400", "a", "", None, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"queue": ""}, "option queue is missing"),
+        ({"queue": "a,,b"}, "there is an empty name in it"),
+        ({"queue": "a,a"}, "names 'a' twice"),
+        ({"queue": "q" * 256}, "at most 255"),
+        ({"group": ""}, "option group is missing"),
+        ({"mode": "browse"}, "'browse'; allowed: consume, tail"),
+        ({"url": "http://x"}, "does not begin with quorum://"),
+        ({"includeBody": "yes"}, "'yes'; allowed: true, false"),
+        ({"maxMessagesPerTrigger": "0"}, "an integer from 1 to"),
+        ({"maxMessagesPerTrigger": "many"}, "'many'; allowed: an integer"),
+        ({"minPartitions": "-1"}, "an integer from 1 to 4096"),
+        ({"groupTimeout": "10"}, "such as 500ms, 30s"),
+        ({"onExpiry": "explode"}, "allowed: release, discard, keep"),
+        ({"startingOffsets": "17"}, "allowed with mode=consume: earliest, latest"),
+        ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "more than maxMessagesPerTrigger, 8"),
+        ({"maxTriggerDelay": "5s"}, "minMessagesPerTrigger, which is missing"),
+        ({"txnAppId": "x"}, "option txnAppId is for a sink, not for a stream"),
+        ({"maxMesagesPerTriger": "5"}, "did you mean maxMessagesPerTrigger?"),
+        ({"zzzz": "5"}, "unknown option 'zzzz'; known for a stream: url, queue, mode"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_told_what_is_allowed(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        stream(**given)
+    assert words in str(raised.value)
+
+
+def test_a_batch_read_has_no_group() -> None:
+    with pytest.raises(OptionError, match="option group is for a stream, not for a batch read"):
+        source_options(STREAM, "read")
+
+
+def test_tail_takes_sequences_of_just_its_queues() -> None:
+    def tail(**given: str) -> Any:
+        return source_options({"queue": "b,a", "mode": "tail", **given}, "stream").starting
+
+    assert tail(startingOffsets='{"a": 3, "b": 0}') == {"a": 3, "b": 0}
+    assert tail(startingOffsets="Latest") == "latest"
+    with pytest.raises(OptionError, match="for the queues a; option queue names a, b"):
+        tail(startingOffsets='{"a": 3}')
+    with pytest.raises(OptionError, match="or sequences such as"):
+        tail(startingOffsets='{"a": true, "b": 1}')
+    with pytest.raises(OptionError, match="option group is for mode=consume; mode is tail"):
+        tail(group="g")
+
+
+def test_a_batch_write_numbers_itself_with_both_options_or_neither() -> None:
+    options = sink_options({"queue": "a", "txnAppId": "nightly", "txnVersion": "0"}, streaming=False)
+    assert (options.txn_app_id, options.txn_version) == ("nightly", 0)
+    with pytest.raises(OptionError, match="txnAppId is given without txnVersion"):
+        sink_options({"txnAppId": "nightly"}, streaming=False)
+    with pytest.raises(OptionError, match="txnVersion is given without txnAppId"):
+        sink_options({"txnVersion": "3"}, streaming=False)
+    with pytest.raises(OptionError, match="a stream numbers its batches itself"):
+        sink_options({"txnAppId": "n", "txnVersion": "3"}, streaming=True)
