@@ -36,7 +36,10 @@ ONE_EACH = (1 << 32) - 1
 
 
 class Runs:
-    """The runs of one block in parallel arrays, ascending by first slot. `expiries` is there once one run expires."""
+    """The runs of one block in parallel arrays, ascending by first slot. `expiries` is there once one run expires.
+
+    Raft indexes mostly ascend, too, but need not: staged messages lie in entries before the one that publishes them.
+    """
 
     __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals")
 
@@ -87,13 +90,11 @@ class Runs:
             count -= taken
             position += 1
 
-    def expired(self, now_ms: int, spared_index: int) -> int:
-        """The slots whose time has come, but for the runs of Raft entry `spared_index`."""
+    def expired(self, now_ms: int) -> int:
+        """The slots whose time has come."""
         if self.expiries is None:
             return 0
         due = np.frombuffer(self.expiries, dtype=np.int64) <= now_ms
-        if spared_index:
-            due &= np.frombuffer(self.indexes, dtype=np.uint64) != spared_index
         result = 0
         positions = np.flatnonzero(due)
         if len(positions):
@@ -107,12 +108,16 @@ class Runs:
                 result |= bits.span(first, self.firsts[last] + self.counts[last] - first)
         return result
 
-    def touched(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """For each run whether it has a slot in `wanted`."""
+    def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """For each run how many of its slots are in `wanted`."""
         sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
         np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
         firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
-        return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] > sums[firsts]
+        return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] - sums[firsts]
+
+    def touched(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """For each run whether it has a slot in `wanted`."""
+        return self.counted(wanted) > 0
 
     def earliest(self, wanted: int) -> int:
         """The earliest expiry among runs with a slot in `wanted`."""
@@ -208,6 +213,8 @@ class Block:
             indexes = indexes[self.runs.touched(live)]
         if len(indexes) < 2:
             return indexes.copy()
+        if (indexes[1:] < indexes[:-1]).any():  # staged messages, published after others had come
+            return np.unique(indexes)
         return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:

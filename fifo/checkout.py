@@ -93,7 +93,7 @@ def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: 
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.blocks:
                 return taken, False
-            expiry.expire_block(machine, entry, block, entry.index)
+            expiry.expire_block(machine, entry, block, spares_new=True)
             continue
         members = bits.lowest(block.ready, wanted - taken)
         count = members.bit_count()

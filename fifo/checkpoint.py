@@ -1,6 +1,6 @@
 """Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
 
-Local, unlike a snapshot: pages have other numbers on other members. Format 2: a magic word, the format number, the
+Local, unlike a snapshot: pages have other numbers on other members. Format 3: a magic word, the format number, the
 group's head, and for each queue in the order of ids a section: its head and the record of each block (pages.Stored) in
 the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
 last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 from fifo import snapshot
 from fifo.blocks import Block
 from fifo.codec import Reader, Writer
-from fifo.index_sets import IndexSet, Piece
+from fifo.index_sets import IndexSet, Piece, pack
 from fifo.machine import QueueMachine
 from fifo.pages import Pages, Stored, page_data
+from fifo.staging import Staging
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QPAGE"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,14 @@ def section(machine: QueueMachine) -> Section:
     records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
     for stored in records:
         out.blob(stored.record)
-    return Section(bytes(out.data), *_contents(records))
+    return Section(bytes(out.data), *_contents(machine.staging, records))
 
 
-def _contents(records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
-    return tuple([stored.references for stored in records]), array("Q", [stored.page for stored in records])
+def _contents(staging: Staging, records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
+    pieces = [stored.references for stored in records]
+    if staging.parts:
+        pieces.append(Piece(pack(staging.indexes())))
+    return tuple(pieces), array("Q", [stored.page for stored in records])
 
 
 def _sorted(parts: list[array[int]]) -> array[int]:
@@ -160,8 +164,8 @@ def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
     found = []
     while not reader.is_at_end():
         part = Reader(reader.blob())
-        part.blob()
-        found.append(_contents(list(_records(part))))
+        _, staging = snapshot.staged_in(Reader(part.blob()))
+        found.append(_contents(staging, list(_records(part))))
     return IndexSet(itertools.chain.from_iterable(entries for entries, _ in found)), _sorted(
         [pages for _, pages in found]
     )

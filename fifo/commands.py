@@ -378,6 +378,9 @@ Command = (
     | DeleteReader
     | Pin
     | Unpin
+    | Stage
+    | PublishStaged
+    | DiscardStaged
     | CreateQueue
     | UpdateConfig
     | Configured

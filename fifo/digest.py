@@ -14,6 +14,7 @@ from fifo.effects import (
     Notify,
     Ok,
     Pinned,
+    Published,
     ReaderState,
     Refused,
     Registered,
@@ -38,6 +39,8 @@ def digest(index: int, applied: Applied) -> bytes:
                 numbers += (5, zlib.crc32(reason.encode()))
             case Done():
                 numbers.append(6)
+            case Published(first, count, is_duplicate):
+                numbers += (29, first, count, is_duplicate)
             case None:
                 numbers.append(7)
             case ReaderState(generation, settled, last, outstanding):

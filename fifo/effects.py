@@ -89,6 +89,7 @@ class Pinned:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
 class Published:
     """To PublishStaged: the messages have the sequences first_sequence .. first_sequence+count-1.
 

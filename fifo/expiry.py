@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fifo import bits
 from fifo.blocks import Block
 from fifo.state import Entry
 
@@ -16,15 +17,25 @@ if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
 
-def expire_block(machine: QueueMachine, entry: Entry, block: Block, spared_index: int) -> None:
-    """Removes what has expired in a block, except messages of Raft entry `spared_index`. Costs one block of budget."""
+def due(machine: QueueMachine, entry: Entry, block: Block) -> int:
+    """The slots of a block whose time has come, except those of messages that came with this entry."""
+    found = block.runs.expired(entry.now_ms)
+    arrived_from = entry.arrived_from.get(machine.queue)
+    if found and arrived_from is not None:
+        found &= bits.span(0, max(arrived_from - block.base, 0))
+    return found
+
+
+def expire_block(machine: QueueMachine, entry: Entry, block: Block, *, spares_new: bool) -> None:
+    """Removes what has expired in a block, but for what came with this entry if that is spared. Costs one block of
+    budget."""
     budget = entry.budget(machine.queue)
     budget.blocks -= 1
     budget.expired[block.number] = None
-    due = block.runs.expired(entry.now_ms, spared_index) & block.ready
-    machine.set_earliest(block, block.runs.earliest(block.ready ^ due))
-    if due:
-        machine.drop_ready(block, due, "expired")
+    gone = (due(machine, entry, block) if spares_new else block.runs.expired(entry.now_ms)) & block.ready
+    machine.set_earliest(block, block.runs.earliest(block.ready ^ gone))
+    if gone:
+        machine.drop_ready(block, gone, "expired")
 
 
 def remove_expired(machine: QueueMachine, entry: Entry) -> None:
@@ -32,4 +43,4 @@ def remove_expired(machine: QueueMachine, entry: Entry) -> None:
     expiries = machine.expiries
     budget = entry.budget(machine.queue)
     while expiries and expiries[0][0] <= entry.now_ms and budget.blocks:
-        expire_block(machine, entry, machine.blocks.get(expiries[0][1]), 0)
+        expire_block(machine, entry, machine.blocks.get(expiries[0][1]), spares_new=False)

@@ -148,17 +148,24 @@ class Fields:
                 continue
             if runs.ordinals[place] == ONE_EACH:
                 for offset in bits.members(here):
-                    single = self._fetch(index, operation + offset)
+                    single = self.fetch(index, operation + offset)
                     if single is not None:
                         columns.append(first + offset, single, 0, 1)
                 continue
             if known != (index, operation):
                 known = (index, operation)
-                batch = self._fetch(index, operation)
+                batch = self.fetch(index, operation)
             if batch is not None:
                 columns.append(first, batch, runs.ordinals[place], count)
         return columns
 
-    def _fetch(self, index: int, operation: int) -> BatchColumns | None:
+    def forget(self, block: Block) -> None:
+        """Drops the columns of a block; they are rebuilt when somebody asks."""
+        self.forget_laid()
+        block.columns = None
+        self._blocks.measure(block)
+
+    def fetch(self, index: int, operation: int) -> BatchColumns | None:
+        """The fields of a batch, from the log; None if it has none."""
         data = self._source.columns(index, operation)
         return batch_columns(data) if len(data) else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from fifo import checkpoint, snapshot
+from fifo import checkpoint, snapshot, staging
 from fifo.block_store import BlockMemory
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
@@ -32,6 +32,7 @@ from fifo.commands import (
     Credit,
     DeleteQueue,
     Discard,
+    DiscardStaged,
     Enqueue,
     Get,
     Meta,
@@ -39,11 +40,13 @@ from fifo.commands import (
     NodeDown,
     Operation,
     Origin,
+    PublishStaged,
     Purge,
     RegisterProducer,
     Return,
     Settle,
     SetVersion,
+    Stage,
     UpdateConfig,
     Wake,
 )
@@ -107,6 +110,9 @@ class GroupMachine(GroupViews):
             Return: self._settle,
             Discard: self._settle,
             Modify: self._settle,
+            Stage: self._staged,
+            PublishStaged: self._staged,
+            DiscardStaged: self._staged,
         }
         self._unnumbered: dict[type[Command], Unnumbered] = {
             NodeDown: self._node_down,
@@ -329,6 +335,21 @@ class GroupMachine(GroupViews):
         reply = machine.settle(entry, producer.name, command)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
+        return reply
+
+    def _staged(
+        self,
+        entry: Entry,
+        operation: Operation,
+        producer: Producer,
+        command: Stage | PublishStaged | DiscardStaged,
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = staging.carry_out(machine, entry, operation.number, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
         return reply
 
     def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:

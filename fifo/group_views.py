@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from fifo import views
 from fifo.commands import QueueConfig
-from fifo.effects import Deliver, Refused
+from fifo.effects import Deliver, Refused, Run
 from fifo.machine import QueueMachine
 from fifo.sessions import Sessions
+from fifo.staging import StagedInfo
 from fifo.state import Consumer, QueueInfo, Waiting
 from fifo.storage import Storage, storage
 
@@ -71,6 +73,16 @@ class GroupViews:
         """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
         machine = self.queues.get(queue)
         return no_queue(queue) if machine is None else views.waiting(machine, start_sequence, limit, selector)
+
+    def failed_deliveries(self, queue: int, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
+        """(number, failed deliveries) of messages that `waiting` or `pinned` has shown, where not zero."""
+        machine = self.queues.get(queue)
+        return () if machine is None else views.failed_deliveries(machine, runs)
+
+    def staged(self, queue: int) -> tuple[StagedInfo, ...]:
+        """The parts that wait for being published, that whose last chunk is oldest first."""
+        machine = self.queues.get(queue)
+        return () if machine is None else machine.staging.infos()
 
     def storage(self, queue: int, recent_from: int) -> Storage | None:
         """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""

@@ -11,6 +11,15 @@ from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
 from fifo.selector_groups import TAIL, SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
+from fifo.staging import (
+    KNOWN_PRODUCERS,
+    PART_BYTES,
+    STAGED_BYTES,
+    STAGED_CHUNKS,
+    STAGED_MESSAGES,
+    STAGED_PARTS,
+    STAGED_TTLS,
+)
 from fifo.state import MAX_HELD, Consumer
 from quorum_selectors.evaluate import evaluate
 
@@ -81,7 +90,36 @@ def _check_queue(machine: QueueMachine) -> None:
     _expect(list(machine.index) == index, "the index has the blocks with ready messages")
     _expect(list(machine.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
     _check_groups(machine)
+    _check_staging(machine)
     _check_pages(machine)
+
+
+def _check_staging(machine: QueueMachine) -> None:
+    staging, latest = machine.staging, 0
+    totals = [0, 0, 0, 0]
+    for (producer, batch, name), part in staging.parts.items():
+        _expect(len(name) == PART_BYTES, "a part has a name")
+        _expect(batch > staging.last_batch.get(producer, -1), "no part waits of a batch that was published")
+        _expect(part.last_ms >= latest, "parts stand in the order of their last chunks")
+        latest = part.last_ms
+        chunks = list(part.chunks())
+        _expect(0 < len(chunks) == len(part.indexes), "a part has chunks")
+        _expect(
+            (part.rows, part.size_bytes) == (sum(c[2] for c in chunks), sum(c[3] for c in chunks)), "its sums"
+        )
+        for _, _, count, _, stretches in chunks:
+            _expect(sum(width for _, width, _ in stretches) == count, "each message has its TTL")
+        counted = len(chunks), part.rows, part.size_bytes, sum(len(c[4]) for c in chunks)
+        totals = [total + more for total, more in zip(totals, counted, strict=True)]
+        _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
+    found = [staging.chunk_count, staging.rows, staging.size_bytes, staging.ttl_count]
+    _expect(totals == found, "what is staged is counted")
+    limits = (STAGED_CHUNKS, STAGED_MESSAGES, STAGED_BYTES, STAGED_TTLS)
+    _expect(
+        all(total <= limit for total, limit in zip(totals, limits, strict=True)), "what is staged is limited"
+    )
+    _expect(len(staging.parts) <= STAGED_PARTS, "parts are limited")
+    _expect(len(staging.last_batch) <= KNOWN_PRODUCERS, "producers of staged messages are forgotten")
 
 
 def _check_pages(machine: QueueMachine) -> None:

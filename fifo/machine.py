@@ -31,6 +31,7 @@ from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Bloc
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.selector_groups import SelectorGroups, refuse_selector
+from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
     MAX_HELD,
@@ -88,6 +89,7 @@ class QueueMachine:
         "queue",
         "ready_count",
         "section",
+        "staging",
         "unfinished",
     )
 
@@ -108,6 +110,7 @@ class QueueMachine:
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.groups = SelectorGroups(self, field_source)
         self.dropped = dict.fromkeys(REASONS, 0)
+        self.staging = Staging()
         self.unfinished = False  # a budget has cut `finish` short
         self.section: Section | None = (
             None  # local: its part of the last checkpoint, None once it was touched
@@ -119,16 +122,11 @@ class QueueMachine:
         self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
-        config = self.config
-        if config.overflow == "reject_publish" and config.max_length >= 0:
-            wanted = self.ready_count + sum(count for _, count in fresh)
-            if wanted > config.max_length:
-                return Refused(
-                    "queue_full",
-                    f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
-                )
+        refused = self.refuse_more(sum(count for _, count in fresh))
+        if refused is not None:
+            return refused
         columns: BatchColumns | None = None
-        if config.filter_enabled and len(command.columns):
+        if self.config.filter_enabled and len(command.columns):
             try:
                 columns = decode(command.columns, command.count)
             except ColumnsError as error:
@@ -139,36 +137,54 @@ class QueueMachine:
                 ttls = np.asarray(command.ttls_ms, dtype=np.int64)
             except OverflowError:
                 return Refused("bad_argument", "a TTL is beyond 64 bits")
+        self.arrives(entry)
         sequence = self.next_sequence
         count = command.count
         if not len(ttls):
-            expires = self._expiry(entry.now_ms, command.ttl_ms)
+            expires = self.expires(entry.now_ms, command.ttl_ms)
             if count == 1:
-                self._place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
+                self.place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
             else:
                 for ordinal, taken in fresh:
                     size = command.size_bytes * taken // count
-                    self._place(entry.index, operation, ordinal, taken, expires, size)
+                    self.place(entry.index, operation, ordinal, taken, expires, size)
         else:
             for ordinal, taken in fresh:
                 part = ttls[ordinal : ordinal + taken]
                 starts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), taken]
                 for start, end in itertools.pairwise(starts):
-                    expires = self._expiry(entry.now_ms, int(part[start]))
+                    expires = self.expires(entry.now_ms, int(part[start]))
                     size = command.size_bytes * (end - start) // count
                     first = ONE_EACH if count == 1 else ordinal + start
-                    self._place(entry.index, operation, first, end - start, expires, size)
+                    self.place(entry.index, operation, first, end - start, expires, size)
         if self.config.filter_enabled:
             self.groups.fields.arrived(self.blocks, sequence, columns, fresh)
         return None
 
-    def _expiry(self, now_ms: int, ttl_ms: int) -> int:
+    def refuse_more(self, count: int) -> Refused | None:
+        """Why so many more messages do not fit."""
+        config = self.config
+        wanted = self.ready_count + count
+        if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
+            return None
+        return Refused(
+            "queue_full",
+            f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
+        )
+
+    def arrives(self, entry: Entry) -> None:
+        """To be called before anything is placed: notes from where on messages are of this entry."""
+        entry.arrived_from.setdefault(self.queue, self.next_sequence)
+
+    def expires(self, now_ms: int, ttl_ms: int) -> int:
+        """When a message published now expires that has this TTL of its own, -1 for none."""
         own = self.config.message_ttl_ms
         if ttl_ms < 0 or 0 <= own < ttl_ms:
             ttl_ms = own
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
-    def _place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
+    def place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
+        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there."""
         self.ready_count += count
         rest = count
         while rest:
@@ -338,7 +354,7 @@ class QueueMachine:
                     lost = block.failures.above(self.config.delivery_limit) & members
                     self.dropped["delivery_limit"] += lost.bit_count()
             if block.runs.expiries is not None:
-                expired = block.runs.expired(entry.now_ms, entry.index) & members & ~lost
+                expired = expiry.due(self, entry, block) & members & ~lost
                 self.dropped["expired"] += expired.bit_count()
                 lost |= expired
             back = members ^ lost
@@ -430,6 +446,7 @@ class QueueMachine:
         if is_done and self.groups.draining:
             self._give_back(entry)
         expiry.remove_expired(self, entry)
+        self.staging.expire(entry.now_ms)
         if is_done:
             is_done = limits.drop_head(self, entry)
         self.unfinished = not is_done
@@ -445,8 +462,12 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find something expired."""
-        return self.expiries[0][0] if self.expiries else None
+        """The group time at which `finish` may find something expired, a message or a staged part."""
+        found = self.expiries[0][0] if self.expiries else None
+        staged = self.staging.next_expiry()
+        if staged is not None and (found is None or staged < found):
+            return staged
+        return found
 
     # ---- administration
 

@@ -12,17 +12,18 @@ _HEAD_NUMBERS = 4
 
 
 def references(data: bytes | memoryview | Source) -> IndexSet:
-    """The Raft indexes of all entries with a message that is ready or held. O(state). ValueError for anything that is
-    not a snapshot of a known format."""
+    """The Raft indexes of all entries with a message that is ready, held or staged. O(state). ValueError for anything
+    that is not a snapshot of a known format."""
     found: list[Piece] = []
     reader = snapshot.open_sections(data)
     head = Reader(reader.blob())
     for _ in range(_HEAD_NUMBERS):
         head.number()
     for _ in range(head.number()):
-        queue = Reader(reader.blob())
-        queue.number()
-        for _ in range(queue.number()):
+        block_count, staging = snapshot.staged_in(Reader(reader.blob()))
+        if staging.parts:
+            found.append(Piece(pack(staging.indexes())))
+        for _ in range(block_count):
             found.append(Piece(pack(decode_block(Reader(reader.blob())).live_indexes())))
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")

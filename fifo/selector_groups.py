@@ -215,6 +215,15 @@ class SelectorGroups:
             if group is not None and self.matched.get(selector, number) & members:
                 self._awake[selector] = group
 
+    def go_back(self, sequence: int) -> None:
+        """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
+        for group in self.by_selector.values():
+            if group.front == TAIL:
+                group.front = sequence
+                group.seen = self._seen(group)
+                self._followers.pop(group.selector, None)
+                self._awake[group.selector] = group
+
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
         """Moves both to the end of their lines; whether the group has still somebody to serve."""
         if consumer.credit > 0:
@@ -280,7 +289,7 @@ class SelectorGroups:
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.blocks:
                 return -1
-            expiry.expire_block(self.machine, entry, block, entry.index)
+            expiry.expire_block(self.machine, entry, block, spares_new=True)
         members = bits.lowest(block.ready & matched, wanted)
         count = members.bit_count()
         if count:

@@ -1,6 +1,6 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 2: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
+Format 3: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 """
@@ -16,13 +16,14 @@ from fifo.commands import Address, QueueConfig
 from fifo.machine import PRIORITY, REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.sessions import Producer
+from fifo.staging import Staging
 from fifo.state import Consumer
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
-FORMAT = 2
+FORMAT = 3
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -197,6 +198,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out = Writer()
     out.number(machine.queue)
     out.number(len(machine.blocks))
+    out.blob(machine.staging.encode())
     _config(out, machine.config)
     out.number(machine.next_sequence)
     out.number(machine.next_attach)
@@ -225,6 +227,12 @@ def queue_head(machine: QueueMachine) -> bytearray:
     return out.data
 
 
+def staged_in(head: Reader) -> tuple[int, Staging]:
+    """(blocks, what is staged) of a queue, from the beginning of its head."""
+    head.number()
+    return head.number(), Staging.decode(head.blob())
+
+
 def _consumer(out: Writer, consumer: Consumer) -> None:
     out.blob(consumer.producer)
     out.text(consumer.tag)
@@ -243,7 +251,9 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
 def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
+    staging = Staging.decode(reader.blob())
     machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
+    machine.staging = staging
     machine.next_sequence = reader.number()
     machine.next_attach = reader.number()
     machine.unfinished = bool(reader.number())

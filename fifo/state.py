@@ -33,7 +33,7 @@ MANY_RANGES = 64
 
 
 class FieldSource(Protocol):
-    """Gives an Enqueue's columns again, from the log."""
+    """Gives the columns of an Enqueue or Stage again, from the log."""
 
     def columns(self, index: int, operation: int) -> bytes | memoryview: ...
 
@@ -56,6 +56,7 @@ class Entry:
     now_ms: int
     effects: list[Effect] = field(default_factory=list)
     budgets: dict[int, Budget] = field(default_factory=dict)  # by queue
+    arrived_from: dict[int, int] = field(default_factory=dict)  # queue -> first sequence placed in this entry
 
     def budget(self, queue: int) -> Budget:
         found = self.budgets.get(queue)

@@ -51,10 +51,12 @@ def storage(machine: QueueMachine, recent_from: int) -> Storage:
 def _recent(block: Block, recent_from: int) -> int:
     """How many of a block's messages have their bodies at or above this Raft index."""
     runs = block.runs
-    if not block.live or not runs.indexes or runs.indexes[-1] < recent_from:
+    recent = np.frombuffer(runs.indexes, dtype=np.uint64) >= recent_from
+    if not block.live or not recent.any():
         return 0
-    place = int(np.searchsorted(np.frombuffer(runs.indexes, dtype=np.uint64), recent_from))
-    return ((block.ready | block.held) >> runs.firsts[place]).bit_count()
+    if recent.all():
+        return block.live
+    return int(runs.counted(block.ready | block.held)[recent].sum())
 
 
 def readers(machine: QueueMachine) -> dict[bytes, int]:

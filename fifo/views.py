@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fifo import bits, checkout
-from fifo.blocks import BLOCK_BITS
+from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
 from fifo.effects import Deliver, Refused, Run
 from fifo.selector_groups import decoded, refuse_selector
 from fifo.state import BLOCK_BUDGET, STEP_BUDGET, Consumer, QueueInfo, Waiting
@@ -85,3 +86,22 @@ def waiting(
         if shown != members:
             return Waiting(tuple(runs), block.base + shown.bit_length())
     return Waiting(tuple(runs), None)
+
+
+def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
+    """(number, failed deliveries) of those messages of runs that have any; they are numbered from 0. Of messages that
+    have left the queue nothing is known. A run lies within one block."""
+    found: list[tuple[int, int]] = []
+    passed, number, failed = 0, -1, 0
+    block: Block | None = None
+    for run in runs:
+        if run.first_sequence >> BLOCK_BITS != number:
+            number = run.first_sequence >> BLOCK_BITS
+            block = machine.blocks.find(number)
+            failed = 0 if block is None else block.failures.nonzero()
+        if failed and block is not None:
+            slot = run.first_sequence & SLOT_MASK
+            for place in bits.members((failed >> slot) & ((1 << run.count) - 1)):
+                found.append((passed + place, block.failures.value(slot + place)))
+        passed += run.count
+    return tuple(found)

@@ -1,4 +1,5 @@
-"""Quorum: queues on several nodes, with selectors. `quorum.connect(url)`, `quorum.sync.connect(url)`."""
+"""Quorum: queues on several nodes, with selectors. `quorum.connect(url)`, `quorum.sync.connect(url)`; many messages at
+a time, as Arrow: `quorum.bulk.BulkClient(url)`."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def __getattr__(name: str) -> Any:
         from quorum import client
 
         return getattr(client, name)
-    if name == "sync":
+    if name in ("sync", "bulk"):
         import importlib
 
-        return importlib.import_module("quorum.sync")
+        return importlib.import_module(f"quorum.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,9 +26,9 @@ ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
 _WIRE = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
 
 
-def chunks(data: bytes, max_rows: int) -> Iterator[tuple[bytes, int]]:
-    """(serialized MessageBatch, messages) of each chunk of a block. StatusError says what is wrong with it."""
-    limit = min(max_rows, CHUNK_ROWS)
+def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int]]:
+    """(serialized MessageBatch, messages) of each chunk of a block: the same ones for the same block, on every node, as
+    a call that is repeated counts on it. StatusError says what is wrong with the block."""
     try:
         with pa.ipc.open_stream(data) as stream:
             _check_names(stream.schema)
@@ -37,8 +37,8 @@ def chunks(data: bytes, max_rows: int) -> Iterator[tuple[bytes, int]]:
                 if batch.nbytes > MOST_NESTED_BYTES:
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
                 if batch.num_rows:
-                    yield from _Rows(batch).chunks(limit)
-    except (pa.ArrowException, OSError) as error:
+                    yield from _Rows(batch).chunks(max_rows)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(f"the block cannot be read as an Arrow IPC stream: {error}") from error
 
 

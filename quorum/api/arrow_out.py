@@ -184,7 +184,10 @@ class Blocks:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-        block = bulk_pb2.Block(arrow=sink.getvalue().to_pybytes(), rows=self._rows)
+        last = self._parts[-1]
+        block = bulk_pb2.Block(
+            arrow=sink.getvalue().to_pybytes(), rows=self._rows, next_sequence=last.sequence + last.count
+        )
         self._clear()
         return block
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
@@ -37,11 +38,11 @@ class StagingCalls(BulkCalls):
         part = _Part(self._hub, await self._queue(first.queue), first)
         await part.add(first.arrow)
         async for request in request_iterator:
-            if request.queue or request.producer or request.batch or request.part:
+            if request.queue or request.producer or request.batch or request.part or request.first_chunk:
                 raise status.invalid("bad_argument", "only the first request names the part")
             await part.add(request.arrow)
         await part.finish()
-        return pb.StageResponse(rows=part.rows, size_bytes=part.size_bytes)
+        return pb.StageResponse(rows=part.rows, size_bytes=part.size_bytes, next_chunk=part.next_chunk)
 
     @unary
     async def Publish(self, request: pb.PublishStagedRequest, context: Context) -> pb.PublishStagedResponse:
@@ -82,7 +83,7 @@ class _Part:
         self._hub = hub
         self._queue = queue
         self._request = request
-        self._chunk = 0
+        self.next_chunk = request.first_chunk
         self._under_way: deque[tuple[c.Stage, bytes, asyncio.Future[Reply | None]]] = deque()
         self.rows = 0
         self.size_bytes = 0
@@ -93,8 +94,8 @@ class _Part:
             return
         arrow_in = await load("arrow_in")
         kept, max_field_bytes = kept_fields(self._hub.member.catalog, self._queue)
-        limits = self._hub.limits
-        chunks = arrow_in.chunks(block, limits.max_messages)
+        limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
+        chunks = arrow_in.chunks(block)
         while True:
             checked = await asyncio.to_thread(_next_checked, chunks, limits, kept, max_field_bytes)
             if checked is None:
@@ -107,14 +108,14 @@ class _Part:
             self._request.producer,
             self._request.batch,
             self._request.part,
-            self._chunk,
+            self.next_chunk,
             checked.count,
             checked.size_bytes,
             checked.ttl_ms,
             checked.ttls_ms,
             checked.columns,
         )
-        self._chunk += 1
+        self.next_chunk += 1
         self.size_bytes += checked.size_bytes
         future = await self._hub.send(self._queue.group, command, checked.data)
         self._under_way.append((command, checked.data, future))

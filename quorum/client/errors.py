@@ -139,7 +139,7 @@ def from_status(status: Any, doing: str = "") -> QuorumError:
     return kind(f"{doing}: {text}" if doing else text, reason=reason, metadata=metadata)
 
 
-def from_rpc_error(error: grpc.aio.AioRpcError, doing: str) -> QuorumError:
+def from_rpc_error(error: grpc.aio.AioRpcError | grpc.RpcError, doing: str) -> QuorumError:
     """The error for a call that ended badly; its details come from the trailing metadata."""
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:

@@ -110,6 +110,15 @@ class SinkOptions:
     ignore_unknown_columns: bool
 
 
+def apparent_use(given: Mapping[str, str]) -> Literal["read", "stream"]:
+    """Whether options are a stream's, where Spark does not say: some are for nothing else."""
+    names = {name.lower() for name in given}
+    if any(uses == ("stream",) and name.lower() in names for name, uses in KNOWN.items()):
+        return "stream"
+    mode = next((value for name, value in given.items() if name.lower() == "mode"), "")
+    return "stream" if mode.strip().lower() in MODES["stream"] else "read"
+
+
 def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> SourceOptions:
     """Raises OptionError."""
     values = _Values(given, use)
@@ -276,7 +285,8 @@ class _Values:
             type(each) is int and 0 <= each <= MAX_INT64 for each in found.values()
         ):
             raise OptionError(
-                f'option startingOffsets is {text!r}; allowed: earliest, latest, or sequences such as {{"{queues[0]}": 17}}'
+                f"option startingOffsets is {text!r}; allowed: earliest, latest, "
+                f'or sequences such as {{"{queues[0]}": 17}}'
             )
         if set(found) != set(queues):
             raise OptionError(

@@ -100,7 +100,7 @@ def _bounds(filter_: Filter) -> tuple[int, int]:
     if isinstance(filter_, In):
         values = [value for value in filter_.value if _is_integer(value)]
         return (max(min(values), 0), max(values) + 1) if values else everything
-    value = getattr(filter_, "value", None)
+    value: Any = getattr(filter_, "value", None)
     if not _is_integer(value):
         return everything
     if isinstance(filter_, EqualTo | EqualNullSafe):
@@ -124,7 +124,7 @@ def _necessary(filter_: Filter, fields: dict[str, Field]) -> str | None:
     """A selector that selects every message the filter accepts; None where there is none worth asking."""
     negated = isinstance(filter_, Not)
     inner = filter_.child if isinstance(filter_, Not) else filter_
-    path = getattr(inner, "attribute", ())
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
     if len(path) != 2 or path[0] != FIELDS or path[1] not in fields:
         return None
     name, kind = identifier(path[1]), fields[path[1]].kind
@@ -134,7 +134,7 @@ def _necessary(filter_: Filter, fields: dict[str, Field]) -> str | None:
 
 
 def _positive(filter_: Filter, name: str, kind: str) -> str | None:
-    value = getattr(filter_, "value", None)
+    value: Any = getattr(filter_, "value", None)
     if isinstance(filter_, IsNotNull):
         return f"{name} IS NOT NULL"
     if isinstance(filter_, IsNull) or (isinstance(filter_, EqualNullSafe) and value is None):
@@ -144,18 +144,18 @@ def _positive(filter_: Filter, name: str, kind: str) -> str | None:
     if isinstance(filter_, In):
         values = [each for each in filter_.value if each is not None]
         return one_of(name, values) if values and all(_is_of(each, kind) for each in values) else None
-    if isinstance(filter_, LessThan | LessThanOrEqual) and kind in ("INTEGER", "FLOATING"):
+    if isinstance(filter_, LessThan | LessThanOrEqual) and kind in ("integer", "floating"):
         return comparison(name, _OPERATORS[type(filter_)], value) if _is_of(value, kind) else None
-    if isinstance(filter_, GreaterThan | GreaterThanOrEqual) and kind == "INTEGER":
+    if isinstance(filter_, GreaterThan | GreaterThanOrEqual) and kind == "integer":
         return comparison(name, _OPERATORS[type(filter_)], value) if _is_of(value, kind) else None
-    if type(filter_) in _PATTERNS and kind == "TEXT" and _is_of(value, kind):
+    if type(filter_) in _PATTERNS and kind == "text" and _is_of(value, kind):
         return like(name, *_around(filter_, value))
     return None
 
 
 def _negative(filter_: Filter, name: str, kind: str) -> str | None:
     """For NOT filter_. Spark's NULL stays NULL under NOT, as a selector's UNKNOWN does."""
-    value = getattr(filter_, "value", None)
+    value: Any = getattr(filter_, "value", None)
     if isinstance(filter_, IsNull):
         return f"{name} IS NOT NULL"
     if isinstance(filter_, EqualTo):
@@ -165,15 +165,15 @@ def _negative(filter_: Filter, name: str, kind: str) -> str | None:
         values = [each for each in filter_.value if each is not None]
         if values and all(_is_of(each, kind) for each in values):
             return f"NOT ({one_of(name, values)})"
-    if type(filter_) in _PATTERNS and kind == "TEXT" and _is_of(value, kind):
+    if type(filter_) in _PATTERNS and kind == "text" and _is_of(value, kind):
         return f"NOT ({like(name, *_around(filter_, value))})"
     return None
 
 
 def _absent(name: str, kind: str) -> str | None:
-    if kind == "TEXT":
+    if kind == "text":
         return f"({name} IS NULL OR NOT ({name} LIKE '%'))"
-    if kind == "BOOLEAN":
+    if kind == "boolean":
         return f"({name} IS NULL OR NOT ({name} = TRUE OR {name} = FALSE))"
     return None
 
@@ -185,11 +185,11 @@ def _around(filter_: Filter, value: str) -> tuple[str, str, str]:
 
 def _is_of(value: Any, kind: str) -> bool:
     """Whether a literal can be compared with a property of this kind as Spark compares it with the column."""
-    if kind == "TEXT":
+    if kind == "text":
         return isinstance(value, str) and literal(value) is not None
-    if kind == "BOOLEAN":
+    if kind == "boolean":
         return isinstance(value, bool)
-    if kind == "INTEGER":
+    if kind == "integer":
         return _is_integer(value)
     return isinstance(value, float) and math.isfinite(value)
 

@@ -91,6 +91,8 @@ class ToService:
         self._columns = [name for name in columns if name != "queue"]
         self._has_queue = "queue" in columns
         self._queue = queue
+        self.target = "" if self._has_queue else queue
+        """Where all rows go; empty: each row says it."""
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
         """By queue, in the order of the queues' first rows; rows keep theirs. Raises OptionError."""

@@ -66,19 +66,19 @@ FIELD_TYPES: dict[str, DataType] = {
 SYNONYMS = {"SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT"}
 
 KINDS: dict[type[DataType], str] = {
-    StringType: "TEXT",
-    BooleanType: "BOOLEAN",
-    ShortType: "INTEGER",
-    IntegerType: "INTEGER",
-    LongType: "INTEGER",
-    DoubleType: "FLOATING",
+    StringType: "text",
+    BooleanType: "boolean",
+    ShortType: "integer",
+    IntegerType: "integer",
+    LongType: "integer",
+    DoubleType: "floating",
 }
-"""The kind of application property, as the service names it, behind a field's type."""
+"""The kind of application property, as the bulk client names it, behind a field's type."""
 TYPE_OF_KIND = {
-    "TEXT": StringType(),
-    "BOOLEAN": BooleanType(),
-    "INTEGER": LongType(),
-    "FLOATING": DoubleType(),
+    "text": StringType(),
+    "boolean": BooleanType(),
+    "integer": LongType(),
+    "floating": DoubleType(),
 }
 
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -232,7 +232,7 @@ def check_sink(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
 _SINK = {
     "queue": "string",
     "body": "binary or string",
-    **{name: "string" for name in TEXTS},
+    **dict.fromkeys(TEXTS, "string"),
     "priority": "an integer",
     "ttl_ms": "an integer",
     "fields": "a struct of strings, integers, doubles and booleans",

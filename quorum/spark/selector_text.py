@@ -68,3 +68,13 @@ def is_sound(selector: str) -> bool:
     except SelectorError:
         return False
     return True
+
+
+def check(selector: str) -> None:
+    """Raises OptionError for a selector that the service would refuse, before anything is asked of it."""
+    from quorum.spark.errors import OptionError
+
+    try:
+        jms.parse(selector)
+    except SelectorError as error:
+        raise OptionError(f"option selector: {error}") from None

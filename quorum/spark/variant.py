@@ -1,8 +1,9 @@
 """Application properties as a VARIANT: from the JSON text that the service sends, and back.
 
 The service writes an object of scalars: booleans, integers and texts as such, floating-point numbers with a point or an
-exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the names) and value,
-as the Parquet project's Variant specification has them; kinds stay as they are: an integer never becomes a decimal.
+exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the names) and
+value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never becomes a
+decimal.
 """
 
 from __future__ import annotations

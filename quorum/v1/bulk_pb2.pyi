@@ -9,12 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Block(_message.Message):
-    __slots__ = ("arrow", "rows")
+    __slots__ = ("arrow", "rows", "next_sequence")
     ARROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     arrow: bytes
     rows: int
-    def __init__(self, arrow: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
+    next_sequence: int
+    def __init__(self, arrow: _Optional[bytes] = ..., rows: _Optional[int] = ..., next_sequence: _Optional[int] = ...) -> None: ...
 
 class Columns(_message.Message):
     __slots__ = ("names", "fields")
@@ -331,26 +333,30 @@ class CloseSnapshotResponse(_message.Message):
     def __init__(self, existed: _Optional[bool] = ...) -> None: ...
 
 class StageRequest(_message.Message):
-    __slots__ = ("queue", "producer", "batch", "part", "arrow")
+    __slots__ = ("queue", "producer", "batch", "part", "arrow", "first_chunk")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     ARROW_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     queue: str
     producer: str
     batch: int
     part: bytes
     arrow: bytes
-    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., part: _Optional[bytes] = ..., arrow: _Optional[bytes] = ...) -> None: ...
+    first_chunk: int
+    def __init__(self, queue: _Optional[str] = ..., producer: _Optional[str] = ..., batch: _Optional[int] = ..., part: _Optional[bytes] = ..., arrow: _Optional[bytes] = ..., first_chunk: _Optional[int] = ...) -> None: ...
 
 class StageResponse(_message.Message):
-    __slots__ = ("rows", "size_bytes")
+    __slots__ = ("rows", "size_bytes", "next_chunk")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CHUNK_FIELD_NUMBER: _ClassVar[int]
     rows: int
     size_bytes: int
-    def __init__(self, rows: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    next_chunk: int
+    def __init__(self, rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., next_chunk: _Optional[int] = ...) -> None: ...
 
 class StagedPart(_message.Message):
     __slots__ = ("part", "rows")

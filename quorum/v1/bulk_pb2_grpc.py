@@ -209,8 +209,8 @@ class BulkServicer:
 
     def Stage(self, request_iterator, context):
         """One part of a batch, or as much of it as the stream brings. The first request names it; the others bring blocks. A
-        part that nobody adds to for six hours is dropped. After an error the outcome is unknown: send the same blocks under
-        the same name again, or everything under a new one. ALREADY_EXISTS (PUBLISHED): a batch with this number or a higher
+        part that nobody adds to for six hours is dropped. After an error the outcome is unknown: send the same blocks with
+        the same first_chunk again (what is there already is not added twice), or everything under a new name. ALREADY_EXISTS (PUBLISHED): a batch with this number or a higher
         one was published; RESOURCE_EXHAUSTED: DISK_LOW, LIMIT (what a queue keeps staged).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -219,7 +219,8 @@ class BulkServicer:
 
     def Publish(self, request, context):
         """Makes the named parts visible, at once and in this order, and drops the producer's other parts of this batch and of
-        earlier ones. A batch that was published already is not published again (`is_duplicate`). FAILED_PRECONDITION
+        earlier ones. A batch that was published already is not published again (`is_duplicate`, which may also mean that
+        this call did it and had to ask again). FAILED_PRECONDITION
         (MISSING_PART): a part is not there with so many rows; nothing was changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

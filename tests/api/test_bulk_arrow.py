@@ -373,13 +373,13 @@ def test_bodies_alone_become_a_batch_without_properties() -> None:
 
 
 def test_a_block_becomes_chunks_of_bounded_size() -> None:
-    counts = [count for _, count in arrow_in.chunks(arrow({"body": [b""] * 20_000}), 16_384)]
+    counts = [count for _, count in arrow_in.chunks(arrow({"body": [b""] * 20_000}))]
     assert counts == [8192, 8192, 3616]
     assert [count for _, count in arrow_in.chunks(arrow({"body": [b""] * 10}), 4)] == [4, 4, 2]
     large = [bytes(600_000), bytes(600_000), bytes(2 << 20), bytes(10), bytes(20)]
-    assert [count for _, count in arrow_in.chunks(arrow({"body": large}), 16_384)] == [1, 1, 1, 2]
+    assert [count for _, count in arrow_in.chunks(arrow({"body": large}))] == [1, 1, 1, 2]
     wide = {"body": [b""] * 4, "subject": ["x" * 400_000] * 4}
-    assert [count for _, count in arrow_in.chunks(arrow(wide), 16_384)] == [2, 2]
+    assert [count for _, count in arrow_in.chunks(arrow(wide))] == [2, 2]
 
 
 def test_types_that_mean_the_same_are_taken() -> None:
@@ -424,7 +424,7 @@ def test_types_that_mean_the_same_are_taken() -> None:
 )
 def test_bad_blocks_are_refused_with_what_is_wrong(columns: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
-        list(arrow_in.chunks(arrow(columns), 8192))
+        list(arrow_in.chunks(arrow(columns)))
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
@@ -433,7 +433,7 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     with pa.ipc.new_stream(sink, made.schema) as stream:
         stream.write_batch(made)
     with pytest.raises(status.StatusError, match="'body' is there twice"):
-        list(arrow_in.chunks(sink.getvalue().to_pybytes(), 8192))
+        list(arrow_in.chunks(sink.getvalue().to_pybytes()))
 
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 16), st.binary(max_size=8))
@@ -442,7 +442,7 @@ def test_any_bytes_are_a_block_or_a_clear_error(noise: bytes, at: int, change: b
     at %= len(whole)
     for data in (noise, whole[:at], whole[:at] + change + whole[at + len(change) :]):
         with contextlib.suppress(status.StatusError):
-            for encoded, count in arrow_in.chunks(data, 8192):
+            for encoded, count in arrow_in.chunks(data):
                 assert pb.MessageBatch.FromString(encoded).count == count
 
 

@@ -56,7 +56,7 @@ def test_a_clip_names_the_place_in_each_batch() -> None:
     assert out == [Run(1008, 2, 7, 0, 8), Run(1010, 5, 8, 2, 3), Run(1015, 2, 9, 1, 0, True)]
 
 
-def test_what_has_expired_is_found_without_what_arrived_in_the_same_entry() -> None:
+def test_what_has_expired_is_found_and_what_expires_next() -> None:
     found = runs(
         (0, 2, 7, 0, 0, 50),
         (2, 2, 8, 0, 0, NEVER),
@@ -64,9 +64,8 @@ def test_what_has_expired_is_found_without_what_arrived_in_the_same_entry() -> N
         (6, 2, 9, 0, 0, 50),
         (8, 1, 9, 1, 0, 60),
     )
-    assert found.expired(50, 0) == 0b11110011
-    assert found.expired(50, 9) == 0b00110011
-    assert found.expired(39, 0) == 0
+    assert found.expired(50) == 0b11110011
+    assert found.expired(39) == 0
     assert found.earliest(0b11001111) == 50
     assert found.earliest(0b100000000) == 60
     assert found.earliest(0b1100) == NEVER

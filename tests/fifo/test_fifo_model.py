@@ -17,7 +17,8 @@ from fifo import checkpoint, invariants
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
-from support.fifo_world import SMALL, World, producer, selector, small_blocks
+from fifo.references import references
+from support.fifo_world import SMALL, World, part_name, producer, selector, small_blocks
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
 TAGS = ("a", "b", "c")
@@ -74,6 +75,32 @@ ANSWER = st.fixed_dictionaries(
         "credit": st.sampled_from((0, 0, 3, 30)),
     }
 )
+STAGE = st.fixed_dictionaries(
+    {
+        "what": st.just("stage"),
+        "who": PRODUCERS,
+        "queue": QUEUES,
+        "writer": st.sampled_from(("s", "s", "t", "u")),
+        "batch": st.sampled_from((1, 1, 1, 2, 0, -1)),
+        "part": st.integers(0, 3),
+        "chunk": st.sampled_from((0, 0, 0, 0, 0, -1, 1)),
+        "chunks": st.lists(st.lists(ROWS, min_size=1, max_size=10), min_size=1, max_size=3),
+        "ttl": TTLS,
+        "ttls": st.none() | st.lists(TTLS, min_size=10, max_size=10),
+        "publish": st.sampled_from((False, False, True)),
+    }
+)
+STAGED = st.fixed_dictionaries(
+    {
+        "what": st.sampled_from(("publish_staged", "publish_staged", "publish_staged", "discard_staged")),
+        "who": PRODUCERS,
+        "queue": QUEUES,
+        "writer": st.sampled_from(("s", "s", "t", "u")),
+        "batch": st.sampled_from((1, 1, 1, 1, 2, 0, -1)),
+        "order": st.permutations(range(4)),
+        "wrong": st.sampled_from(("", "", "", "", "", "short", "missing", "left_out", "empty")),
+    }
+)
 NUMBERING = st.fixed_dictionaries({"what": st.sampled_from(("repeat", "gap", "stale")), "who": PRODUCERS})
 ADMIN = st.fixed_dictionaries(
     {
@@ -93,7 +120,11 @@ SESSIONS = st.fixed_dictionaries(
         "node": st.integers(1, 2),
     }
 )
-ENTRY = st.lists(PUBLISH | PUBLISH | SINGLES | CONSUME | ANSWER | ANSWER | NUMBERING, min_size=1, max_size=5)
+ENTRY = st.lists(
+    PUBLISH | PUBLISH | SINGLES | CONSUME | ANSWER | ANSWER | NUMBERING | STAGE | STAGED,
+    min_size=1,
+    max_size=5,
+)
 
 
 class FifoAgainstModel(RuleBasedStateMachine):
@@ -104,6 +135,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         self.world = World(SMALL)
         self.world.twin = GroupMachine(self.world.log)
         self.boots = {1: 1, 2: 1}
+        self.pending = {}
         self.world.queue(1, filter_enabled=True)
         self.world.queue(2)
         self.world.queue(3, filter_enabled=True, max_length=10, message_ttl_ms=50, delivery_limit=1)
@@ -123,6 +155,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
     def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         operations: list[Any] = []
+        self.pending: dict[Any, list[int]] = {}
         for step in entry:
             for operation in self.operations(step, len(operations)):
                 operations.append(operation)
@@ -208,7 +241,11 @@ class FifoAgainstModel(RuleBasedStateMachine):
         blocks = [
             b for q in self.world.machine.queues.values() for b in map(q.blocks.get, q.blocks.numbers())
         ]
-        assert list(found.entries) == sorted({index for b in blocks for index in invariants.live_indexes(b)})
+        staged = {i for q in self.world.machine.queues.values() for i in q.staging.indexes().tolist()}
+        assert list(found.entries) == sorted(
+            staged | {index for b in blocks for index in invariants.live_indexes(b)}
+        )
+        assert references(self.world.machine.snapshot()) == found.entries
         if resume:  # with nothing but what the checkpoint names
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
@@ -246,6 +283,10 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 world.batch(name, 1, queue=step["queue"], place=place + i, ttl_ms=step["ttl"])
                 for i in range(step["count"])
             ]
+        if what == "stage":
+            return self.stage(step, name, place)
+        if what in ("publish_staged", "discard_staged"):
+            return [world.op(name, self.staged(step))]
         if what in ("repeat", "gap", "stale"):
             number = max(world.numbers[name] + {"repeat": 0, "gap": 2, "stale": 1}[what], 1)
             epoch = world.epochs[name] - (what == "stale")
@@ -270,6 +311,61 @@ class FifoAgainstModel(RuleBasedStateMachine):
             ttl_ms=step["ttl"] if ttls is None else -1,
             ttls_ms=() if ttls is None else tuple(ttls[:count]),
         )
+
+    def batch_of(self, step: dict[str, Any]) -> int:
+        assert self.world.model is not None
+        queue = self.world.model.queues.get(step["queue"])
+        return max((queue.published_to(step["writer"]) if queue else 0) + step["batch"], 0)
+
+    def known_part(self, step: dict[str, Any], part: int) -> list[int]:
+        """[chunks, messages] of a part, with what this entry has added so far."""
+        assert self.world.model is not None
+        queue, key = self.world.model.queues.get(step["queue"]), (step["writer"], self.batch_of(step), part)
+        known = queue.part((*key[:2], part_name(part))) if queue else None
+        return self.pending.setdefault(
+            (step["queue"], *key), [len(known.chunks), known.rows()] if known else [0, 0]
+        )
+
+    def stage(self, step: dict[str, Any], name: bytes, place: int) -> list[Any]:
+        world, found = self.world, []
+        known = self.known_part(step, step["part"])
+        for rows in step["chunks"]:
+            chunk = max(known[0] + step["chunk"], 0)
+            if chunk == known[0]:
+                known[0], known[1] = known[0] + 1, known[1] + len(rows)
+            operation = world.chunk(
+                name,
+                self.batch_of(step),
+                step["part"],
+                chunk,
+                len(rows),
+                rows if step["queue"] != 2 else (),
+                place + len(found),
+                step["queue"],
+                step["writer"],
+                ttl_ms=step["ttl"] if step["ttls"] is None else -1,
+                ttls_ms=() if step["ttls"] is None else tuple(step["ttls"][: len(rows)]),
+            )
+            found.append(operation)
+        if step["publish"]:
+            found.append(
+                world.op(name, self.staged(step | {"order": range(4), "wrong": "", "what": "publish"}))
+            )
+        return found
+
+    def staged(self, step: dict[str, Any]) -> c.PublishStaged | c.DiscardStaged:
+        place = (step["queue"], step["writer"], self.batch_of(step))
+        parts = [(part_name(part), self.known_part(step, part)[1]) for part in step["order"]]
+        parts = [(part, count) for part, count in parts if count or step["wrong"] == "empty"]
+        if step["what"] == "discard_staged":
+            return c.DiscardStaged(*place, tuple([part for part, _ in parts[:1]]) if step["wrong"] else ())
+        if step["wrong"] == "short" and parts:
+            parts[-1] = (parts[-1][0], parts[-1][1] + 1)
+        elif step["wrong"] == "missing":
+            parts.insert(0, (part_name(9), 1))
+        elif step["wrong"] == "left_out":
+            parts = parts[1:]
+        return c.PublishStaged(*place, tuple(parts))
 
     def consumption(self, step: dict[str, Any]) -> Any:
         what, queue, tag = step["what"], step["queue"], step["tag"]
@@ -314,6 +410,24 @@ class FifoAgainstModel(RuleBasedStateMachine):
         return c.Settle(*place)
 
 
+class StagingAgainstModel(FifoAgainstModel):
+    """The same with a preference for staging, and with silences in which parts expire."""
+
+    @rule(
+        entry=st.lists(STAGE | STAGE | STAGED | CONSUME | PUBLISH, min_size=1, max_size=4),
+        passed_ms=PASSED_MS,
+    )
+    def staging(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
+    @rule(step=STAGE, order=st.permutations(range(4)), passed_ms=PASSED_MS)
+    def whole(self, step: dict[str, Any], order: list[int], passed_ms: int) -> None:
+        """More parts of the batch that is under way, then all of it."""
+        for part in order[:2]:
+            self.entry([step | {"chunk": 0, "batch": 1, "part": part, "publish": False}], passed_ms)
+        self.entry([step | {"what": "publish_staged", "batch": 1, "order": order, "wrong": ""}], passed_ms)
+
+
 def replay(world: World) -> None:
     """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
     fresh = GroupMachine(world.log)
@@ -335,3 +449,6 @@ FifoAgainstModel.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestFifoAgainstModel = FifoAgainstModel.TestCase
+
+StagingAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=60)
+TestStagingAgainstModel = StagingAgainstModel.TestCase

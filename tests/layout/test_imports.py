@@ -46,7 +46,8 @@ ALLOWED = {
     ),
     "quorum.client": ("quorum.v1",),
     "quorum.sync": ("quorum.client", "quorum.v1"),
-    "quorum": ("quorum.client", "quorum.sync"),
+    "quorum.bulk": ("quorum.client", "quorum.v1"),
+    "quorum": ("quorum.client", "quorum.sync", "quorum.bulk"),
     "quorum.__main__": ("quorum.cli",),
     "quorum.cli": (
         "quorum",

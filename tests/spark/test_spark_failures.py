@@ -6,8 +6,9 @@ import pytest
 
 from quorum.spark import QueryFailed, cause, plain_failures
 
-FROM_A_WORKER = """[STREAM_FAILED] Query [id = 3f, runId = 9a] terminated with exception: Job aborted due to stage failure: Task 0
-in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 9) (127.0.0.1 executor driver):
+FROM_A_WORKER = """[STREAM_FAILED] Query [id = 3f, runId = 9a] terminated with exception: Job aborted due to
+stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure:
+Lost task 0.3 in stage 1.0 (TID 9) (127.0.0.1 executor driver):
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/pyspark/worker.py", line 1, in main
     process()

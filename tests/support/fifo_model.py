@@ -36,6 +36,14 @@ class Rules:
     max_held: int
     window: int = 65_536
     remembered_ms: int = 24 * 3600 * 1000
+    staged_parts: int = 4_096
+    staged_chunks: int = 16_384
+    staged_bytes: int = 8 << 30
+    staged_messages: int = 1 << 27
+    staged_ttls: int = 131_072
+    part_ms: int = 6 * 3600 * 1000
+    known_producers: int = 10_000
+    looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
 
 @dataclass(eq=False)
@@ -93,6 +101,28 @@ class ModelProducer:
     ended_ms: int = -1
 
 
+@dataclass(eq=False)
+class ModelPart:
+    key: tuple[str, int, bytes]
+    last_ms: int = 0
+    chunks: list[tuple[int, int, int, list[int]]] = field(
+        default_factory=list
+    )  # index, operation, size, TTLs
+
+    def rows(self) -> int:
+        return sum(len(ttls) for _, _, _, ttls in self.chunks)
+
+    def size_bytes(self) -> int:
+        return sum(size for _, _, size, _ in self.chunks)
+
+    def stretches(self) -> int:
+        """Neighbours in one chunk with the same TTL count once."""
+        return sum(
+            sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
+            for _, _, _, ttls in self.chunks
+        )
+
+
 def delivered(
     consumer: ModelConsumer, queue: int, tags: Sequence[int], settled: bool = False
 ) -> tuple[Any, ...]:
@@ -124,6 +154,8 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
+        self.parts: list[ModelPart] = []
+        self.last_batch: list[tuple[str, int]] = []  # used longest ago first
 
     # ---- small questions
 
@@ -148,9 +180,105 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        return min(self.earliest.values(), default=None)
+        staged = [part.last_ms + self.rules.part_ms for part in self.parts]
+        return min([*self.earliest.values(), *staged], default=None)
+
+    def part(self, key: tuple[str, int, bytes]) -> ModelPart | None:
+        return next((part for part in self.parts if part.key == key), None)
+
+    def published_to(self, producer: str) -> int:
+        return next((batch for name, batch in self.last_batch if name == producer), -1)
 
     # ---- changes
+
+    def remember(self, producer: str, batch: int) -> None:
+        self.last_batch = [known for known in self.last_batch if known[0] != producer]
+        if batch >= 0:
+            self.last_batch.append((producer, batch))
+        self.last_batch = self.last_batch[-self.rules.known_producers :]
+
+    def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
+        key = (command.producer, command.batch, command.part)
+        last = self.published_to(command.producer)
+        if command.batch <= last:
+            return e.Refused("published", "")
+        old = self.part(key)
+        known = 0 if old is None else len(old.chunks)
+        if old is not None and command.chunk < known:
+            return e.Ok(old.rows())
+        if command.chunk > known:
+            return e.Refused("gap", "")
+        ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
+        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
+        rules, after = self.rules, [*self.parts, new]
+        if (
+            len({part.key for part in after}) > rules.staged_parts
+            or sum(len(part.chunks) for part in after) > rules.staged_chunks
+            or sum(part.size_bytes() for part in after) > rules.staged_bytes
+            or sum(part.rows() for part in after) > rules.staged_messages
+            or sum(part.stretches() for part in after) > rules.staged_ttls
+        ):
+            return e.Refused("limit", "")
+        if old is not None:
+            new.chunks = old.chunks + new.chunks
+            self.parts.remove(old)
+        self.parts.append(new)
+        self.remember(command.producer, last)
+        return e.Ok(new.rows())
+
+    def publish_staged(
+        self, meta: c.Meta, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
+    ) -> e.Reply:
+        producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
+        if batch <= last:
+            self.remember(producer, last)
+            return e.Published(0, 0, True)
+        parts = []
+        for name, count in command.parts:
+            part = self.part((producer, batch, name))
+            if (0 if part is None else part.rows()) != count:
+                return e.Refused("missing_part", "")
+            if part is not None:
+                parts.append(part)
+        total, first = sum(part.rows() for part in parts), self.next_sequence
+        is_bounded = self.config.overflow == "reject_publish" and self.config.max_length >= 0
+        if is_bounded and len(self.ready()) + total > self.config.max_length:
+            return e.Refused("queue_full", "")
+        for part in parts:
+            for index, operation, _, ttls in part.chunks:
+                fields = rows(index, operation) if self.config.filter_enabled else ()
+                for ordinal, ttl in enumerate(ttls):
+                    self.place(meta, (index, operation, ordinal), ttl, fields[ordinal] if fields else {})
+        most_messages, most_chunks, most_bytes = self.rules.looked_up
+        if (
+            total > most_messages
+            or sum(len(part.chunks) for part in parts) > most_chunks
+            or sum(part.size_bytes() for part in parts) > most_bytes
+        ):
+            for group in self.groups.values():
+                if group.front == END:
+                    group.front = first
+        self.remember(producer, batch)
+        self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
+        return e.Published(first, total)
+
+    def discard_staged(self, command: c.DiscardStaged) -> e.Reply:
+        dropped = [
+            part
+            for part in self.parts
+            if part.key[:2] == (command.producer, command.batch)
+            and (not command.parts or part.key[2] in command.parts)
+        ]
+        self.parts = [part for part in self.parts if part not in dropped]
+        return e.Ok(sum(part.rows() for part in dropped))
+
+    def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
+        ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
+        expiry = meta.now_ms + min(ttls) if ttls else NEVER
+        message = Message(self.next_sequence, body, expiry, meta.index, fields)
+        self.next_sequence += 1
+        self.messages.append(message)
+        self.note_expiry(message)
 
     def publish(
         self, meta: c.Meta, operation: int, command: c.Enqueue, rows: Sequence[Fields], fresh: list[int]
@@ -161,13 +289,8 @@ class ModelQueue:
             return False
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
-            ttls = [x for x in (ttl, config.message_ttl_ms) if x >= 0]
-            expiry = meta.now_ms + min(ttls) if ttls else NEVER
             body = (meta.index, operation, ordinal)
-            message = Message(self.next_sequence, body, expiry, meta.index, rows[ordinal] if rows else {})
-            self.next_sequence += 1
-            self.messages.append(message)
-            self.note_expiry(message)
+            self.place(meta, body, ttl, rows[ordinal] if rows else {})
         return True
 
     def note_expiry(self, message: Message) -> None:
@@ -350,6 +473,7 @@ class ModelQueue:
         while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
             number = min(self.earliest, key=lambda number: (self.earliest[number], number))
             self.expire_block(meta, left, number, -1)
+        self.parts = [part for part in self.parts if part.last_ms + self.rules.part_ms > meta.now_ms]
         if is_done:
             is_done = self.drop_head(left)
         self.unfinished = not is_done
@@ -469,13 +593,22 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer)
             return e.Ok()
-        assert isinstance(command, c.Enqueue | c.Attach | c.Credit | c.Cancel | c.Get | c.Settle)
+        assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)
         if queue is None:
             return e.Refused("not_found", "")
         if isinstance(command, c.Enqueue):
             return self.publish(operation.number, producer, queue, command)
-        reply = self.consume(producer, queue, command)
+        reply: e.Reply
+        match command:
+            case c.Stage():
+                reply = queue.stage(self.meta, operation.number, command)
+            case c.PublishStaged():
+                reply = queue.publish_staged(self.meta, command, self.rows)
+            case c.DiscardStaged():
+                reply = queue.discard_staged(command)
+            case _:
+                reply = self.consume(producer, queue, command)
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply

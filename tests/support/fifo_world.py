@@ -22,8 +22,10 @@ from fifo.commands import (
     Meta,
     Operation,
     Origin,
+    PublishStaged,
     QueueConfig,
     RegisterProducer,
+    Stage,
     Wake,
 )
 from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
@@ -36,7 +38,11 @@ START_MS = 1_000_000
 NORMAL = Rules(
     16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
 )
-SMALL = Rules(8, 4, 20, 24, 3, 40)
+SMALL = Rules(
+    8, 4, 20, 24, 3, 40,
+    staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
+    known_producers=2, looked_up=(12, 3, 1_000),
+)  # fmt: skip
 
 
 @contextmanager
@@ -54,6 +60,16 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "MAX_HELD": rules.max_held,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
+        "STAGED_PARTS": rules.staged_parts,
+        "STAGED_CHUNKS": rules.staged_chunks,
+        "STAGED_BYTES": rules.staged_bytes,
+        "STAGED_MESSAGES": rules.staged_messages,
+        "STAGED_TTLS": rules.staged_ttls,
+        "PART_MS": rules.part_ms,
+        "KNOWN_PRODUCERS": rules.known_producers,
+        "LOOKED_UP_MESSAGES": rules.looked_up[0],
+        "LOOKED_UP_CHUNKS": rules.looked_up[1],
+        "LOOKED_UP_BYTES": rules.looked_up[2],
         "FEW": 2,
     }
     names = (
@@ -66,6 +82,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "matched",
         "checkout",
         "selector_groups",
+        "staging",
         "fields",
         "invariants",
     )
@@ -88,6 +105,10 @@ def selector(text: str) -> bytes:
 
 def producer(number: int) -> bytes:
     return b"producer" + number.to_bytes(8, "big")
+
+
+def part_name(number: int) -> bytes:
+    return b"part" + number.to_bytes(12, "big")
 
 
 class Log:
@@ -145,6 +166,10 @@ class World:
                 assert info.total == len(model.messages)
                 assert info.dropped == tuple(model.dropped.values())
                 assert info.next_sequence == model.next_sequence
+                assert [
+                    (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
+                    for each in self.machine.staged(queue)
+                ] == [(*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.parts]
         if self.checks:
             invariants.check(self.machine)
         return applied
@@ -204,6 +229,40 @@ class World:
         more.setdefault("lowest_unconfirmed", max(first, 0))
         command = Enqueue(queue, first, count=count, size_bytes=count * 100, columns=encoded, **more)
         return self.op(name, command)
+
+    def chunk(
+        self,
+        name: bytes,
+        batch: int,
+        part: int,
+        chunk: int,
+        count: int,
+        rows: Sequence[Mapping[str, Any]] = (),
+        place: int = 0,
+        queue: int = 1,
+        producer: str = "writer",
+        **more: Any,
+    ) -> tuple[Origin, Command]:
+        """A staged chunk as operation `place` of the next entry; `rows` are its filter fields."""
+        encoded = columns.encode(rows) if rows else b""
+        self.log.stored[self.index + 1, place] = (encoded, rows)
+        named = (producer, batch, part_name(part), chunk)
+        command = Stage(queue, *named, count=count, size_bytes=count * 100, columns=encoded, **more)
+        return self.op(name, command)
+
+    def stage(
+        self, name: bytes, batch: int, part: int, chunk: int, count: int, *rest: Any, **more: Any
+    ) -> Reply | None:
+        """A staged chunk in an entry of its own."""
+        passed_ms = more.pop("passed_ms", 1)
+        return self.apply([self.chunk(name, batch, part, chunk, count, *rest, **more)], passed_ms).replies[0]
+
+    def publish_staged(
+        self, name: bytes, batch: int, *parts: tuple[int, int], queue: int = 1, producer: str = "writer"
+    ) -> Applied:
+        """parts: (number, messages)."""
+        named = tuple([(part_name(part), count) for part, count in parts])
+        return self.apply([self.op(name, PublishStaged(queue, producer, batch, named))])
 
     def publish(
         self, name: bytes, count: int, rows: Sequence[Mapping[str, Any]] = (), **more: Any
@@ -267,4 +326,14 @@ def sequences(applied: Applied, tag: str | None = None) -> list[int]:
     ]
 
 
-__all__ = ["NORMAL", "SMALL", "World", "bodies", "commands", "selector", "sequences", "small_blocks"]
+__all__ = [
+    "NORMAL",
+    "SMALL",
+    "World",
+    "bodies",
+    "commands",
+    "part_name",
+    "selector",
+    "sequences",
+    "small_blocks",
+]

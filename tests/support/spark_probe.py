@@ -1,6 +1,7 @@
-"""A data source over messages in memory that pushes filters as the source `quorum` does, and selects as the service does.
+"""A data source over messages in memory that pushes filters as the source `quorum` does.
 
-It stands for push-down alone: what Spark makes of a predicate, what is pushed of it, and what a selector makes of that.
+It selects as the service does, and stands for push-down alone: what Spark makes of a predicate, what is pushed of it,
+and what a selector makes of that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from quorum_selectors import evaluate, jms
 from quorum_selectors.wellknown import APPLICATION
 
 DDL = "sequence BIGINT, fields STRUCT<color: STRING, size: INT, weight: DOUBLE, ok: BOOLEAN, big: BIGINT>"
-KINDS: dict[str, type] = {"TEXT": str, "INTEGER": int, "FLOATING": float, "BOOLEAN": bool}
+KINDS: dict[str, type] = {"text": str, "integer": int, "floating": float, "boolean": bool}
 
 
 def column_value(value: Any, field: Field) -> Any:

@@ -1,0 +1,417 @@
+"""Staged messages of one queue: parts of batches that wait, and become visible all at once or never.
+
+A writer with many tasks (any of which may fail, be repeated, or run twice) stages each task's rows as a *part*, chunk
+by chunk, and then publishes the parts that count, in one entry. A staged chunk is nothing but a run that has no
+sequences yet: where its bodies lie in the log, how many there are, their times to live. PublishStaged places these runs
+at the end of the queue, part after part; no body is moved or copied, and the times to live count from then.
+
+Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
+comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
+
+What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
+live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
+in the log with the bodies, and fetching them reads the bodies: so a publication up to LOOKED_UP_* is fetched and looked
+up as it arrives, like an Enqueue, and of a larger one nothing is read. The fronts of those who had seen everything go
+back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their fields then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fifo.blocks import BLOCK_BITS, ONE_EACH
+from fifo.codec import Reader, Writer
+from fifo.commands import DiscardStaged, PublishStaged, Stage
+from fifo.effects import Ok, Published, Refused, Reply
+from fifo.state import Entry
+from quorum_selectors.columns import BatchColumns, decode
+from quorum_selectors.errors import ColumnsError
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+PART_BYTES = 16
+"""The size of a part's name."""
+NAME_BYTES = 255
+"""A producer's name, at most."""
+LAST_BATCH = (1 << 63) - 1
+
+CHUNK_MESSAGES = 65_536
+"""As many as one Enqueue may have."""
+STAGED_PARTS = 4_096
+STAGED_CHUNKS = 16_384
+STAGED_BYTES = 8 << 30
+STAGED_MESSAGES = 16_384 * 8_192
+"""Chunks of 8,192 messages each: 8,192 blocks that one entry may have to make."""
+STAGED_TTLS = 131_072
+"""Stretches of messages with the same time to live, each chunk at least one: each becomes a run of its own."""
+PART_MS = 6 * 3600 * 1000
+"""A part waits so long for another chunk, or to be published."""
+KNOWN_PRODUCERS = 10_000
+"""Producers whose last batch is remembered; the one not used for longest is forgotten first."""
+
+LOOKED_UP_MESSAGES = 65_536
+LOOKED_UP_CHUNKS = 64
+LOOKED_UP_BYTES = 64 << 20
+"""What is fetched and looked up in the entry that publishes it, at most: with bodies of 1 KiB some 50 ms."""
+
+Key = tuple[str, int, bytes]
+"""producer, batch, name of the part"""
+
+
+class Part:
+    """The chunks of one part, in parallel arrays; and, cut at the chunks' edges, stretches of equal times to live."""
+
+    __slots__ = (
+        "counts",
+        "indexes",
+        "last_ms",
+        "operations",
+        "rows",
+        "size_bytes",
+        "sizes",
+        "ttl_counts",
+        "ttls",
+    )
+
+    def __init__(self) -> None:
+        self.indexes = array("Q")
+        self.operations = array("I")
+        self.counts = array("I")
+        self.sizes = array("Q")
+        self.ttl_counts = array("I")
+        self.ttls = array("q")  # -1: none
+        self.rows = 0
+        self.size_bytes = 0
+        self.last_ms = 0  # when its last chunk came
+
+    def add(self, index: int, operation: int, count: int, size_bytes: int) -> None:
+        self.indexes.append(index)
+        self.operations.append(operation)
+        self.counts.append(count)
+        self.sizes.append(size_bytes)
+        self.rows += count
+        self.size_bytes += size_bytes
+
+    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]]]]:
+        """(index, operation, count, size, [(first ordinal, count, TTL)]) of each."""
+        place = 0
+        for index, operation, count, size in zip(
+            self.indexes, self.operations, self.counts, self.sizes, strict=True
+        ):
+            stretches, ordinal = [], 0
+            while ordinal < count:
+                width = self.ttl_counts[place]
+                stretches.append((ordinal, width, self.ttls[place]))
+                ordinal += width
+                place += 1
+            yield index, operation, count, size, stretches
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInfo:
+    """A part that waits. last_ms: group time of its last chunk."""
+
+    producer: str
+    batch: int
+    part: bytes
+    rows: int
+    size_bytes: int
+    last_ms: int
+
+
+class Staging:
+    """What is staged for one queue, and the last batch of each producer."""
+
+    __slots__ = ("chunk_count", "last_batch", "parts", "rows", "size_bytes", "ttl_count")
+
+    def __init__(self) -> None:
+        self.parts: dict[Key, Part] = {}  # that whose last chunk is oldest first
+        self.last_batch: dict[str, int] = {}  # the producer not used for longest first
+        self.chunk_count = self.rows = self.size_bytes = self.ttl_count = 0  # of all parts
+
+    # ---- changes
+
+    def add(self, key: Key, now_ms: int, index: int, operation: int, command: Stage, ttls: Stretches) -> Part:
+        """One more chunk."""
+        part = self.parts.pop(key, None) or Part()
+        self.parts[key] = part
+        part.add(index, operation, command.count, command.size_bytes)
+        part.ttl_counts.extend(ttls[0])
+        part.ttls.extend(ttls[1])
+        part.last_ms = now_ms
+        self.chunk_count += 1
+        self.rows += command.count
+        self.size_bytes += command.size_bytes
+        self.ttl_count += len(ttls[0])
+        self._use(command.producer)
+        return part
+
+    def drop(self, key: Key) -> Part:
+        part = self.parts.pop(key)
+        self.chunk_count -= len(part.indexes)
+        self.rows -= part.rows
+        self.size_bytes -= part.size_bytes
+        self.ttl_count -= len(part.ttls)
+        return part
+
+    def expire(self, now_ms: int) -> None:
+        while self.parts:
+            key, part = next(iter(self.parts.items()))
+            if part.last_ms + PART_MS > now_ms:
+                return
+            self.drop(key)
+
+    def published(self, producer: str, batch: int) -> None:
+        """This batch is done, and with it all up to it."""
+        self.last_batch.pop(producer, None)
+        self.last_batch[producer] = batch
+        if len(self.last_batch) > KNOWN_PRODUCERS:
+            del self.last_batch[next(iter(self.last_batch))]
+        for key in [key for key in self.parts if key[0] == producer and key[1] <= batch]:
+            self.drop(key)
+
+    def _use(self, producer: str) -> None:
+        batch = self.last_batch.pop(producer, None)
+        if batch is not None:
+            self.last_batch[producer] = batch
+
+    def is_done(self, producer: str, batch: int) -> bool:
+        """Whether this batch was published, or a later one; notes the use of the producer if so."""
+        if batch > self.last_batch.get(producer, -1):
+            return False
+        self._use(producer)
+        return True
+
+    # ---- questions
+
+    def next_expiry(self) -> int | None:
+        return next(iter(self.parts.values())).last_ms + PART_MS if self.parts else None
+
+    def indexes(self) -> npt.NDArray[np.uint64]:
+        """The Raft indexes where staged bodies lie, ascending, each once."""
+        found = [np.frombuffer(part.indexes, dtype=np.uint64) for part in self.parts.values()]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
+
+    def infos(self) -> tuple[StagedInfo, ...]:
+        return tuple(
+            [StagedInfo(*key, part.rows, part.size_bytes, part.last_ms) for key, part in self.parts.items()]
+        )
+
+    # ---- bytes
+
+    def encode(self) -> bytearray:
+        out = Writer()
+        out.number(len(self.parts))
+        for (producer, batch, name), part in self.parts.items():
+            out.text(producer)
+            out.number(batch)
+            out.blob(name)
+            out.number(part.last_ms)
+            for column in (
+                part.indexes,
+                part.operations,
+                part.counts,
+                part.sizes,
+                part.ttl_counts,
+                part.ttls,
+            ):
+                out.column(column)
+        out.number(len(self.last_batch))
+        for producer, batch in self.last_batch.items():
+            out.text(producer)
+            out.number(batch)
+        return out.data
+
+    @staticmethod
+    def decode(data: bytes) -> Staging:
+        """Raises ValueError if the bytes end too early."""
+        reader, found = Reader(data), Staging()
+        for _ in range(reader.number()):
+            key = (reader.text(), reader.number(), reader.blob())
+            part = found.parts[key] = Part()
+            part.last_ms = reader.number()
+            part.indexes, part.operations = reader.column("Q"), reader.column("I")
+            part.counts, part.sizes = reader.column("I"), reader.column("Q")
+            part.ttl_counts, part.ttls = reader.column("I"), reader.column("q")
+            part.rows, part.size_bytes = sum(part.counts), sum(part.sizes)
+            found.chunk_count += len(part.indexes)
+            found.rows += part.rows
+            found.size_bytes += part.size_bytes
+            found.ttl_count += len(part.ttls)
+        for _ in range(reader.number()):
+            producer = reader.text()
+            found.last_batch[producer] = reader.number()
+        return found
+
+
+# ---- commands
+
+
+def carry_out(
+    machine: QueueMachine, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
+) -> Reply:
+    """Refused has changed nothing."""
+    refused = _refuse_names(command)
+    if refused is not None:
+        return refused
+    if isinstance(command, Stage):
+        return _stage(machine.staging, entry, operation, command)
+    if isinstance(command, PublishStaged):
+        return _publish(machine, entry, command)
+    return _discard(machine.staging, command)
+
+
+def _refuse_names(command: Stage | PublishStaged | DiscardStaged) -> Refused | None:
+    size = len(command.producer.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= NAME_BYTES:
+        return Refused("bad_argument", f"a producer's name of {size} bytes; allowed: 1..{NAME_BYTES}")
+    if not 0 <= command.batch <= LAST_BATCH:
+        return Refused("bad_argument", f"batch {command.batch}; allowed: 0..{LAST_BATCH}")
+    if isinstance(command, Stage):
+        names = [command.part]
+    elif isinstance(command, PublishStaged):
+        names = [name for name, _ in command.parts]
+        if len(dict.fromkeys(names)) < len(names):
+            return Refused("bad_argument", "a part is named twice; allowed: each once")
+    else:
+        names = list(command.parts)
+    if len(names) > STAGED_PARTS:
+        return Refused("limit", f"{len(names)} parts; allowed: {STAGED_PARTS}")
+    for name in names:
+        if len(name) != PART_BYTES:
+            return Refused("bad_argument", f"a part's name of {len(name)} bytes; allowed: {PART_BYTES}")
+    return None
+
+
+Stretches = tuple[list[int], list[int]]
+"""(how many messages, their TTL) of each stretch of neighbours with the same one"""
+
+
+def _stretches(command: Stage) -> Stretches:
+    """OverflowError if a TTL is beyond 64 bits."""
+    if not len(command.ttls_ms):
+        ttl = np.asarray([command.ttl_ms], dtype=np.int64)
+        return [command.count], np.maximum(ttl, -1).tolist()
+    ttls = np.maximum(np.asarray(command.ttls_ms, dtype=np.int64), -1)
+    starts = np.concatenate(([0], np.flatnonzero(ttls[1:] != ttls[:-1]) + 1))
+    return np.diff(starts, append=len(ttls)).tolist(), ttls[starts].tolist()
+
+
+def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Reply:
+    key = (command.producer, command.batch, command.part)
+    if not 0 < command.count <= CHUNK_MESSAGES:
+        return Refused("bad_argument", f"{command.count} messages in a chunk; allowed: 1..{CHUNK_MESSAGES}")
+    if command.chunk < 0 or command.size_bytes < 0:
+        return Refused(
+            "bad_argument", f"chunk {command.chunk} of {command.size_bytes} bytes; allowed: from 0 on"
+        )
+    if len(command.ttls_ms) not in (0, command.count):
+        return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {command.count} messages")
+    try:
+        ttls = _stretches(command)
+    except OverflowError:
+        return Refused("bad_argument", "a TTL is beyond 64 bits")
+    if len(command.columns):  # fields must be readable when it is published, whatever the queue keeps now
+        try:
+            decode(command.columns, command.count)
+        except ColumnsError as error:
+            return Refused("bad_argument", f"filter fields: {error}")
+    last = staging.last_batch.get(command.producer, -1)
+    if command.batch <= last:
+        return Refused(
+            "published",
+            f"batch {command.batch} of {command.producer!r}; published up to {last}, allowed: above",
+        )
+    part = staging.parts.get(key)
+    known = 0 if part is None else len(part.indexes)
+    if command.chunk < known and part is not None:
+        return Ok(part.rows)
+    if command.chunk > known:
+        return Refused("gap", f"chunk {command.chunk} of a part that has {known}; allowed: up to {known}")
+    refused = _refuse_more(staging, command, part is None, len(ttls[0]))
+    if refused is not None:
+        return refused
+    return Ok(staging.add(key, entry.now_ms, entry.index, operation, command, ttls).rows)
+
+
+def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
+    for wanted, allowed, what in (
+        (len(staging.parts) + is_new, STAGED_PARTS, "parts"),
+        (staging.chunk_count + 1, STAGED_CHUNKS, "chunks"),
+        (staging.rows + command.count, STAGED_MESSAGES, "messages"),
+        (staging.size_bytes + command.size_bytes, STAGED_BYTES, "bytes"),
+        (staging.ttl_count + ttl_count, STAGED_TTLS, "stretches of messages with the same TTL"),
+    ):
+        if wanted > allowed:
+            return Refused("limit", f"{wanted} {what} staged for one queue; allowed: {allowed}")
+    return None
+
+
+def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Reply:
+    staging = machine.staging
+    producer, batch = command.producer, command.batch
+    if staging.is_done(producer, batch):
+        return Published(0, 0, is_duplicate=True)
+    parts: list[Part] = []
+    for name, said in command.parts:
+        part = staging.parts.get((producer, batch, name))
+        found = 0 if part is None else part.rows
+        if found != said:
+            return Refused(
+                "missing_part",
+                f"part {name.hex()} of batch {batch} of {producer!r} has {found} messages, said are {said}",
+            )
+        if part is not None:
+            parts.append(part)
+    count = sum(part.rows for part in parts)
+    refused = machine.refuse_more(count)
+    if refused is not None:
+        return refused
+    first = machine.next_sequence
+    _place(machine, entry, parts)
+    staging.published(producer, batch)
+    return Published(first, count)
+
+
+def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
+    """The messages come to the end of the queue, in this order."""
+    fields, first = machine.groups.fields, machine.next_sequence
+    is_looked_up = (
+        sum(part.rows for part in parts) <= LOOKED_UP_MESSAGES
+        and sum(len(part.indexes) for part in parts) <= LOOKED_UP_CHUNKS
+        and sum(part.size_bytes for part in parts) <= LOOKED_UP_BYTES
+    )
+    machine.arrives(entry)
+    for part in parts:
+        for index, operation, count, size, stretches in part.chunks():
+            columns: BatchColumns | None = None
+            if is_looked_up and machine.config.filter_enabled:
+                columns = fields.fetch(index, operation)
+            sequence = machine.next_sequence
+            for ordinal, width, ttl in stretches:
+                place = ONE_EACH if count == 1 else ordinal
+                machine.place(
+                    index, operation, place, width, machine.expires(entry.now_ms, ttl), size * width // count
+                )
+            if is_looked_up and machine.config.filter_enabled:
+                fields.arrived(machine.blocks, sequence, columns, [(0, count)])
+    if not is_looked_up:
+        tail = machine.blocks.find_warm(first >> BLOCK_BITS)  # those behind it are new
+        if tail is not None and tail.columns is not None:
+            fields.forget(tail)
+        machine.groups.go_back(first)
+
+
+def _discard(staging: Staging, command: DiscardStaged) -> Reply:
+    producer, batch = command.producer, command.batch
+    keys = [(producer, batch, name) for name in command.parts]
+    if not keys:
+        keys = [key for key in staging.parts if key[:2] == (producer, batch)]
+    return Ok(sum(staging.drop(key).rows for key in keys if key in staging.parts))

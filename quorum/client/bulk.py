@@ -1,0 +1,402 @@
+"""The bulk client: durable groups, snapshots, staged batches. Messages are pyarrow RecordBatches.
+
+It blocks, needs no event loop, and may be pickled: a copy is configuration only and opens its own channels. Every call
+may be repeated, and is, at the next node, while a node is unavailable and its deadline has not passed; streams of
+messages go on where they were. proto/quorum/v1/bulk.proto says what the calls mean, docs/bulk.md how to use them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from quorum.client import bulk_records as records
+from quorum.client.bulk_calls import DEFAULT_TIMEOUT_MS, BulkChannels, Node, streamed
+from quorum.client.errors import ServiceError, UsageError
+from quorum.client.values import values_to_dict
+from quorum.v1 import bulk_pb2 as pb
+
+BLOCK_ROWS = 8_192
+BLOCK_BYTES = 1 << 20
+CALL_BLOCKS = 16
+"""Blocks of one call to Stage: they are kept until it is answered."""
+MOST_BLOCK_BYTES = 8 << 20
+KINDS = {
+    "text": pb.Field.TEXT,
+    "integer": pb.Field.INTEGER,
+    "floating": pb.Field.FLOATING,
+    "boolean": pb.Field.BOOLEAN,
+}
+_KIND = {number: name for name, number in KINDS.items()}
+STARTS = {"earliest": pb.OpenGroupRequest.EARLIEST, "latest": pb.OpenGroupRequest.LATEST}
+EXPIRIES = {
+    "release": pb.OpenGroupRequest.RELEASE,
+    "discard": pb.OpenGroupRequest.DISCARD,
+    "keep": pb.OpenGroupRequest.KEEP,
+}
+_EXPIRY = {number: name for name, number in EXPIRIES.items()}
+
+
+class BulkClient:
+    """`with BulkClient("quorum://host:7400,host:7400") as client`; closing it is enough, or nothing at all."""
+
+    def __init__(self, url: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        """timeout_ms: of a call with all its repeats; of a stream, from one block to the next."""
+        self._channels = BulkChannels(url, timeout_ms)
+
+    def close(self) -> None:
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, method: str, request: Any, doing: str, **options: Any) -> Any:
+        return self._channels.call(method, request, doing, **options)
+
+    # ---- groups
+
+    def open_group(
+        self,
+        queue: str,
+        group: str,
+        *,
+        selector: str = "",
+        start: str = "earliest",
+        timeout_ms: int = 0,
+        on_expiry: str = "release",
+    ) -> records.GroupState:
+        """Makes the group or begins its next generation. start: "earliest" or "latest", of a new group. timeout_ms: 0
+        is a day; on_expiry: "release", "discard" or "keep"."""
+        request = pb.OpenGroupRequest(
+            queue=queue,
+            group=group,
+            selector=selector,
+            start=_chosen("start", start, STARTS),
+            timeout_ms=timeout_ms,
+            on_expiry=_chosen("on_expiry", on_expiry, EXPIRIES),
+        )
+        return _state(self._call("OpenGroup", request, f"opening group {group!r} of {queue!r}"))
+
+    def reserve(
+        self,
+        queue: str,
+        group: str,
+        generation: int,
+        after: int,
+        *,
+        max_messages: int = 0,
+        max_bytes: int = 0,
+        min_messages: int = 0,
+        wait_ms: int = 0,
+    ) -> records.Reservation:
+        """The reservation behind `after`; its offset is `after` where there is nothing to reserve."""
+        request = pb.ReserveRequest(
+            queue=queue,
+            group=group,
+            generation=generation,
+            after=after,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            min_messages=min_messages,
+            wait_ms=wait_ms,
+        )
+        found = self._call(
+            "Reserve", request, f"reserving for group {group!r} of {queue!r}", extra_ms=wait_ms
+        )
+        return records.Reservation(found.offset, found.count, found.size_bytes, found.ready, found.index)
+
+    def reservations(
+        self, queue: str, group: str, *, after: int = 0, to: int = 0, index: int = 0
+    ) -> records.Reservations:
+        """Those outstanding with after < offset <= to (0: all), and who can be asked for their messages."""
+        request = pb.DescribeReservationsRequest(queue=queue, group=group, after=after, to=to, index=index)
+        found = self._call("DescribeReservations", request, f"asking for group {group!r} of {queue!r}")
+        return records.Reservations(
+            tuple(
+                records.ReservationInfo(
+                    each.offset, each.count, each.size_bytes, each.opens, each.reserved_ms, each.index
+                )
+                for each in found.reservations
+            ),
+            _endpoints(found.endpoints),
+            _state(found.group),
+        )
+
+    def read_reserved(
+        self,
+        queue: str,
+        group: str,
+        offset: int,
+        *,
+        first: int = 0,
+        count: int = 0,
+        columns: Sequence[str] = (),
+        fields: Mapping[str, str] | None = None,
+        index: int = 0,
+        prefer: str = "",
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages first .. first+count-1 (0: to the end) of a reservation. fields: name of an application property
+        -> "text", "integer", "floating" or "boolean". prefer: the address to read from, if it can be reached."""
+        wanted = _columns(columns, fields)
+        doing = f"reading reservation {offset} of group {group!r} of {queue!r}"
+        come = 0
+
+        def begin(node: Node) -> Any:
+            request = pb.ReadReservedRequest(
+                queue=queue,
+                group=group,
+                offset=offset,
+                first=first + come,
+                count=count - come if count else 0,
+                columns=wanted,
+                index=index,
+            )
+            return node.stub.ReadReserved(request, timeout=node.left_s)
+
+        def take(block: pb.Block) -> pa.RecordBatch:
+            nonlocal come
+            come += block.rows
+            return _batch(block)
+
+        for batch in streamed(self._channels.tries(doing, prefer=prefer), begin, take):
+            yield batch
+            if count and come >= count:
+                return
+
+    def settle(self, queue: str, group: str, generation: int, to: int) -> records.GroupState:
+        """The messages of all reservations up to offset `to` are done."""
+        request = pb.SettleRequest(queue=queue, group=group, generation=generation, to=to)
+        return _state(self._call("Settle", request, f"settling up to {to} for group {group!r} of {queue!r}"))
+
+    def keep_alive(self, queue: str, group: str, generation: int) -> records.GroupState:
+        request = pb.KeepAliveRequest(queue=queue, group=group, generation=generation)
+        return _state(self._call("KeepAlive", request, f"keeping group {group!r} of {queue!r} alive"))
+
+    def release_group(self, queue: str, group: str, generation: int) -> records.GroupState:
+        """What is outstanding goes back to the queue."""
+        request = pb.ReleaseGroupRequest(queue=queue, group=group, generation=generation)
+        return _state(self._call("ReleaseGroup", request, f"releasing group {group!r} of {queue!r}"))
+
+    def delete_group(self, queue: str, group: str) -> bool:
+        """Whether there was such a group; False also where an earlier try has deleted it."""
+        request = pb.DeleteGroupRequest(queue=queue, group=group)
+        return bool(self._call("DeleteGroup", request, f"deleting group {group!r} of {queue!r}").existed)
+
+    def groups(self, queue: str, *, index: int = 0) -> list[records.GroupInfo]:
+        found = self._call(
+            "ListGroups", pb.ListGroupsRequest(queue=queue, index=index), f"listing groups of {queue!r}"
+        )
+        return [
+            records.GroupInfo(
+                each.group,
+                _state(each.state),
+                each.filtered,
+                each.start_sequence,
+                each.last_seen_ms,
+                each.timeout_ms,
+                _EXPIRY[each.on_expiry],
+                each.reservations,
+            )
+            for each in found.groups
+        ]
+
+    # ---- snapshots
+
+    def open_snapshot(self, queue: str, *, ttl_ms: int = 0) -> records.Snapshot:
+        """ttl_ms: 0 is an hour."""
+        request = pb.OpenSnapshotRequest(queue=queue, ttl_ms=ttl_ms)
+        found = self._call("OpenSnapshot", request, f"opening a snapshot of {queue!r}")
+        return records.Snapshot(
+            found.snapshot, found.first_sequence, found.end_sequence, found.count, found.index
+        )
+
+    def browse(
+        self,
+        queue: str,
+        snapshot: int = 0,
+        *,
+        start_sequence: int = 0,
+        end_sequence: int = 0,
+        selector: str = "",
+        columns: Sequence[str] = (),
+        fields: Mapping[str, str] | None = None,
+        limit: int = 0,
+        index: int = 0,
+        prefer: str = "",
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of a snapshot with start_sequence <= sequence < end_sequence (0: to the end) that match. The
+        rest as in read_reserved. Snapshot 0: what is ready as the node comes to it."""
+        wanted = _columns(columns, fields)
+        place, come = start_sequence, 0
+
+        def begin(node: Node) -> Any:
+            request = pb.BrowseSnapshotRequest(
+                queue=queue,
+                snapshot=snapshot,
+                start_sequence=place,
+                end_sequence=end_sequence,
+                selector=selector,
+                columns=wanted,
+                limit=limit - come if limit else 0,
+                index=index,
+            )
+            return node.stub.Browse(request, timeout=node.left_s)
+
+        def take(block: pb.Block) -> pa.RecordBatch:
+            nonlocal place, come
+            place, come = block.next_sequence, come + block.rows
+            return _batch(block)
+
+        tries = self._channels.tries(f"browsing {queue!r}", prefer=prefer)
+        for batch in streamed(tries, begin, take):
+            yield batch
+            if (limit and come >= limit) or (end_sequence and place >= end_sequence):
+                return
+
+    def close_snapshot(self, queue: str, snapshot: int) -> bool:
+        """Whether it was open; False also where an earlier try has closed it."""
+        request = pb.CloseSnapshotRequest(queue=queue, snapshot=snapshot)
+        return bool(self._call("CloseSnapshot", request, f"closing snapshot {snapshot} of {queue!r}").existed)
+
+    # ---- staging
+
+    def stage(
+        self, queue: str, producer: str, batch: int, batches: Iterable[pa.RecordBatch], *, part: bytes = b""
+    ) -> records.StagedPart:
+        """Writes one part of a batch; nobody sees it until it is published. part: 16 bytes, chosen at random where not
+        given; another attempt to write the same rows takes another one."""
+        name = part or uuid.uuid4().bytes
+        rows = chunk = 0
+        blocks = _blocks(batches)
+        doing = f"staging batch {batch} of {producer!r} for {queue!r}"
+        while True:
+            some = [block for block, _ in zip(blocks, range(CALL_BLOCKS), strict=False)]
+            if not some:
+                return records.StagedPart(name, rows)
+            requests = [pb.StageRequest(arrow=block) for block in some]
+            first = requests[0]
+            first.queue, first.producer, first.batch, first.part = queue, producer, batch, name
+            first.first_chunk = chunk
+            found = self._call("Stage", requests, doing)
+            rows, chunk = found.rows, found.next_chunk
+
+    def publish(
+        self, queue: str, producer: str, batch: int, parts: Iterable[records.StagedPart]
+    ) -> records.Published:
+        """Makes the parts visible in this order, all at once, unless this batch or a later one was published."""
+        request = pb.PublishStagedRequest(
+            queue=queue,
+            producer=producer,
+            batch=batch,
+            parts=[pb.StagedPart(part=each.part, rows=each.rows) for each in parts],
+        )
+        found = self._call("Publish", request, f"publishing batch {batch} of {producer!r} in {queue!r}")
+        return records.Published(found.first_sequence, found.count, found.is_duplicate, found.index)
+
+    def discard(self, queue: str, producer: str, batch: int, parts: Iterable[bytes] = ()) -> int:
+        """Drops parts of a batch that are not published, all of it where none is named; how many rows."""
+        request = pb.DiscardStagedRequest(queue=queue, producer=producer, batch=batch, parts=list(parts))
+        return int(
+            self._call("Discard", request, f"discarding batch {batch} of {producer!r} in {queue!r}").rows
+        )
+
+    # ---- queues
+
+    def queue_info(self, queue: str, *, with_fields: bool = False, index: int = 0) -> records.BulkQueueInfo:
+        """with_fields: looks at messages for the application properties they have."""
+        request = pb.QueueInfoRequest(queue=queue, with_fields=with_fields, index=index)
+        found = self._call("QueueInfo", request, f"asking for queue {queue!r}")
+        return records.BulkQueueInfo(
+            values_to_dict(found.arguments),
+            found.first_sequence,
+            found.next_sequence,
+            found.ready,
+            found.held,
+            found.index,
+            tuple(found.filter_fields),
+            tuple(
+                records.SeenField(each.name, _KIND.get(each.kind, ""), each.messages) for each in found.fields
+            ),
+            _endpoints(found.endpoints),
+        )
+
+
+def _chosen(what: str, given: str, known: Mapping[str, Any]) -> Any:
+    if given not in known:
+        raise UsageError(f"{what} {given!r}; allowed: {', '.join(known)}")
+    return known[given]
+
+
+def _state(found: pb.GroupState) -> records.GroupState:
+    return records.GroupState(found.generation, found.settled, found.last, found.outstanding, found.index)
+
+
+def _endpoints(found: Iterable[pb.Endpoint]) -> tuple[records.Endpoint, ...]:
+    return tuple(records.Endpoint(each.name, each.address, each.leader) for each in found)
+
+
+def _columns(names: Sequence[str], fields: Mapping[str, str] | None) -> pb.Columns:
+    made = pb.Columns(names=names)
+    for name, kind in (fields or {}).items():
+        made.fields.add(name=name, kind=_chosen(f"the kind of field {name!r}", kind, KINDS))
+    return made
+
+
+def _batch(block: pb.Block) -> pa.RecordBatch:
+    with pa.ipc.open_stream(block.arrow) as stream:
+        batch = stream.read_next_batch()
+    if batch.num_rows != block.rows:
+        raise ServiceError(f"a block said to have {block.rows} rows has {batch.num_rows}")
+    return batch
+
+
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Record batches as blocks of about BLOCK_BYTES: small ones put together, large ones cut."""
+    kept: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if kept and (
+            rows + batch.num_rows > BLOCK_ROWS
+            or size + batch.nbytes > BLOCK_BYTES
+            or not batch.schema.equals(kept[0].schema)
+        ):
+            yield from _cut(_joined(kept))
+            kept, rows, size = [], 0, 0
+        kept.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if kept:
+        yield from _cut(_joined(kept))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[bytes]:
+    each = max(1, min(BLOCK_ROWS, batch.num_rows * BLOCK_BYTES // max(batch.nbytes, 1)))
+    for first in range(0, batch.num_rows, each):
+        yield from _encoded(batch.slice(first, each))
+
+
+def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data = sink.getvalue()
+    if data.size > MOST_BLOCK_BYTES and batch.num_rows > 1:  # some rows are much larger than others
+        half = batch.num_rows // 2
+        yield from _encoded(batch.slice(0, half))
+        yield from _encoded(batch.slice(half))
+    else:
+        yield data.to_pybytes()

@@ -1,0 +1,155 @@
+"""Calls that move to another node when theirs is unavailable: channels, deadlines, repeats. Blocking, any thread."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from quorum.client.endpoints import CHANNEL_OPTIONS, parse_url
+from quorum.client.errors import ClosedError, TimedOut, UnavailableError, from_rpc_error
+from quorum.v1 import bulk_pb2_grpc
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_MS = 30_000
+FIRST_PAUSE_S = 0.05
+MOST_PAUSE_S = 1.0
+
+
+class BulkChannels:
+    """Endpoints and the channels to them. Copied or sent to another process it opens channels of its own."""
+
+    def __init__(self, url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        self._url = url
+        self._timeout_ms = timeout_ms
+        self._endpoints = parse_url(url)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._first = self._endpoints[0]
+        """the endpoint that has answered last"""
+        self._is_closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self._url, "timeout_ms": self._timeout_ms}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BulkChannels.__init__(self, state["url"], state["timeout_ms"])
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    def _stub(self, endpoint: str) -> Any:
+        if self._process != os.getpid():
+            self._begin()  # a child of the process that had opened the channels: they are the parent's
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the client has been closed")
+            channel = self._channels.get(endpoint)
+            if channel is None:
+                channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+                self._channels[endpoint] = channel
+        return bulk_pb2_grpc.BulkStub(channel)
+
+    def _in_turn(self, prefer: str) -> Sequence[str]:
+        """The endpoints, each once, the best one first."""
+        return tuple(dict.fromkeys((*((prefer,) if prefer else ()), self._first, *self._endpoints)))
+
+    def tries(self, doing: str, extra_ms: int = 0, prefer: str = "") -> Tries:
+        return Tries(self, doing, self._timeout_ms + extra_ms, self._in_turn(prefer))
+
+    def call(self, method: str, request: Any, doing: str, *, extra_ms: int = 0, prefer: str = "") -> Any:
+        """A unary call that may be repeated. `request` may be an iterable of requests that can be gone through again.
+        prefer: an address to try first."""
+        tries = self.tries(doing, extra_ms, prefer)
+        while True:
+            with_node = tries.next()
+            try:
+                sent = iter(request) if isinstance(request, list) else request
+                answer = getattr(with_node.stub, method)(sent, timeout=with_node.left_s)
+            except grpc.RpcError as error:
+                tries.failed(error)
+            else:
+                if not prefer:
+                    self._first = with_node.endpoint
+                return answer
+
+
+class Node:
+    """One try: whom to ask, and how long it may take."""
+
+    def __init__(self, endpoint: str, stub: Any, left_s: float) -> None:
+        self.endpoint = endpoint
+        self.stub = stub
+        self.left_s = left_s
+
+
+class Tries:
+    """One call's way through the nodes, until its deadline."""
+
+    def __init__(self, channels: BulkChannels, doing: str, timeout_ms: int, endpoints: Sequence[str]) -> None:
+        self._channels = channels
+        self._doing = doing
+        self._timeout_ms = timeout_ms
+        self._deadline = time.monotonic() + timeout_ms / 1000
+        self._endpoints = endpoints
+        self._tried = 0
+        self._pause_s = FIRST_PAUSE_S
+
+    def next(self) -> Node:
+        endpoint = self._endpoints[self._tried % len(self._endpoints)]
+        return Node(endpoint, self._channels._stub(endpoint), max(self._deadline - time.monotonic(), 0.001))
+
+    def progressed(self) -> None:
+        """Something came: what follows has the whole time again."""
+        self._deadline = time.monotonic() + self._timeout_ms / 1000
+        self._pause_s = FIRST_PAUSE_S
+
+    def failed(self, error: grpc.RpcError) -> None:
+        """Returns when the next try may begin; raises where there is none."""
+        problem = from_rpc_error(error, self._doing)
+        if not isinstance(problem, UnavailableError) or isinstance(problem, TimedOut):
+            raise problem from None
+        self._tried += 1
+        if self._tried % len(self._endpoints) == 0:  # all of them have been asked
+            pause = self._pause_s * random.uniform(0.5, 1.0)
+            self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
+            if time.monotonic() + pause >= self._deadline:
+                raise TimedOut(
+                    f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason
+                ) from None
+            time.sleep(pause)
+
+
+def streamed(tries: Tries, begin: Callable[[Node], Any], take: Callable[[Any], T]) -> Iterator[T]:
+    """What `take` makes of each answer of a stream. Where it ends early, begin(node) begins what is left, at another
+    node; so `take` notes what has come."""
+    while True:
+        stream = begin(tries.next())
+        has_come = False
+        try:
+            for answer in stream:
+                tries.progressed()
+                has_come = True
+                yield take(answer)
+                tries.progressed()  # the time that the caller took is not the nodes'
+        except grpc.RpcError as error:
+            if not has_come or error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                tries.failed(error)
+        else:
+            return
+        finally:
+            stream.cancel()

@@ -1,0 +1,175 @@
+"""The sink: rows are staged by the tasks, and published together when all of them are done.
+
+A staged part is replicated and invisible. `commit` names the parts of the tasks that Spark has chosen; one entry in
+each target queue's log makes them messages. Batches are keyed (producer, number): a number that was published before is
+not published again, whatever the plan made of it this time. So a batch is in a queue once, whole, in spite of retries,
+speculation and a driver that dies between publishing and Spark's own commit log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from quorum.client.bulk_records import StagedPart
+from quorum.client.errors import QuorumError
+from quorum.spark.errors import QuorumSparkError
+from quorum.spark.options import SinkOptions
+from quorum.spark.rows import ToService
+from quorum.spark.schema import check_sink
+from quorum.spark.service import is_reason, service
+
+PART_BYTES = 32 << 20
+"""Where a task's rows go to several queues: as much of one queue is kept before it is written as a part."""
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass
+class Part:
+    queue: str
+    part: StagedPart
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has staged, under which name."""
+
+    producer: str
+    batch: int
+    parts: list[Part] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Queues in which this batch was published before."""
+
+
+class _Stager:
+    """One task's rows on their way."""
+
+    def __init__(self, options: SinkOptions, producer: str, batch: int) -> None:
+        self._at = service(options.url)
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._sizes: dict[str, int] = {}
+        self.done = Staged(producer, batch)
+
+    def add(self, queue: str, batch: pa.RecordBatch) -> None:
+        self._waiting.setdefault(queue, []).append(batch)
+        self._sizes[queue] = self._sizes.get(queue, 0) + batch.nbytes
+        if self._sizes[queue] >= PART_BYTES:
+            self._write_waiting(queue)
+
+    def finish(self) -> Staged:
+        for queue in list(self._waiting):
+            self._write_waiting(queue)
+        return self.done
+
+    def _write_waiting(self, queue: str) -> None:
+        del self._sizes[queue]
+        self.write(queue, self._waiting.pop(queue))
+
+    def write(self, queue: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """All these rows as one part."""
+        if queue in self.done.refused:
+            return
+        try:
+            part = self._at.stage(queue, self.done.producer, self.done.batch, batches)
+        except QuorumError as error:
+            if not is_reason(error, "published"):
+                raise
+            self.done.refused.append(queue)
+        else:
+            if part.rows:
+                self.done.parts.append(Part(queue, part))
+
+
+def _stage(
+    options: SinkOptions, shape: ToService, producer: str, batch: int, rows: Iterator[pa.RecordBatch]
+) -> Staged:
+    stager = _Stager(options, producer, batch)
+    if shape.target:
+        stager.write(shape.target, (part for each in rows for part in shape(each).values()))
+    else:
+        for each in rows:
+            for queue, part in shape(each).items():
+                stager.add(queue, part)
+    return stager.finish()
+
+
+def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+    """One entry a queue, in the order of their names. Parts are published in the order of the tasks."""
+    staged = [each for each in messages if isinstance(each, Staged)]
+    if not staged:
+        return
+    keys = {(each.producer, each.batch) for each in staged}
+    if len(keys) > 1 or (batch is not None and staged[0].batch != batch):
+        raise QuorumSparkError(
+            f"tasks of one batch staged under several names: {sorted(keys)}, batch {batch}"
+        )
+    ((producer, number),) = keys
+    # a queue that refused its parts has the batch already; so has, then, nothing to add to it
+    queues = {part.queue for each in staged for part in each.parts} - {
+        queue for each in staged for queue in each.refused
+    }
+    for queue in sorted(queues):
+        parts = [part.part for each in staged for part in each.parts if part.queue == queue]
+        service(options.url).publish(queue, producer, number, parts)
+
+
+def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """What tasks have staged is dropped. What was published already is not there any more, and stays published."""
+    for each in messages:
+        if isinstance(each, Staged):
+            for queue in sorted({part.queue for part in each.parts}):
+                parts = [part.part.part for part in each.parts if part.queue == queue]
+                service(options.url).discard(queue, each.producer, each.batch, parts)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A DataFrame's rows as messages: whole or not at all, and once if txnAppId and txnVersion name the write."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._shape = ToService(schema, check_sink(schema, options), options.queue)
+        # made once, in one process, and pickled into all tasks: they stage under the same name
+        self._producer = options.txn_app_id or f"spark-write-{uuid.uuid4()}"
+        self._batch = options.txn_version or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _stage(self._options, self._shape, self._producer, self._batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _publish(self._options, messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _discard(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream's batches as messages, each once: the producer is txnAppId or the query, the number is Spark's."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._shape = ToService(schema, check_sink(schema, options), options.queue)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        number = context.getLocalProperty(BATCH_ID) if context is not None else None
+        if not query or number is None:
+            raise QuorumSparkError(
+                "Spark does not tell the task which query and batch it is of; the sink needs both"
+            )
+        producer = self._options.txn_app_id or f"spark-query-{query}"
+        return _stage(self._options, self._shape, producer, int(number), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _publish(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _discard(self._options, messages)

@@ -1,0 +1,226 @@
+"""The data source `quorum`: what Spark is given, and the batch read.
+
+A batch read browses: it removes nothing. What it reads is pinned when the read is planned, so all tasks, their
+retries and later actions on the same DataFrame see the same messages, though these are consumed meanwhile. Parts of
+it are ranges of sequences, each read from another member.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from quorum.client.errors import NotFound, QuorumError
+from quorum.spark.errors import DataLoss, OptionError
+from quorum.spark.options import SourceOptions, apparent_use, sink_options, source_options
+from quorum.spark.pushdown import Pushed, PushFilters, push
+from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.schema import check_projection, parse_fields, seen_fields, source_schema
+from quorum.spark.selector_text import check
+from quorum.spark.service import is_reason, kinds, service
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk_records import Endpoint, Snapshot
+
+ROWS_A_PARTITION = 65_536
+MAX_DEFAULT_PARTITIONS = 32
+KEPT_SNAPSHOTS = 4
+"""Of a queue and a planning process: the service keeps 16 of a queue for everybody."""
+SNAPSHOT_MS = 10 * 60_000
+MESSAGES_A_SECOND = 10_000
+"""So slow a read may be, besides SNAPSHOT_MS, before its snapshot ends."""
+MAX_SNAPSHOT_MS = 24 * 3_600_000
+
+
+class QuorumSource(DataSource):
+    """Spark makes one for every read and write. docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "quorum"
+
+    def schema(self) -> StructType:
+        """All columns. `fields`: those of the option filterFields, else the properties that messages have now."""
+        options = source_options(self.options, apparent_use(self.options))
+        if options.filter_fields is not None:
+            fields = parse_fields(options.filter_fields)
+        else:
+            fields = seen_fields(_seen(options.url, queue) for queue in options.queues)
+        return source_schema(fields, include_body=options.include_body)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = source_options(self.options, "read")
+        check_projection(schema)
+        check(options.selector)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from quorum.spark.stream import ConsumeReader
+        from quorum.spark.tail import TailReader
+
+        options = source_options(self.options, "stream")
+        check_projection(schema)
+        check(options.selector)
+        return ConsumeReader(options, schema) if options.mode == "consume" else TailReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from quorum.spark.sink import BatchWriter
+
+        if overwrite:
+            raise OptionError("a queue cannot be overwritten; use mode('append')")
+        return BatchWriter(sink_options(self.options, streaming=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from quorum.spark.sink import StreamWriter
+
+        if overwrite:
+            raise OptionError("a queue cannot be overwritten; use outputMode('append')")
+        return StreamWriter(sink_options(self.options, streaming=True), schema)
+
+
+def _seen(url: str, queue: str) -> Mapping[str, str]:
+    """The application properties of messages at both ends of a queue, with their kinds."""
+    info = service(url).queue_info(queue, with_fields=True)
+    return {each.name: each.kind for each in info.fields}
+
+
+@dataclass
+class Range(InputPartition):
+    """Sequences start..end (not included) of a queue."""
+
+    queue: str
+    snapshot: int
+    start: int
+    end: int
+    index: int
+    prefer: str
+    """The endpoint to ask first."""
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.start))
+
+
+def split(count: int, parts: int) -> list[tuple[int, int]]:
+    """0..count (not included) in at most so many pieces of about the same size, none of them empty."""
+    parts = max(1, min(parts, count))
+    return [(count * n // parts, count * (n + 1) // parts) for n in range(parts)] if count else []
+
+
+def default_partitions(count: int) -> int:
+    return min(MAX_DEFAULT_PARTITIONS, -(-count // ROWS_A_PARTITION))
+
+
+def reader(endpoints: Sequence[Endpoint], turn: int) -> str:
+    """Where to read: followers in turn; the leader has enough to do. Empty: anywhere."""
+    followers = [each.address for each in endpoints if not each.leader] or [
+        each.address for each in endpoints
+    ]
+    return followers[turn % len(followers)] if followers else ""
+
+
+_snapshots: dict[tuple[str, str], deque[int]] = {}
+"""Those that this process has opened, oldest first: no one tells it when a DataFrame is done with."""
+
+
+def open_snapshot(url: str, queue: str, ready: int) -> Snapshot:
+    """Pins what is ready; ends the oldest of this process's own pins beyond KEPT_SNAPSHOTS."""
+    at = service(url)
+    mine = _snapshots.setdefault((url, queue), deque())
+    while len(mine) >= KEPT_SNAPSHOTS:
+        _close_oldest(at, queue, mine)
+    ttl_ms = min(SNAPSHOT_MS + 1_000 * (ready // MESSAGES_A_SECOND), MAX_SNAPSHOT_MS)
+    while True:
+        try:
+            made = at.open_snapshot(queue, ttl_ms=ttl_ms)
+        except QuorumError as error:
+            if not is_reason(error, "limit") or not mine:
+                raise
+            _close_oldest(at, queue, mine)
+        else:
+            mine.append(made.snapshot)
+            return made
+
+
+def _close_oldest(at: BulkClient, queue: str, mine: deque[int]) -> None:
+    try:
+        at.close_snapshot(queue, mine.popleft())
+    except NotFound:
+        pass  # the queue is gone, and its snapshots with it
+
+
+class BatchReader(DataSourceReader):
+    """Planned in one process, pickled, and read in others."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pushed = Pushed(options.selector)
+        self.pushFilters = PushFilters(self._take)  # type: ignore[method-assign]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what only planning uses."""
+        return {name: value for name, value in self.__dict__.items() if name != "pushFilters"}
+
+    def _take(self, filters: list[Filter]) -> None:
+        self._pushed = push(filters, wanted_fields(self._schema), self._options.selector)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        if not self._pushed.is_empty:
+            for queue in self._options.queues:
+                found.extend(self._ranges(queue, len(found)))
+        # an empty list would mean one partition of Spark's own making
+        return found or [Range(self._options.queues[0], 0, 0, 0, 0, "")]
+
+    def _ranges(self, queue: str, turn: int) -> Iterator[Range]:
+        info = service(self._options.url).queue_info(queue)
+        made = open_snapshot(self._options.url, queue, info.ready)
+        start = max(made.first_sequence, self._pushed.start)
+        end = made.end_sequence if self._pushed.end is None else min(made.end_sequence, self._pushed.end)
+        if end <= start or not made.count:
+            return
+        parts = self._options.min_partitions or default_partitions(made.count)
+        for number, (low, high) in enumerate(split(end - start, parts)):
+            prefer = reader(info.endpoints, turn + number)
+            yield Range(queue, made.snapshot, start + low, start + high, made.index, prefer)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        return read_range(partition, self._options.url, self._schema, self._pushed.selector)
+
+
+def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in Spark's shape."""
+    if part.end <= part.start:
+        return
+    batches = service(url).browse(
+        part.queue,
+        part.snapshot,
+        start_sequence=part.start,
+        end_sequence=part.end,
+        selector=selector,
+        columns=wanted_columns(schema),
+        fields=kinds(wanted_fields(schema)),
+        index=part.index,
+        prefer=part.prefer,
+    )
+    shape = ToSpark(schema, part.queue)
+    try:
+        for batch in batches:
+            yield shape(batch)
+    except NotFound as error:
+        if not part.snapshot:
+            raise
+        raise DataLoss(
+            f"queue {part.queue!r}: the snapshot that this DataFrame reads is over ({error}); load it again. "
+            f"A planning process keeps the last {KEPT_SNAPSHOTS} of a queue, for some minutes"
+        ) from error

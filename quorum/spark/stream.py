@@ -1,0 +1,394 @@
+"""A stream that takes messages from a queue: `mode=consume`.
+
+The stream is a *group* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own log,
+and an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark
+has committed its batch. What Spark does, and what follows from it:
+
+  - It builds readers in several processes. Only the one that is asked for offsets opens the group and keeps it alive;
+    `read` runs on pickled copies in the workers, which need neither.
+  - It asks for offsets after `start` only when the batch that ends there is in its commit log. So that is settled
+    there, at once. `commit`, which Spark calls a batch later, finds nothing left to do.
+  - It asks for the initial offset again when it starts the first batch again. The group's settled offset is the same
+    then, because nothing was settled since.
+  - A driver that dies between a Reserve and Spark's offset log asks after the same offset again, and gets the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from quorum.client.errors import QuorumError, UnavailableError
+from quorum.spark.errors import DataLoss
+from quorum.spark.options import SourceOptions
+from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.service import is_reason, kinds, service
+from quorum.spark.source import default_partitions, reader, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from quorum.client.bulk import BulkClient
+    from quorum.client.bulk_records import ReservationInfo
+
+MAX_RESERVED = 65_536
+"""Messages of one reservation."""
+WAIT_MS = 200
+"""An idle stream asks so seldom: Spark itself would, up to thirty times a second."""
+MOST_SILENCE_S = 30.0
+"""The group is kept alive at least so often, and at least three times in its timeout."""
+
+log = logging.getLogger("quorum.spark")
+
+Offset = dict[str, int]
+"""By queue. Spark compares offsets as text: always in the order of the names."""
+
+
+@dataclass
+class Piece:
+    """Some messages of a reservation, by their places in it."""
+
+    offset: int
+    first: int
+    count: int
+    index: int
+
+
+@dataclass
+class Slice(InputPartition):
+    """What one task reads."""
+
+    queue: str
+    pieces: tuple[Piece, ...]
+    prefer: str
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.pieces[0].offset, self.pieces[0].first))
+
+
+@dataclass
+class _Open:
+    """A queue's group as this process has opened it."""
+
+    generation: int
+    settled: int
+    outstanding: int
+    is_fenced: bool = False
+
+
+class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._queues: dict[str, _Open] = {}
+        self._left: int | None = None
+        """Messages that a query with the trigger AvailableNow still takes."""
+        self._last_batch_s = time.monotonic()
+        self._keeper: _Keeper | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs: no group, no thread."""
+        return {"_options": self._options, "_schema": self._schema}
+
+    @property
+    def _service(self) -> BulkClient:
+        return service(self._options.url)
+
+    def _open(self, queue: str) -> _Open:
+        """Opens the group, once: whoever had it open before is fenced."""
+        if queue not in self._queues:
+            options = self._options
+            state = self._service.open_group(
+                queue,
+                options.group,
+                selector=options.selector,
+                start=str(options.starting),
+                timeout_ms=options.group_timeout_ms,
+                on_expiry=options.on_expiry,
+            )
+            self._queues[queue] = _Open(state.generation, state.settled, state.outstanding)
+            if self._keeper is None:
+                self._keeper = _Keeper(self._service, options, self._queues)
+        return self._queues[queue]
+
+    # ---- offsets
+
+    def initialOffset(self) -> dict[str, int]:
+        return {queue: self._open(queue).settled for queue in self._options.queues}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is ready now, and what was reserved and not settled, is what the query takes; never much more."""
+        left = 0
+        for queue in self._options.queues:
+            outstanding = self._open(queue).outstanding
+            left += outstanding + self._service.queue_info(queue).ready
+        self._left = left
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        options = self._options
+        at = {queue: start.get(queue, self._open(queue).settled) for queue in options.queues}
+        for queue, offset in at.items():
+            self._settle(queue, offset)
+        # a limit of the options is the default limit, unless the trigger overrules it (ReadAllAvailable)
+        is_all = isinstance(limit, ReadAllAvailable)
+        budget = _Budget(
+            limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            None if is_all else limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes,
+        )
+        if self._left is not None:
+            budget.messages = self._left if budget.messages is None else min(budget.messages, self._left)
+        taken = self._take(at, budget)
+        if self._left is not None:
+            self._left = max(0, self._left - taken)
+        if taken:
+            self._last_batch_s = time.monotonic()
+        return at
+
+    def _take(self, at: Offset, budget: _Budget) -> int:
+        """Reserves what the budget allows, `at` follows. Each queue may take a fair share first, then what is left."""
+        taken = 0
+        for turn in range(2 if len(at) > 1 and budget.is_limited else 1):
+            for number, queue in enumerate(at):
+                share = budget.share(len(at) - number if not turn and budget.is_limited else 1)
+                # to wait makes sense only where nothing is there at all, and only for the last
+                may_wait = number == len(at) - 1 and not taken and self._left is None
+                count, size = self._reserve(queue, at, share, WAIT_MS if may_wait else 0)
+                budget.take(count, size)
+                taken += count
+        return taken
+
+    def _reserve(self, queue: str, at: Offset, budget: _Budget, wait_ms: int) -> tuple[int, int]:
+        """Reservations after at[queue], one after another, which is moved to the last. Messages and bytes of them."""
+        opened = self._open(queue)
+        messages = size = 0
+        while not budget.is_used_up(messages, size):
+            wanted = (
+                MAX_RESERVED if budget.messages is None else min(budget.messages - messages, MAX_RESERVED)
+            )
+            try:
+                made = self._service.reserve(
+                    queue,
+                    self._options.group,
+                    opened.generation,
+                    at[queue],
+                    max_messages=wanted,
+                    max_bytes=0 if budget.size_bytes is None else budget.size_bytes - size,
+                    min_messages=0 if messages else min(self._least(), wanted),
+                    wait_ms=0 if messages else wait_ms,
+                )
+            except QuorumError as error:
+                if messages and is_reason(error, "limit"):
+                    break  # so much is outstanding; it is a batch
+                raise self._explained(queue, at[queue], error) from error
+            if made.offset == at[queue]:
+                break
+            if messages and budget.messages is not None and messages + made.count > budget.messages:
+                break  # one that was reserved with another limit: the next batch begins with it
+            at[queue] = made.offset
+            messages += made.count
+            size += made.size_bytes
+            if made.count < wanted:
+                break  # that was all there is now
+        return messages, size
+
+    def _least(self) -> int:
+        """How many messages have to be ready: minMessagesPerTrigger until maxTriggerDelay is over."""
+        options = self._options
+        is_patient = time.monotonic() - self._last_batch_s < options.max_delay_ms / 1000
+        return options.min_messages if is_patient and self._left is None else 0
+
+    def _settle(self, queue: str, offset: int) -> None:
+        opened = self._open(queue)
+        if offset <= opened.settled:
+            return
+        try:
+            state = self._service.settle(queue, self._options.group, opened.generation, offset)
+            opened.settled = state.settled
+        except QuorumError as error:
+            raise self._explained(queue, offset, error) from error
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing, as a rule: latestOffset has settled it already."""
+        for queue, offset in end.items():
+            if queue in self._options.queues:
+                self._settle(queue, offset)
+
+    def stop(self) -> None:
+        """What is reserved stays so: the query may be started again."""
+        if self._keeper is not None:
+            self._keeper.stop()
+
+    # ---- reading
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        for queue in self._options.queues:
+            if queue in end:
+                low = start.get(queue)
+                self._open(queue)
+                found.extend(self._slices(queue, low, end[queue], len(found)))
+        return found
+
+    def _slices(self, queue: str, low: int | None, high: int, turn: int) -> Iterator[Slice]:
+        after = self._open(queue).settled if low is None else low
+        if high <= after:
+            return
+        answer = self._service.reservations(queue, self._options.group, after=after, to=high)
+        there = {each.offset: each for each in answer.reservations}
+        missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
+        if missing:
+            lost_data(
+                self._options,
+                f"queue {queue!r}, group {self._options.group!r}: the reservations {missing[0]}..{missing[-1]} that "
+                f"the checkpoint asks for were settled or released; those up to {answer.group.settled} are done with",
+            )
+        total = sum(each.count for each in there.values())
+        parts = self._options.min_partitions or default_partitions(total)
+        for number, (first, last) in enumerate(split(total, parts)):
+            yield Slice(
+                queue, _pieces(list(there.values()), first, last), reader(answer.endpoints, turn + number)
+            )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        options = self._options
+        shape = ToSpark(self._schema, partition.queue)
+        names, fields = wanted_columns(self._schema), kinds(wanted_fields(self._schema))
+        for piece in partition.pieces:
+            batches = self._service.read_reserved(
+                partition.queue,
+                options.group,
+                piece.offset,
+                first=piece.first,
+                count=piece.count,
+                columns=names,
+                fields=fields,
+                index=piece.index,
+                prefer=partition.prefer,
+            )
+            try:
+                for batch in batches:
+                    yield shape(batch)
+            except QuorumError as error:
+                if not is_reason(error, "settled", "released", "not_given"):
+                    raise
+                text = str(self._explained(partition.queue, piece.offset, error))
+                lost_data(options, text)
+
+    def _explained(self, queue: str, offset: int, error: QuorumError) -> Exception:
+        where = f"queue {queue!r}, group {self._options.group!r}, offset {offset}"
+        if is_reason(error, "wrong_generation"):
+            return type(error)(
+                f"{where}: another query has opened this group since, and has its messages now; "
+                f"every query needs a group of its own ({error})",
+                reason=error.reason,
+            )
+        if is_reason(error, "settled", "released", "not_given"):
+            why = {
+                "settled": "these messages were settled: the checkpoint is older than the group, or the query "
+                "tracks its progress asynchronously, which this source does not go with",
+                "released": "these messages were given back to the queue, because the group was silent for longer "
+                "than groupTimeout or was released",
+                "not_given": "there was never such an offset: the checkpoint belongs to another group or queue",
+            }[error.reason.lower()]
+            return DataLoss(f"{where}: {why} ({error})")
+        return error
+
+
+@dataclass
+class _Budget:
+    """How much a batch may take; None: no limit."""
+
+    messages: int | None
+    size_bytes: int | None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.messages is not None or self.size_bytes is not None
+
+    def share(self, parts: int) -> _Budget:
+        return _Budget(
+            None if self.messages is None else -(-self.messages // parts),
+            None if self.size_bytes is None else -(-self.size_bytes // parts),
+        )
+
+    def take(self, messages: int, size_bytes: int) -> None:
+        if self.messages is not None:
+            self.messages = max(0, self.messages - messages)
+        if self.size_bytes is not None:
+            self.size_bytes = max(0, self.size_bytes - size_bytes)
+
+    def is_used_up(self, messages: int, size_bytes: int) -> bool:
+        return (self.messages is not None and messages >= self.messages) or (
+            self.size_bytes is not None and size_bytes >= self.size_bytes
+        )
+
+
+def _pieces(reservations: list[ReservationInfo], first: int, last: int) -> tuple[Piece, ...]:
+    """Those of the messages first..last (not included), counted through all the reservations."""
+    found = []
+    begin = 0
+    for each in sorted(reservations, key=lambda one: one.offset):
+        low, high = max(first, begin), min(last, begin + each.count)
+        if low < high:
+            found.append(Piece(each.offset, low - begin, high - low, each.index))
+        begin += each.count
+    return tuple(found)
+
+
+def lost_data(options: SourceOptions, text: str) -> None:
+    """Raises DataLoss, or with failOnDataLoss=false only says it in the log."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{text}. failOnDataLoss=false goes on without them")
+    log.warning("%s; going on without them", text)
+
+
+class _Keeper:
+    """A thread that keeps the group alive while a batch runs for long: Spark calls nothing meanwhile."""
+
+    def __init__(self, at: BulkClient, options: SourceOptions, queues: dict[str, _Open]) -> None:
+        self._at = at
+        self._group = options.group
+        self._queues = queues
+        self._pause_s = min(MOST_SILENCE_S, options.group_timeout_ms / 3000)
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="quorum-keep-alive", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            for queue, opened in list(self._queues.items()):
+                if not opened.is_fenced:
+                    self._keep(queue, opened)
+
+    def _keep(self, queue: str, opened: _Open) -> None:
+        try:
+            self._at.keep_alive(queue, self._group, opened.generation)
+        except UnavailableError as error:
+            log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)
+        except QuorumError:
+            # fenced, or the queue is gone: the next call for an offset says so to the query
+            opened.is_fenced = True

@@ -1,0 +1,107 @@
+"""A stream that follows a queue and takes nothing: `mode=tail`.
+
+Offsets are sequences. A batch is what of a range of sequences is ready when it is read: what consumers hold or have
+settled by then is not in it. So a tail sees everything only of a queue from which nobody takes, and a batch that is
+read again may have lost rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from quorum.spark.options import SourceOptions
+from quorum.spark.service import service
+from quorum.spark.source import Range, default_partitions, read_range, reader, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from quorum.client.bulk_records import BulkQueueInfo
+
+IDLE_S = 0.1
+"""A stream that finds nothing new looks again after so long at the earliest."""
+
+
+class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._latest: dict[str, int] | None = None
+        self._until: dict[str, int] | None = None
+
+    def _info(self, queue: str) -> BulkQueueInfo:
+        return service(self._options.url).queue_info(queue)
+
+    def initialOffset(self) -> dict[str, int]:
+        starting = self._options.starting
+        if isinstance(starting, dict):
+            return dict(starting)
+        if starting == "earliest":
+            return {queue: self._info(queue).first_sequence for queue in self._options.queues}
+        self._latest = self._next()
+        return dict(self._latest)
+
+    def _next(self) -> dict[str, int]:
+        return {queue: self._info(queue).next_sequence for queue in self._options.queues}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_messages
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._next()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        if start == self._latest and self._until is None:
+            # Spark writes down where a batch ends, not where the first one begins: so the first one is empty, or
+            # it would begin later if it had to be started again
+            self._latest = None
+            return start
+        ends = self._next() if self._until is None else self._until
+        begins = {queue: start.get(queue, 0) for queue in ends}
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = {}
+        for number, (queue, end) in enumerate(ends.items()):
+            begin = begins[queue]
+            there = max(0, end - begin)
+            if left is not None:
+                there = min(there, -(-left // (len(ends) - number)))
+                left -= there
+            found[queue] = begin + there
+        if found == start and self._until is None:
+            time.sleep(IDLE_S)
+        return found
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        for queue, high in end.items():
+            low = start.get(queue, 0)
+            if high > low:
+                info = self._info(queue)
+                low = max(low, min(info.first_sequence, high))
+                parts = self._options.min_partitions or default_partitions(high - low)
+                for first, last in split(high - low, parts):
+                    prefer = reader(info.endpoints, len(found))
+                    found.append(Range(queue, 0, low + first, low + last, info.index, prefer))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        return read_range(partition, self._options.url, self._schema, self._options.selector)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is settled."""
+
+    def stop(self) -> None:
+        """Nothing is held."""

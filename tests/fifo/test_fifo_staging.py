@@ -1,0 +1,674 @@
+"""Staged messages (fifo/staging.py): parts wait out of sight, and all of them are published by one command or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fifo import checkpoint, invariants, staging
+from fifo.blocks import BLOCK_SIZE
+from fifo.commands import (
+    Attach,
+    DeleteQueue,
+    DiscardStaged,
+    Get,
+    PublishStaged,
+    Purge,
+    Settle,
+    Stage,
+    UpdateConfig,
+)
+from fifo.effects import Deliver, Ok, Published, Refused, Reply
+from fifo.group import GroupMachine
+from fifo.pages import MemoryPages
+from fifo.references import references
+from fifo.staging import PART_MS, StagedInfo
+from fifo.state import Waiting
+from quorum_selectors import columns
+from support.fifo_world import SMALL, World, bodies, part_name, selector, sequences, small_blocks
+
+RED, GREEN = {"application-properties.colour": "red"}, {"application-properties.colour": "green"}
+
+
+def prepared(**arguments: Any) -> tuple[World, bytes]:
+    world = World()
+    world.queue(**arguments)
+    return world, world.session()
+
+
+def waiting(world: World, text: str = "", queue: int = 1) -> list[tuple[int, int, int, int]]:
+    """(sequence, index, operation, ordinal) of all that is ready."""
+    page = world.machine.waiting(queue, 0, 1_000_000, selector(text))
+    assert isinstance(page, Waiting)
+    assert page.next_sequence is None
+    return bodies(Deliver(None, 1, "", 0, 0, page.runs))  # type: ignore[arg-type]
+
+
+def refused(reply: Reply | None, reason: str) -> str:
+    assert isinstance(reply, Refused)
+    assert reply.reason == reason
+    return reply.detail
+
+
+def reply_to_publish(
+    world: World, name: bytes, batch: int, *parts: tuple[int, int], **more: Any
+) -> Reply | None:
+    return world.publish_staged(name, batch, *parts, **more).replies[0]
+
+
+# ---- publishing
+
+
+def test_staged_messages_are_seen_by_nobody() -> None:
+    world, name = prepared()
+    world.attach(name, "c", 10)
+    before = world.machine.info(1)
+    assert world.stage(name, 1, 1, 0, 5) == Ok(5)
+    assert world.stage(name, 1, 1, 1, 2) == Ok(7)
+    assert world.machine.info(1) == before
+    assert waiting(world) == []
+    assert world.do(name, Get(1, 5, settled=True)) == Ok(0)
+    assert world.machine.staged(1) == (StagedInfo("writer", 1, part_name(1), 7, 700, world.now_ms - 1),)
+
+
+def test_parts_become_visible_in_the_order_they_are_named_chunk_after_chunk() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 3)
+    first = world.index
+    world.apply([world.chunk(name, 1, 2, 0, 2), world.chunk(name, 1, 1, 1, 1, place=1)])
+    world.publish(name, 2)
+    published = world.publish_staged(name, 1, (2, 2), (1, 4))
+    assert published.replies == (Published(3, 6),)
+    assert waiting(world) == [
+        (1, first + 2, 0, 0),
+        (2, first + 2, 0, 1),
+        (3, first + 1, 0, 0),
+        (4, first + 1, 0, 1),
+        (5, first, 0, 0),
+        (6, first, 0, 1),
+        (7, first, 0, 2),
+        (8, first + 1, 1, 0),
+    ]
+    assert world.machine.staged(1) == ()
+
+
+def test_who_waits_is_given_published_messages_in_the_same_entry() -> None:
+    world, name = prepared()
+    world.attach(name, "c", 10)
+    world.stage(name, 1, 1, 0, 3)
+    assert sequences(world.publish_staged(name, 1, (1, 3))) == [1, 2, 3]
+
+
+def test_a_batch_without_messages_can_be_published() -> None:
+    """So that a writer with nothing to write still leaves its mark, and a task that wrote nothing may be named."""
+    world, name = prepared()
+    assert reply_to_publish(world, name, 4) == Published(1, 0)
+    assert reply_to_publish(world, name, 4) == Published(0, 0, is_duplicate=True)
+    assert reply_to_publish(world, name, 5, (1, 0)) == Published(1, 0)
+    refused(world.stage(name, 5, 1, 0, 1), "published")
+
+
+def test_a_batch_is_published_once() -> None:
+    world, name = prepared()
+    for batch in (3, 3, 2):
+        world.stage(name, batch, 1, 0, 2)
+        expected = (
+            Published(1, 2) if batch == 3 and not waiting(world) else Published(0, 0, is_duplicate=True)
+        )
+        assert reply_to_publish(world, name, batch, (1, 2)) == expected
+        assert len(waiting(world)) == 2
+    assert world.machine.staged(1) == ()
+
+
+def test_producers_and_queues_do_not_know_each_other_s_batches() -> None:
+    world, name = prepared()
+    world.queue(2)
+    for queue, producer in ((1, "a"), (1, "b"), (2, "a")):
+        world.stage(name, 7, 1, 0, 2, queue=queue, producer=producer)
+    assert reply_to_publish(world, name, 7, (1, 2), producer="a") == Published(1, 2)
+    assert reply_to_publish(world, name, 7, (1, 2), producer="b") == Published(3, 2)
+    assert reply_to_publish(world, name, 7, (1, 2), producer="a", queue=2) == Published(1, 2)
+
+
+def test_parts_that_were_not_named_go_with_their_batch_and_those_before_it() -> None:
+    """A task that failed, or ran twice; a batch that was given up. What is staged for a later batch stays."""
+    world, name = prepared()
+    for batch, part in ((1, 1), (2, 1), (2, 2), (2, 3), (3, 1)):
+        world.stage(name, batch, part, 0, 2)
+    world.stage(name, 2, 1, 0, 2, producer="other")
+    assert reply_to_publish(world, name, 2, (3, 2), (1, 2)) == Published(1, 4)
+    assert [(each.producer, each.batch) for each in world.machine.staged(1)] == [("writer", 3), ("other", 2)]
+
+
+def test_a_late_chunk_of_a_published_batch_is_refused() -> None:
+    world, name = prepared()
+    world.stage(name, 2, 1, 0, 2)
+    world.publish_staged(name, 2, (1, 2))
+    for batch in (1, 2):
+        detail = refused(world.stage(name, batch, 1, 1, 2), "published")
+        assert f"batch {batch}" in detail
+        assert "published up to 2" in detail
+    assert world.stage(name, 3, 1, 0, 2) == Ok(2)
+
+
+@pytest.mark.parametrize(
+    "parts", [((1, 5), (9, 1)), ((1, 4),), ((1, 6), (2, 2)), ((2, 2), (1, 0)), ((9, 3),)]
+)
+def test_a_part_that_is_missing_or_has_other_messages_than_said_is_refused_and_nothing_changes(
+    parts: tuple[tuple[int, int], ...],
+) -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 5)
+    world.stage(name, 1, 2, 0, 2)
+    before = world.machine.staged(1), world.machine.queues[1].staging.encode()
+    refused(reply_to_publish(world, name, 1, *parts), "missing_part")
+    assert (world.machine.staged(1), world.machine.queues[1].staging.encode()) == before
+    assert waiting(world) == []
+    assert reply_to_publish(world, name, 1, (1, 5), (2, 2)) == Published(1, 7)
+
+
+def test_a_refusal_says_what_is_there_and_what_was_said() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 5)
+    detail = refused(reply_to_publish(world, name, 1, (1, 6)), "missing_part")
+    assert part_name(1).hex() in detail
+    assert "has 5 messages, said are 6" in detail
+
+
+# ---- chunks
+
+
+def test_a_repeated_chunk_was_done_before_and_one_too_high_is_a_gap() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 3)
+    world.stage(name, 1, 1, 1, 3)
+    before = world.machine.queues[1].staging.encode()
+    assert world.stage(name, 1, 1, 0, 3) == Ok(6)
+    assert world.stage(name, 1, 1, 1, 3) == Ok(6)
+    assert "allowed: up to 2" in refused(world.stage(name, 1, 1, 3, 3), "gap")
+    refused(world.stage(name, 1, 2, 1, 3), "gap")
+    assert world.machine.queues[1].staging.encode() == before
+    assert world.stage(name, 1, 1, 2, 1) == Ok(7)
+
+
+def chunk(**wrong: Any) -> Stage:
+    usual: dict[str, Any] = {
+        "queue": 1, "producer": "writer", "batch": 1, "part": part_name(1), "chunk": 0, "count": 2, "size_bytes": 2
+    }  # fmt: skip
+    return Stage(**(usual | wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"queue": 9}, "not_found"),
+        ({"producer": ""}, "bad_argument"),
+        ({"producer": "ä" * 128}, "bad_argument"),
+        ({"batch": -1}, "bad_argument"),
+        ({"batch": 1 << 63}, "bad_argument"),
+        ({"part": b"short"}, "bad_argument"),
+        ({"part": bytes(17)}, "bad_argument"),
+        ({"chunk": -1}, "bad_argument"),
+        ({"count": 0}, "bad_argument"),
+        ({"count": 65_537}, "bad_argument"),
+        ({"size_bytes": -1}, "bad_argument"),
+        ({"ttls_ms": (1,)}, "bad_argument"),
+        ({"ttls_ms": (1, 1 << 63)}, "bad_argument"),
+        ({"ttl_ms": 1 << 63}, "bad_argument"),
+        ({"columns": b"rubbish"}, "bad_argument"),
+        ({"columns": columns.encode([RED] * 3)}, "bad_argument"),
+    ],
+)
+def test_a_chunk_that_is_not_well_is_refused(wrong: Mapping[str, Any], reason: str) -> None:
+    world, name = prepared(filter_enabled=True)
+    refused(world.do(name, chunk(**wrong)), reason)
+    assert world.machine.staged(1) == ()
+    assert world.do(name, chunk()) == Ok(2)
+
+
+@pytest.mark.parametrize("text", ["a", "ä" * 127 + "b"])
+@pytest.mark.parametrize("batch", [0, (1 << 63) - 1])
+def test_names_and_batches_up_to_their_bounds_are_taken(text: str, batch: int) -> None:
+    world, name = prepared()
+    assert world.do(name, chunk(producer=text, batch=batch)) == Ok(2)
+    assert reply_to_publish(world, name, batch, (1, 2), producer=text) == Published(1, 2)
+
+
+def test_a_part_named_twice_is_refused() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 2)
+    refused(reply_to_publish(world, name, 1, (1, 2), (1, 2)), "bad_argument")
+
+
+def test_who_has_no_session_stages_nothing() -> None:
+    world, _ = prepared()
+    assert isinstance(world.apply([(None, chunk())]).replies[0], Refused)
+    assert world.machine.staged(1) == ()
+
+
+# ---- limits
+
+
+LIMITS = [
+    ("parts", [(1, part, 0, 1) for part in range(5)], (1, 5, 0, 1)),
+    ("chunks", [(1, 1, number, 1) for number in range(12)], (1, 1, 12, 1)),
+    ("bytes", [(1, 1, number, 30) for number in range(2)], (1, 1, 2, 1)),  # 100 bytes each
+]
+
+
+@pytest.mark.parametrize(("what", "staged", "more"), LIMITS, ids=[what for what, _, _ in LIMITS])
+def test_what_a_queue_may_have_staged_is_limited(
+    what: str, staged: list[tuple[int, int, int, int]], more: tuple[int, int, int, int]
+) -> None:
+    with small_blocks(SMALL):
+        world, name = prepared()
+        world.queue(2)
+        for each in staged:
+            assert isinstance(world.stage(name, *each), Ok)
+        before = world.machine.staged(1)
+        assert what in refused(world.stage(name, *more), "limit")
+        assert world.machine.staged(1) == before
+        assert world.stage(name, 1, 1, 0, 1, queue=2) == Ok(1)
+        assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(sum(each[3] for each in staged))
+        assert isinstance(world.stage(name, 1, 9, 0, 1), Ok)
+
+
+def test_stretches_of_different_ttls_are_limited() -> None:
+    with small_blocks(SMALL):
+        world, name = prepared()
+        assert world.stage(name, 1, 1, 0, 30, ttls_ms=tuple(range(30))) == Ok(30)
+        assert "TTL" in refused(world.stage(name, 1, 1, 1, 11, ttls_ms=tuple(range(11))), "limit")
+        assert world.stage(name, 1, 1, 1, 11, ttls_ms=(7,) * 11) == Ok(41)
+
+
+def test_too_many_parts_of_one_publication_are_refused() -> None:
+    with small_blocks(SMALL):
+        world, name = prepared()
+        refused(reply_to_publish(world, name, 1, *[(part, 1) for part in range(6)]), "limit")
+
+
+def test_the_producer_not_used_for_longest_is_forgotten_first() -> None:
+    with small_blocks(SMALL):  # two are remembered
+        world, name = prepared()
+        for producer in "ab":
+            world.publish_staged(name, 5, producer=producer)
+        assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
+        world.publish_staged(name, 5, producer="c")
+        assert list(world.machine.queues[1].staging.last_batch) == ["a", "c"]
+        assert world.stage(name, 6, 1, 0, 1, producer="a") == Ok(1)  # a use, too
+        assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)  # it was forgotten
+        assert list(world.machine.queues[1].staging.last_batch) == ["a", "b"]
+
+
+# ---- a queue's other rules
+
+
+def test_a_full_queue_refuses_the_whole_publication_and_takes_it_later() -> None:
+    world, name = prepared(max_length=10, overflow="reject_publish")
+    world.publish(name, 4)
+    world.stage(name, 1, 1, 0, 5)
+    world.stage(name, 1, 2, 0, 2)
+    before = world.machine.staged(1)
+    assert "11 would be" in refused(reply_to_publish(world, name, 1, (1, 5), (2, 2)), "queue_full")
+    assert (world.machine.staged(1), len(waiting(world))) == (before, 4)
+    world.do(name, Get(1, 1, settled=True))
+    assert reply_to_publish(world, name, 1, (1, 5), (2, 2)) == Published(5, 7)
+
+
+def test_a_queue_that_drops_its_head_drops_older_messages_first() -> None:
+    world, name = prepared(max_length=3)
+    world.publish(name, 2)
+    world.stage(name, 1, 1, 0, 4)
+    assert reply_to_publish(world, name, 1, (1, 4)) == Published(3, 4)
+    assert [each[0] for each in waiting(world)] == [4, 5, 6]
+    assert world.machine.queues[1].dropped["maxlen"] == 3
+
+
+def test_times_to_live_count_from_the_publication() -> None:
+    world, name = prepared(message_ttl_ms=500)
+    world.stage(name, 1, 1, 0, 4, ttls_ms=(100, 100, -1, 900))
+    world.stage(name, 1, 1, 1, 1, ttl_ms=50, passed_ms=10_000)
+    world.wake(10_000)
+    world.publish_staged(name, 1, (1, 5))
+    start = world.now_ms
+    gone = []
+    while (due := world.machine.next_wake()) is not None:
+        world.wake(due - world.now_ms)
+        gone.append((world.now_ms - start, len(waiting(world))))
+    assert gone == [(50, 4), (100, 2), (500, 0)]
+
+
+def test_a_published_message_with_a_ttl_of_0_is_delivered_at_once_or_never() -> None:
+    """Although its body lies in an older entry, it came with this one."""
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 2, ttl_ms=0)
+    world.stage(name, 2, 1, 0, 2, ttl_ms=0)
+    world.publish_staged(name, 1, (1, 2))
+    assert world.machine.queues[1].dropped["expired"] == 2
+    world.attach(name, "c", 1)
+    assert sequences(world.publish_staged(name, 2, (1, 2))) == [3]
+    assert world.machine.queues[1].dropped["expired"] == 3
+
+
+def test_what_expired_before_goes_though_it_lies_in_the_block_that_is_published_into() -> None:
+    world, name = prepared()
+    world.publish(name, 2, ttl_ms=5)
+    world.stage(name, 1, 1, 0, 2, ttl_ms=0)
+    publish = world.op(name, PublishStaged(1, "writer", 1, ((part_name(1), 2),)))
+    applied = world.apply([publish, world.op(name, Attach(1, "c", b"", 10))], passed_ms=100)
+    assert applied.replies[0] == Published(3, 2)
+    assert sequences(applied) == [3, 4]
+    assert world.machine.queues[1].dropped["expired"] == 2
+
+
+def test_a_purge_leaves_staged_messages_alone() -> None:
+    world, name = prepared()
+    world.publish(name, 3)
+    world.stage(name, 1, 1, 0, 2)
+    assert world.do(name, Purge(1)) == Ok(3)
+    assert reply_to_publish(world, name, 1, (1, 2)) == Published(4, 2)
+
+
+def test_a_deleted_queue_takes_its_parts_along() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 2)
+    staged_at = world.index
+    assert staged_at in references(world.machine.snapshot())
+    world.do(name, DeleteQueue(1))
+    assert world.machine.staged(1) == ()
+    assert world.machine.next_wake() is None
+    assert list(references(world.machine.snapshot())) == []
+    refused(world.stage(name, 1, 1, 1, 2), "not_found")
+    refused(reply_to_publish(world, name, 1, (1, 2)), "not_found")
+    refused(world.do(name, DiscardStaged(1, "writer", 1)), "not_found")
+
+
+# ---- the end of parts
+
+
+def test_discarding_drops_the_parts_that_are_named_or_all_of_a_batch() -> None:
+    world, name = prepared()
+    for batch, part in ((1, 1), (1, 2), (1, 3), (2, 1)):
+        world.stage(name, batch, part, 0, part)
+    assert world.do(name, DiscardStaged(1, "writer", 1, (part_name(2), part_name(9)))) == Ok(2)
+    assert [(each.batch, each.rows) for each in world.machine.staged(1)] == [(1, 1), (1, 3), (2, 1)]
+    assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(4)
+    assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(0)
+    assert world.do(name, DiscardStaged(1, "stranger", 2)) == Ok(0)
+    assert [(each.batch, each.rows) for each in world.machine.staged(1)] == [(2, 1)]
+    assert world.stage(name, 1, 1, 0, 5) == Ok(5)  # it begins again
+
+
+def test_a_part_expires_without_new_chunks_and_the_leader_is_told_when() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 2)
+    world.stage(name, 1, 2, 0, 2)
+    world.stage(name, 1, 1, 1, 2, passed_ms=1_000)
+    second_ms, first_ms = world.now_ms - 1_000, world.now_ms
+    assert [each.part for each in world.machine.staged(1)] == [part_name(2), part_name(1)]
+    assert world.machine.next_wake() == second_ms + PART_MS
+    world.wake(second_ms + PART_MS - 1 - world.now_ms)
+    assert len(world.machine.staged(1)) == 2
+    world.wake(1)
+    assert [each.last_ms for each in world.machine.staged(1)] == [first_ms]
+    assert world.machine.next_wake() == first_ms + PART_MS
+    world.wake(1_000)
+    assert world.machine.staged(1) == ()
+    assert world.machine.next_wake() is None
+    refused(reply_to_publish(world, name, 1, (1, 4)), "missing_part")
+
+
+def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
+    world, name = prepared()
+    world.queue(2)
+    entries: dict[str, int] = {}
+
+    def staged(what: str, batch: int, part: int, chunk: int) -> None:
+        world.stage(name, batch, part, chunk, 2, queue=1 + (what == "elsewhere"))
+        entries[what] = world.index
+
+    staged("first", 1, 1, 0)
+    staged("failed", 1, 2, 0)
+    staged("second", 1, 1, 1)
+    staged("discarded", 2, 1, 0)
+    staged("elsewhere", 1, 1, 0)
+    staged("expiring", 3, 1, 0)
+
+    def referred() -> list[str]:
+        found = world.machine.checkpoint()
+        assert found.entries == references(world.machine.snapshot())
+        assert checkpoint.contents(found.state) == (found.entries, found.pages)
+        return [
+            what
+            for what, index in sorted(entries.items(), key=lambda each: each[1])
+            if index in found.entries
+        ]
+
+    assert referred() == list(entries)
+    world.publish(name, 2)
+    entries["usual"] = world.index
+    world.publish_staged(name, 1, (1, 4))
+    assert referred() == ["first", "second", "discarded", "elsewhere", "expiring", "usual"]
+    world.do(name, DiscardStaged(1, "writer", 2))
+    assert referred() == ["first", "second", "elsewhere", "expiring", "usual"]
+    world.wake(PART_MS)
+    assert referred() == ["first", "second", "usual"]
+    assert world.do(name, Get(1, 4, settled=True)) == Ok(4)
+    assert referred() == ["second"]
+    attach, _ = world.attach(name, "c", 10)
+    assert referred() == ["second"]
+    world.do(name, Settle(1, "c", attach, ((1, 10),)))
+    assert referred() == []
+
+
+# ---- filter fields, cold blocks, snapshots: what relies on where bodies lie
+
+
+@pytest.fixture(params=["at once", "later"])
+def looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Publications are fetched with their entry, or are too large for that."""
+    if request.param == "later":
+        monkeypatch.setattr(staging, "LOOKED_UP_MESSAGES", 0)
+    return bool(request.param == "at once")
+
+
+def interleaved() -> tuple[World, bytes, list[int], list[int]]:
+    """Red and green messages staged, others published, the staged ones published behind them; the sequences of red
+    ones, and of all."""
+    world, name = prepared(filter_enabled=True)
+    world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED])
+    world.stage(name, 1, 2, 0, 1, [GREEN])
+    world.apply(
+        [world.chunk(name, 1, 2, 1, 1, [RED]), world.chunk(name, 1, 1, 1, 30, [RED, GREEN] * 15, place=1)]
+    )
+    world.publish(name, 2, [GREEN, RED])
+    world.publish_staged(name, 1, (2, 2), (1, 33))
+    world.publish(name, 2, [RED, GREEN])
+    red = [2, 4, 5, 7, *range(8, 38, 2), 38]
+    return world, name, red, list(range(1, 40))
+
+
+def check_fields(world: World, machine: GroupMachine, red: list[int], everything: list[int]) -> None:
+    for text, wanted in (("colour = 'red'", red), ("colour = 'green'", sorted({*everything} - {*red}))):
+        page = machine.waiting(1, 0, 1_000, selector(text))
+        assert isinstance(page, Waiting)
+        assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == wanted
+
+
+@pytest.mark.usefixtures("looked_up")
+def test_selectors_see_the_fields_of_published_messages() -> None:
+    world, name, red, everything = interleaved()
+    check_fields(world, world.machine, red, everything)
+    _, attached = world.attach(name, "c", 100, "colour = 'red'")
+    assert sequences(attached) == red
+
+
+@pytest.mark.usefixtures("looked_up")
+def test_fields_are_rebuilt_where_entries_do_not_ascend() -> None:
+    world, _, red, everything = interleaved()
+    world.machine.drop_columns()
+    check_fields(world, world.machine, red, everything)
+
+
+@pytest.mark.usefixtures("looked_up")
+def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend() -> None:
+    world, _, red, everything = interleaved()
+    before, where = world.machine.snapshot(), waiting(world)
+    for block in world.machine.queues[1].blocks.warm():
+        world.machine.page_out(1, block.number)
+    invariants.check(world.machine)
+    assert world.machine.snapshot() == before
+    check_fields(world, world.machine, red, everything)
+    assert waiting(world) == where
+
+
+@pytest.mark.usefixtures("looked_up")
+def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_ascend() -> None:
+    world, _, red, everything = interleaved()
+    pages = world.machine.memory.pages
+    assert isinstance(pages, MemoryPages)
+    found = world.machine.checkpoint()
+    assert list(found.entries) == [3, 4, 5, 6, 8]
+    for again in (
+        GroupMachine.resume(found.state, world.log, pages),
+        GroupMachine.restore(world.machine.snapshot(), world.log),
+    ):
+        invariants.check(again)
+        assert again.snapshot() == world.machine.snapshot()
+        check_fields(world, again, red, everything)
+
+
+def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
+    world, name = prepared(filter_enabled=True)
+    world.publish_staged(name, 4, producer="earlier")
+    world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED], ttls_ms=(10, 10, -1))
+    world.stage(name, 1, 2, 0, 1, [RED])
+    world.publish(name, 2, [GREEN, RED])
+    found = world.machine.checkpoint()
+    exported = b"".join(checkpoint.export_snapshot(found.state, world.machine.memory.pages))
+    assert exported == world.machine.snapshot()
+    world.twin = GroupMachine.resume(found.state, world.log, world.machine.memory.pages)
+    other = World()
+    other.machine = GroupMachine.restore(exported, world.log)
+    assert other.machine.staged(1) == world.twin.staged(1) == world.machine.staged(1)
+    assert reply_to_publish(world, name, 1, (2, 1), (1, 3)) == Published(3, 4)  # compared with the twin
+    refused(world.stage(name, 4, 1, 0, 1, producer="earlier"), "published")
+    check_fields(world, world.machine, [2, 3, 4, 6], [1, 2, 3, 4, 5, 6])
+
+
+@pytest.mark.usefixtures("looked_up")
+def test_followers_are_woken_by_what_is_published_for_them() -> None:
+    world, name = prepared(filter_enabled=True)
+    world.attach(name, "red", 10, "colour = 'red'")
+    world.attach(name, "green", 10, "colour = 'green'")
+    world.publish(name, 1, [{}])
+    world.stage(name, 1, 1, 0, 3, [GREEN, RED, GREEN])
+    assert len(world.machine.queues[1].groups.asleep()) == 2
+    published = world.publish_staged(name, 1, (1, 3))
+    assert sequences(published, "red") == [3]
+    assert sequences(published, "green") == [2, 4]
+    world.publish(name, 1, [GREEN])
+    assert world.machine.queues[1].held_count == 4
+
+
+class Counting:
+    """A field source that counts what is asked of it."""
+
+    def __init__(self, world: World) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self._log = world.log
+
+    def columns(self, index: int, operation: int) -> bytes:
+        self.asked.append((index, operation))
+        return self._log.columns(index, operation)
+
+
+def test_of_a_large_publication_nothing_is_read_before_somebody_asks() -> None:
+    world, name = prepared(filter_enabled=True)
+    source = Counting(world)
+    world.checks = False
+    world.machine.queues[1].groups.fields._source = source
+    world.publish(name, 1, [RED])
+    for number in range(staging.LOOKED_UP_CHUNKS + 1):
+        world.stage(name, 1, 1, number, 2, [RED, GREEN])
+    world.publish_staged(name, 1, (1, 2 * staging.LOOKED_UP_CHUNKS + 2))
+    assert source.asked == []
+    _, attached = world.attach(name, "c", 1_000, "colour = 'green'")
+    assert len(sequences(attached)) == staging.LOOKED_UP_CHUNKS + 1
+    assert len(source.asked) == staging.LOOKED_UP_CHUNKS + 2  # with the one in front, each once
+    world.stage(name, 2, 1, 0, 2, [RED, GREEN])
+    assert len(sequences(world.publish_staged(name, 2, (1, 2)))) == 1
+    assert len(source.asked) == staging.LOOKED_UP_CHUNKS + 3  # a small one: itself only
+
+
+def test_a_queue_that_does_not_filter_reads_nothing() -> None:
+    world, name = prepared()
+    source = Counting(world)
+    world.machine.queues[1].groups.fields._source = source
+    world.stage(name, 1, 1, 0, 2)
+    world.publish_staged(name, 1, (1, 2))
+    assert source.asked == []
+
+
+def test_a_change_of_the_queue_between_staging_and_publishing_is_followed() -> None:
+    world, name = prepared(filter_enabled=True)
+    world.stage(name, 1, 1, 0, 2, [RED, GREEN], ttl_ms=1_000)
+    config = world.machine.config_of(1)
+    assert config is not None
+    world.apply([(None, UpdateConfig(1, replace(config, message_ttl_ms=50)))])
+    world.publish_staged(name, 1, (1, 2))
+    assert world.machine.next_wake() == world.now_ms + 50
+
+
+def test_which_bodies_are_in_memory_is_told_where_entries_do_not_ascend() -> None:
+    world, name = prepared()
+    world.stage(name, 1, 1, 0, 5)
+    world.publish(name, 3)
+    recent_from = world.index
+    world.publish_staged(name, 1, (1, 5))
+    world.publish(name, 2)
+    found = world.machine.storage(1, recent_from)
+    assert found is not None
+    assert (found.alpha, found.beta) == (5, 5)
+    world.do(name, Get(1, 4, settled=True))  # three recent ones, one that was staged
+    found = world.machine.storage(1, recent_from)
+    assert found is not None
+    assert (found.alpha, found.beta) == (2, 4)
+    everything, nothing = world.machine.storage(1, 0), world.machine.storage(1, world.index + 1)
+    assert everything is not None
+    assert nothing is not None
+    assert (everything.alpha, nothing.alpha) == (6, 0)
+
+
+def test_live_indexes_ascend_each_once_whatever_the_order_of_the_runs() -> None:
+    world, name = prepared()
+    for part in (1, 2, 3):
+        world.stage(name, 1, part, 0, 2)
+    world.stage(name, 1, 1, 1, 2)
+    first = world.index - 3
+    world.publish(name, 1)
+    world.publish_staged(name, 1, (3, 2), (1, 4), (2, 2))
+    block = world.machine.queues[1].blocks.get(0)
+    assert list(block.runs.indexes) == [first + 4, first + 2, first, first + 3, first + 1]
+    assert block.live_indexes().tolist() == [first, first + 1, first + 2, first + 3, first + 4]
+    world.do(name, Get(1, 4, settled=True))  # the one published, those of part 3, one of part 1
+    assert block.live_indexes().tolist() == [first, first + 1, first + 3]
+
+
+def test_a_part_is_published_across_blocks() -> None:
+    world, name = prepared(filter_enabled=True)
+    world.checks = False
+    rows = [RED, GREEN] * 5_000
+    for number in range(4):
+        world.stage(name, 1, 1, number, 10_000, rows)
+    world.publish(name, 1, [GREEN])
+    world.publish_staged(name, 1, (1, 40_000))
+    assert len(world.machine.queues[1].blocks) == 40_001 // BLOCK_SIZE + 1
+    invariants.check(world.machine)
+    red = [each[0] for each in waiting(world, "colour = 'red'")]
+    assert red == list(range(2, 40_002, 2))
+    world.machine.drop_columns()
+    assert [each[0] for each in waiting(world, "colour = 'red'")] == red
