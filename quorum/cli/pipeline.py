@@ -50,17 +50,17 @@ def verify(
     """
     from quorum.errors import OperatorError
     from quorum.spark.errors import QuorumSparkError
-    from quorum.spark.history_input import files_of
+    from quorum.spark.history_input import check
     from quorum.spark.verify import verify as judge
 
     settings = {"spark.driver.memory": heap(memory), "spark.sql.shuffle.partitions": PARTITIONS}
     try:
-        files_of(paths)  # before Spark starts, which takes seconds
+        check(paths)  # before Spark starts, which takes seconds
         spark = start(settings)
         try:
-            report = judge(spark, paths, _progress())
+            report = judge(spark, paths, Progress())
         finally:
-            spark.stop()
+            stop(spark)
     except (QuorumSparkError, OperatorError) as error:
         raise Complaint(str(error), CANNOT_JUDGE) from error
     except OSError as error:
@@ -88,8 +88,10 @@ def start(settings: dict[str, object]) -> SparkSession:
     return session("quorum-pipeline", **settings)
 
 
-def _progress() -> Progress:
-    return Progress()
+def stop(spark: SparkSession) -> None:
+    """Ends it without a word: tasks that are still on their way would complain."""
+    spark.sparkContext.setLogLevel("OFF")
+    spark.stop()
 
 
 class Progress:
@@ -111,11 +113,15 @@ def _show(report: Report) -> None:
     table = Table()
     for heading in ("queue", "producer"):
         table.add_column(heading, overflow="fold")
-    for heading in (*COUNTS, *KINDS):
-        table.add_column(heading.replace("_", " "), justify="right")
+    for heading in COUNTS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("violations", overflow="fold")
     for line in _worst_first(report.lines)[:SHOWN_LINES]:
-        numbers = [*line.counts.values(), *line.broken.values()]
-        table.add_row(line.queue, line.producer, *[f"{each:,}" if each else "" for each in numbers])
+        broken = ", ".join(
+            f"{kind.replace('_', ' ')}: {line.broken[kind]:,}" for kind in KINDS if line.broken[kind]
+        )
+        counts = [f"{each:,}" if each else "" for each in line.counts.values()]
+        table.add_row(line.queue, line.producer, *counts, broken)
     Console().print(table)
     if len(report.lines) > SHOWN_LINES:
         print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")

@@ -69,16 +69,25 @@ def is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
+def check(paths: Sequence[Path]) -> list[Path]:
+    """What can be told without Spark: that there are files, and their beginnings are good. Raises HistoryError."""
+    files = files_of(paths)
+    for path in files:
+        if is_parquet(path):
+            _parquet_schema(path)
+        else:
+            _check_beginning(path)
+    return files
+
+
 def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
     """Raises HistoryError for what is no history."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    files = files_of(paths)
+    files = check(paths)
     parquet = [path for path in files if is_parquet(path)]
     lines = [path for path in files if path not in set(parquet)]
-    for path in lines:
-        _check_beginning(path)
     frames = [*_parquet_frames(spark, parquet), *_json_frames(spark, lines)]
     whole = frames[0]
     for frame in frames[1:]:
@@ -191,6 +200,8 @@ def _line_problems(path: Path) -> Iterator[HistoryError | None]:
                 wrong = problem(json.loads(line))
             except UnicodeDecodeError:
                 wrong = "not UTF-8"
+            except RecursionError:
+                wrong = "JSON within JSON, too deep to be read"
             except ValueError as error:
                 wrong = f"not JSON: {error}"
             yield None if wrong is None else HistoryError(f"{path}, line {number}: {wrong}")

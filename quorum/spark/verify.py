@@ -161,13 +161,15 @@ class _Check:
         self._events = self._with_numbers(events.frame)
         self.tell("what happened to each message")
         places = self._keep(self._places())
+        several = self._have_several_consumers(places)
         messages = self._keep(self._messages(places))
         self._judge_messages(messages)
         self._show_judged(messages, places)
         self.tell("order")
         self._judge_order(messages)
-        self.tell("messages with several consumers")
-        self._judge_holders(places)
+        if several:
+            self.tell("messages that several consumers had")
+            self._judge_holders(places)
         lines = sorted(self._lines.values(), key=lambda line: (line.queue, line.producer))
         culprits = {kind: self._culprits[kind] for kind in KINDS if kind in self._culprits}
         return Report(events.records, events.operations, lines, culprits)
@@ -188,27 +190,26 @@ class _Check:
     def _read_names(self, frame: DataFrame) -> None:
         from pyspark.sql import functions as F
 
-        names: set[str] = set()
-        for column in ("queue", "producer", "consumer"):
-            found = frame.select(column).where(F.col(column).isNotNull()).distinct().limit(MAX_NAMES + 1)
-            names.update(row[0] for row in found.collect())
+        queues = frame.groupBy("queue").agg(
+            F.count_if(F.col("op") == LEFT).alias("lefts"),
+            F.expr(f"count_if(op = {PUBLISH} AND outcome = 'confirmed')").alias("confirmed"),
+        )
+        told = {row["queue"]: row for row in queues.collect()}
+        if silent := sorted(queue for queue, row in told.items() if not row["lefts"]):
+            raise HistoryError(
+                f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
+                f"or one with 'count' 0 where nothing was"
+            )
+        if not any(row["confirmed"] for row in told.values()):
+            raise HistoryError("no message was confirmed in this history; there is nothing to judge")
+        everybody = frame.select(F.explode(F.array("queue", "producer", "consumer")).alias("name"))
+        names = everybody.where("name IS NOT NULL").distinct().limit(MAX_NAMES + 1).collect()
         if len(names) > MAX_NAMES:
             raise HistoryError(
                 f"the history names more than {MAX_NAMES:,} queues, producers and consumers; "
                 f"that is the most that is judged at once"
             )
-        self._names = sorted(names)
-        looked_at = (
-            frame.groupBy("queue").agg(F.count_if(F.col("op") == LEFT).alias("n")).where("n = 0").collect()
-        )
-        if looked_at:
-            queue = min(row["queue"] for row in looked_at)
-            raise HistoryError(
-                f"nothing says what was left in queue '{queue}' at the end; it takes records 'left', "
-                f"or one with 'count' 0 where nothing was"
-            )
-        if not frame.where(f"op = {PUBLISH} AND outcome = 'confirmed'").head(1):
-            raise HistoryError("no message was confirmed in this history; there is nothing to judge")
+        self._names = sorted(row["name"] for row in names)
 
     def _with_numbers(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
@@ -306,7 +307,6 @@ class _Check:
         return sum(line.broken[kind] for line in self._lines.values())
 
     def _show_judged(self, messages: DataFrame, places: DataFrame) -> None:
-        self._refuse_orphans(places)
         explanations: dict[str, Callable[[Any], str]] = {
             "lost": self._why_lost,
             "duplicated": self._why_duplicated,
@@ -325,13 +325,20 @@ class _Check:
         if self._total("settled_then_delivered"):
             self._show_late(places)
 
-    def _refuse_orphans(self, places: DataFrame) -> None:
-        orphan = places.where("number IS NULL").orderBy("queue", "sequence").head(1)
-        if orphan:
+    def _have_several_consumers(self, places: DataFrame) -> bool:
+        """Whether any message was delivered to two. Raises HistoryError where a delivery is missing."""
+        from pyspark.sql import functions as F
+
+        told = places.agg(
+            F.min(F.when(F.col("number").isNull(), F.struct("queue", "sequence"))).alias("orphan"),
+            F.count_if(F.expr("consumer <> other_consumer")).alias("several"),
+        ).collect()[0]
+        if told["orphan"] is not None:
             raise HistoryError(
-                f"sequence {orphan[0]['sequence']} of queue '{self._name(orphan[0]['queue'])}' is settled, "
-                f"returned or discarded, and never delivered; each delivery needs its record"
+                f"sequence {told['orphan']['sequence']} of queue '{self._name(told['orphan']['queue'])}' is "
+                f"settled, returned or discarded, and never delivered; each delivery needs its record"
             )
+        return bool(told["several"])
 
     def _why_lost(self, row: Any) -> str:
         if not row["places"]:

@@ -79,7 +79,10 @@ def _holds(events: DataFrame, several: DataFrame) -> DataFrame:
         .join(ends, ["queue", "consumer"], "left")
         .withColumn(
             "end_us",
-            F.expr("coalesce(if(next.is_close, next.at_us, NULL), held_until_us, greatest(ended_us, at_us))"),
+            F.expr(
+                "coalesce(if(next.is_close, next.at_us, NULL), held_until_us, "
+                "if(ended_us IS NULL, NULL, greatest(ended_us, at_us)))"
+            ),
         )
         .select(*PLACE, "consumer", "at_us", "end_us", "redelivered")
     )
