@@ -27,7 +27,8 @@ PARTITIONS = 16
 """Of a shuffle: small enough that one fits into memory; Spark puts small ones together again."""
 
 MemoryOption = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; what is more goes to disk")
+    str,
+    typer.Option("--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; what is more goes to disk"),
 ]
 
 
@@ -39,7 +40,8 @@ def _root() -> None:
 @app.command()
 def verify(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="files of a recorded history, or directories of such")
+        list[Path],
+        typer.Argument(metavar="PATH...", help="files of a recorded history, or directories of such"),
     ],
     memory: MemoryOption = "2g",
     as_json: JsonOption = False,
@@ -127,7 +129,10 @@ def _show(report: Report) -> None:
         print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")
     for kind, shown in report.culprits.items():
         total = report.total(kind)
-        print(f"{kind.replace('_', ' ')}: {total:,}" + (f", {len(shown)} of them:" if total > len(shown) else ":"))
+        print(
+            f"{kind.replace('_', ' ')}: {total:,}"
+            + (f", {len(shown)} of them:" if total > len(shown) else ":")
+        )
         for each in shown:
             print(f"  queue '{each.queue}', {each.producer}:{each.number}: {each.why}")
     counts = totals(report.lines)

@@ -150,7 +150,11 @@ def condition() -> str:
         terms = [f"op = '{kind}'"]
         terms += [f"{key} IS NOT NULL" for key in form.required]
         terms += [f"{key} IS NULL" for key in COLUMNS if key not in form.keys]
-        terms += [f"coalesce({key} BETWEEN 0 AND {MAX_INTEGER}, TRUE)" for key in form.keys if COLUMNS[key] == INTEGER]
+        terms += [
+            f"coalesce({key} BETWEEN 0 AND {MAX_INTEGER}, TRUE)"
+            for key in form.keys
+            if COLUMNS[key] == INTEGER
+        ]
         if "count" in form.keys:
             terms.append(f"coalesce(count, 1) BETWEEN {0 if kind == 'left' else 1} AND {MAX_COUNT}")
         if form.outcomes:

@@ -151,14 +151,17 @@ class _Check:
         self._spark = spark
         self.tell = tell
         self._kept: list[DataFrame] = []
-        self._names: list[str] = []
+        self._names: dict[int, str] = {}
         self._lines: dict[tuple[int, int], Line] = {}
         self._culprits: dict[str, list[Culprit]] = {}
 
     def run(self, events: Events) -> Report:
+        from pyspark.sql import functions as F
+
         self.tell(f"{events.operations:,} operations in {events.records:,} records")
         self._read_names(events.frame)
-        self._events = self._with_numbers(events.frame)
+        numbered = {name: F.expr(_number_of(name)) for name in ("queue", "producer", "consumer")}
+        self._events = events.frame.withColumns(numbered)
         self.tell("what happened to each message")
         places = self._keep(self._places())
         several = self._have_several_consumers(places)
@@ -203,23 +206,17 @@ class _Check:
         if not any(row["confirmed"] for row in told.values()):
             raise HistoryError("no message was confirmed in this history; there is nothing to judge")
         everybody = frame.select(F.explode(F.array("queue", "producer", "consumer")).alias("name"))
-        names = everybody.where("name IS NOT NULL").distinct().limit(MAX_NAMES + 1).collect()
-        if len(names) > MAX_NAMES:
+        names = everybody.where("name IS NOT NULL").distinct().limit(MAX_NAMES + 1)
+        found = names.selectExpr("name", f"{_number_of('name')} AS id").collect()
+        if len(found) > MAX_NAMES:
             raise HistoryError(
                 f"the history names more than {MAX_NAMES:,} queues, producers and consumers; "
                 f"that is the most that is judged at once"
             )
-        self._names = sorted(row["name"] for row in names)
-
-    def _with_numbers(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        table = self._spark.createDataFrame(list(enumerate(self._names)), "id INT, name STRING")
-        for column in ("queue", "producer", "consumer"):
-            ids = F.broadcast(table.withColumnRenamed("id", f"{column}_id"))
-            frame = frame.join(ids, F.col(column) == F.col("name"), "left")
-            frame = frame.drop(column, "name").withColumnRenamed(f"{column}_id", column)
-        return frame
+        self._names = {row["id"]: row["name"] for row in found}
+        if len(self._names) < len(found):
+            taken = next(row["name"] for row in found if self._names[row["id"]] != row["name"])
+            raise HistoryError(f"the name '{taken}' has the same hash as another one; rename it")
 
     def _name(self, number: int | None) -> str:
         assert number is not None
@@ -369,9 +366,7 @@ class _Check:
         for row in found.limit(SHOWN).collect():
             late = (row["last_delivered_us"] - row["settled_us"]) / 1e6
             consumer = self._consumer_at(row["queue"], row["sequence"], row["last_delivered_us"])
-            why = (
-                f"sequence {row['sequence']}, delivered to '{consumer}' {late:.6f} s after it was settled for certain"
-            )
+            why = f"sequence {row['sequence']}, delivered to '{consumer}' {late:.6f} s after it was settled for certain"
             self._show("settled_then_delivered", row["queue"], row["producer"], row["number"], why)
 
     def _consumer_at(self, queue: int, sequence: int, at_us: int) -> str:
@@ -414,6 +409,11 @@ class _Check:
                 f"{row['other_at_us'] / 1e6:.6f} s, while '{self._name(row['consumer'])}' {until}"
             )
             self._show("held_twice", row["queue"], row["producer"], row["number"], why)
+
+
+def _number_of(name: str) -> str:
+    """Names as numbers, of which it is checked that no two are the same. NULL stays NULL."""
+    return f"if({name} IS NULL, NULL, xxhash64({name}))"
 
 
 def _each_message(events: DataFrame) -> DataFrame:

@@ -37,9 +37,7 @@ def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
         "other_end_us IS NOT NULL AND other_at_us >= at_us AND other_at_us < end_us AND other_end_us > other_at_us"
         " AND end_us > at_us"
     )
-    one_certain = (
-        "other_end_us IS NULL AND NOT redelivered AND other_at_us > at_us AND other_at_us < end_us"
-    )
+    one_certain = "other_end_us IS NULL AND NOT redelivered AND other_at_us > at_us AND other_at_us < end_us"
     pairs = one.join(other, list(PLACE)).where(
         f"consumer <> other_consumer AND (({both_certain}) OR ({one_certain}))"
     )
@@ -70,9 +68,7 @@ def _holds(events: DataFrame, several: DataFrame) -> DataFrame:
     )
     own = Window.partitionBy(*PLACE, "consumer").orderBy("at_us", "is_close")
     follows = F.lead(F.struct("is_close", "at_us")).over(own)
-    ends = (
-        events.where(f"op = {END}").groupBy("queue", "consumer").agg(F.min("invoked_us").alias("ended_us"))
-    )
+    ends = events.where(f"op = {END}").groupBy("queue", "consumer").agg(F.min("invoked_us").alias("ended_us"))
     return (
         steps.withColumn("next", follows)
         .where("NOT is_close")

@@ -123,9 +123,7 @@ def _judge_message(
             break
 
 
-def _judge_order(
-    found: Found, publishes: dict[Key, list[Record]], places: dict[Key, list[Place]]
-) -> None:
+def _judge_order(found: Found, publishes: dict[Key, list[Record]], places: dict[Key, list[Place]]) -> None:
     rows: dict[tuple[str, str], list[tuple[int, int, int, int | None]]] = defaultdict(list)
     for (producer, number), sent in publishes.items():
         mine = places.get((producer, number), [])
@@ -188,9 +186,7 @@ def _is_held_twice(there: list[Record], ends: dict[tuple[str, str], int]) -> boo
     for consumer in sorted({each["consumer"] for each in there if each["op"] == "deliver"}):
         steps = sorted(
             (
-                (each["returned_us"], 0, each)
-                if each["op"] == "deliver"
-                else (each["invoked_us"], 1, each)
+                (each["returned_us"], 0, each) if each["op"] == "deliver" else (each["invoked_us"], 1, each)
                 for each in there
                 if each.get("consumer") == consumer
                 and (each["op"] == "deliver" or (each["op"] in CLOSING and each["outcome"] == "ok"))
@@ -240,16 +236,17 @@ def some_history(chance: random.Random, queue: str) -> list[Record]:
             }
             if outcome != "unknown" or chance.random() < 0.5:
                 publish["returned_us"] = time + chance.randint(0, 4)
-            if chance.random() < 0.95:
+            is_recorded = chance.random() < 0.95
+            if is_recorded:
                 records.append(publish)
             if outcome == "confirmed" or chance.random() < 0.5:
                 sequence += 1
                 places.append((queue, sequence, producer, number))
-            if chance.random() < 0.05:
+            if is_recorded and chance.random() < 0.05:
                 places.append((chance.choice((queue, queue + "-dead")), sequence + 10, producer, number))
             if chance.random() < 0.05:
                 places.append((queue, sequence, producer, number + 7))
-    if chance.random() < 0.4:
+    if places and chance.random() < 0.4:
         a, b = chance.randrange(len(places)), chance.randrange(len(places))
         (q, s, *first), (r, t, *second) = places[a], places[b]
         places[a], places[b] = (q, s, *second), (r, t, *first)  # type: ignore[assignment]
