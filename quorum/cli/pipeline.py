@@ -46,7 +46,7 @@ def verify(
     memory: MemoryOption = "2g",
     as_json: JsonOption = False,
 ) -> None:
-    """Judges a recorded history (docs/histories.md): nothing lost, twice, out of order, in two hands, back, or invented.
+    """Judges a recorded history (docs/histories.md): what was lost, doubled, misplaced, held by two, back, invented.
 
     Status 0: clean; 1: violations; 2: it cannot be judged.
     """

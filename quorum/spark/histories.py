@@ -1,7 +1,7 @@
 """Recorded histories: what clients did to queues and were told, one record a line of JSON or a row of Parquet.
 
-docs/histories.md is the description for people. Here are the rules of a record, once for Python (`problem`) and once for
-Spark (`condition`), and a recorder. A record speaks of a run of `count` messages: numbers and sequences go up by one
+docs/histories.md is the description for people. Here are the rules of a record, for Python (`problem`) and for Spark
+(`condition`), and a recorder. A record speaks of a run of `count` messages: numbers and sequences go up by one
 with each. Times are whole microseconds of one clock for the whole history, whichever clock that is.
 """
 
@@ -215,7 +215,7 @@ class Recorder:
     """
 
     def __init__(self, path: str | Path, *, buffer_records: int = 1_000) -> None:
-        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115: it lives as long as the recorder
+        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115
         self._waiting: list[str] = []
         self._room = buffer_records
 

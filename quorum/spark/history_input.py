@@ -1,7 +1,7 @@
 """Reads recorded histories (histories.py) into Spark, and says of bad ones which file and line it is.
 
 Spark looks at every record and says whether all are good; only if not are files read in Python, for the first bad line.
-What the rules let pass goes to Parquet files in a scratch directory: the checks read it several times, a column at a time.
+What the rules let pass goes to Parquet files in a scratch directory: the checks read it several times, by columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa

@@ -1,6 +1,6 @@
 """Judges recorded histories: six kinds of violation, each a message that was not treated as it was promised.
 
-How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. Two tables are made.
+How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. Two tables:
 `places`: what happened at each sequence of each queue. `messages`: what happened to each (producer, number), wherever it
 went. From these everything is counted; only who was reordered and who was held twice needs a look at pairs, and only
 messages with two consumers are looked at for the latter. What nobody knows the outcome of counts on neither side.
