@@ -97,6 +97,13 @@ class BlockStore:
         """The lowest number of a block at or above `number`."""
         return next(self._blocks.irange(number), None)
 
+    def next_with_messages(self, number: int, tail: int) -> int | None:
+        """The same without blocks of which all that is left is pinned; the last one, `tail`, may be empty."""
+        for found in self._blocks.irange(number):
+            if found == tail or self._blocks[found].live:
+                return int(found)
+        return None
+
     # ---- for paging
 
     def measure(self, block: Block) -> None:
@@ -153,7 +160,7 @@ class BlockStore:
         columns = block.columns
         if block.summary or columns is None:
             return
-        block.summary = summarise(columns, bits.as_flags(block.ready | block.held, columns.size).astype(bool))
+        block.summary = summarise(columns, bits.as_flags(block.kept, columns.size).astype(bool))
         if block.stored is not None:
             block.stored = block.stored.with_summary(block.summary)
 

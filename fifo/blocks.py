@@ -147,6 +147,7 @@ class Block:
     __slots__ = (
         "base",
         "columns",
+        "copies",
         "earliest",
         "failures",
         "held",
@@ -168,6 +169,9 @@ class Block:
         self.ready = 0
         self.held = 0  # disjoint from ready
         self.redelivered = 0  # part of ready | held: handed out before
+        self.copies: dict[
+            int, int
+        ] = {}  # by pin, ascending: what was ready at its time, where that has changed
         self.failures = bits.Counts()
         self.runs = Runs()
         self.live = 0  # members of ready | held
@@ -190,6 +194,19 @@ class Block:
         return (live & -live).bit_length() - 1 if live else 0
 
     @property
+    def pinned(self) -> int:
+        """What pins show that may be gone."""
+        found = 0
+        for copy in self.copies.values():
+            found |= copy
+        return found
+
+    @property
+    def kept(self) -> int:
+        """Those whose bodies are needed."""
+        return self.ready | self.held | self.pinned
+
+    @property
     def ready_count(self) -> int:
         return self.ready.bit_count()
 
@@ -201,16 +218,16 @@ class Block:
         """What runs, bit sets and columns hold, without the fixed size of the objects."""
         runs = self.runs
         each_run = 28 if runs.expiries is not None else 20
-        sets = 2 + bool(self.redelivered) + len(self.failures.planes)
+        sets = 2 + bool(self.redelivered) + len(self.copies) + len(self.failures.planes)
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         return len(runs.firsts) * each_run + sets * (BLOCK_SIZE >> 3) + columns
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The Raft indexes where bodies of messages that are here lie, ascending, each once."""
+        """The Raft indexes where bodies of messages that are here or pinned lie, ascending, each once."""
         indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
-        live = self.ready | self.held
-        if self.live != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
-            indexes = indexes[self.runs.touched(live)]
+        kept = self.kept
+        if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
+            indexes = indexes[self.runs.touched(kept)]
         if len(indexes) < 2:
             return indexes.copy()
         if (indexes[1:] < indexes[:-1]).any():  # staged messages, published after others had come
@@ -218,7 +235,7 @@ class Block:
         return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
 
     def clear(self) -> None:
-        """No message is left, others will come."""
+        """No message is left, nor pinned; others will come."""
         self.redelivered = 0
         self.failures = bits.Counts()
         self.runs.clear()
@@ -239,5 +256,8 @@ class Block:
         A few messages that nobody selects must not keep the runs of all others; at four to one the work is paid by
         the removals before it.
         """
-        if len(self.runs.firsts) > 4 * self.live + slack:
-            self.runs.keep(self.ready | self.held)
+        if len(self.runs.firsts) <= 4 * self.live + slack:
+            return
+        kept = self.kept
+        if len(self.runs.firsts) > 4 * kept.bit_count() + slack:
+            self.runs.keep(kept)

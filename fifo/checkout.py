@@ -15,9 +15,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fifo import bits, expiry
-from fifo.blocks import Block
+from fifo.blocks import BLOCK_BITS, Block
 from fifo.effects import Deliver, Run
-from fifo.state import Consumer, Entry
+from fifo.state import PRIORITY, Consumer, Entry
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -31,6 +31,11 @@ class Delivery:
 
     __slots__ = ("consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
 
+    start = 0
+    """the first sequence that is asked for"""
+    is_full = False
+    """nothing more is taken, though more was wanted"""
+
     def __init__(self, consumer: Consumer, queue: int, first_tag: int = 0) -> None:
         self.consumer = consumer
         self.queue = queue
@@ -39,6 +44,14 @@ class Delivery:
         self.runs: list[Run] = []
         self.redelivered = 0
         self.failures: list[tuple[int, int]] = []
+
+    def asked(self, block: Block) -> int:
+        """The slots of a block from `start` on."""
+        return -1 << (self.start - block.base) if self.start > block.base else -1
+
+    def choose(self, block: Block, members: int, wanted: int) -> int:
+        """Which of these messages of a block it takes, `wanted` at most."""
+        return bits.lowest(members, wanted)
 
     def describe(self, block: Block, members: int) -> list[tuple[int, int]]:
         """Appends these messages of a block; their stretches (slot, count)."""
@@ -88,14 +101,21 @@ def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: 
     """
     budget = entry.budget(machine.queue)
     taken = 0
-    while taken < wanted and machine.index:
-        block = machine.blocks.get(machine.index[0][1])
+    first = (PRIORITY, delivery.start >> BLOCK_BITS)
+    while taken < wanted and not delivery.is_full:
+        place = machine.index.bisect_left(first) if delivery.start else 0
+        if place == len(machine.index):
+            break
+        block = machine.blocks.get(machine.index[place][1])
+        if not block.ready & delivery.asked(block):
+            first = (PRIORITY, block.number + 1)
+            continue
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.blocks:
                 return taken, False
             expiry.expire_block(machine, entry, block, spares_new=True)
             continue
-        members = bits.lowest(block.ready, wanted - taken)
+        members = delivery.choose(block, block.ready & delivery.asked(block), wanted - taken)
         count = members.bit_count()
         delivery.take(machine, block, members, count)
         taken += count

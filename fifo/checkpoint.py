@@ -32,8 +32,8 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to, and
-    the pages it names, ascending, each once."""
+    """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to,
+    staged ones too, and the pages it names, ascending, each once."""
 
     state: bytes
     entries: IndexSet

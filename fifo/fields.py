@@ -77,7 +77,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and block.first_slot == slot:
+                if block.columns is None and not block.kept & ((1 << slot) - 1):
                     block.columns = BlockColumns()
                 if block.columns is not None and batch is not None:
                     block.columns.append(slot, batch, ordinal, taken)
@@ -137,13 +137,13 @@ class Fields:
 
     def _rebuild(self, block: Block) -> BlockColumns:
         columns = BlockColumns()
-        live = block.ready | block.held
+        kept = block.kept
         runs = block.runs
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
         for place, first in enumerate(runs.firsts):
             count, index, operation = runs.counts[place], runs.indexes[place], runs.operations[place]
-            here = (live >> first) & ((1 << count) - 1)
+            here = (kept >> first) & ((1 << count) - 1)
             if not here:
                 continue
             if runs.ordinals[place] == ONE_EACH:

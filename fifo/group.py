@@ -31,22 +31,30 @@ from fifo.commands import (
     CreateQueue,
     Credit,
     DeleteQueue,
+    DeleteReader,
     Discard,
     DiscardStaged,
     Enqueue,
     Get,
+    KeepReader,
     Meta,
     Modify,
     NodeDown,
+    OpenReader,
     Operation,
     Origin,
+    Pin,
     PublishStaged,
     Purge,
     RegisterProducer,
+    ReleaseReader,
+    Reserve,
     Return,
     Settle,
+    SettleReserved,
     SetVersion,
     Stage,
+    Unpin,
     UpdateConfig,
     Wake,
 )
@@ -63,6 +71,7 @@ from fifo.effects import (
 from fifo.group_views import GroupViews, is_deleted, no_queue
 from fifo.machine import QueueMachine
 from fifo.pages import MemoryPages, Pages
+from fifo.readers import ReaderCommand
 from fifo.sessions import WINDOW, Producer, Sessions
 from fifo.state import Entry, FieldSource
 
@@ -113,6 +122,14 @@ class GroupMachine(GroupViews):
             Stage: self._staged,
             PublishStaged: self._staged,
             DiscardStaged: self._staged,
+            OpenReader: self._ask_reader,
+            Reserve: self._ask_reader,
+            SettleReserved: self._ask_reader,
+            KeepReader: self._ask_reader,
+            ReleaseReader: self._ask_reader,
+            DeleteReader: self._ask_reader,
+            Pin: self._ask_pins,
+            Unpin: self._ask_pins,
         }
         self._unnumbered: dict[type[Command], Unnumbered] = {
             NodeDown: self._node_down,
@@ -356,6 +373,29 @@ class GroupMachine(GroupViews):
         if (producer.name, tag) not in machine.consumers:
             producer.consumers.pop((machine.queue, tag), None)
         self._dirty[machine.queue] = None
+
+    def _ask_reader(
+        self, entry: Entry, operation: Operation, producer: Producer, command: ReaderCommand
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.readers.answer(entry, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _ask_pins(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Pin | Unpin
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        pins = machine.pins
+        reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
 
     # ---- administration
 

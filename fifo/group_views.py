@@ -6,13 +6,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from fifo import views
+from fifo import pin_views, reader_views, views
 from fifo.commands import QueueConfig
 from fifo.effects import Deliver, Refused, Run
 from fifo.machine import QueueMachine
 from fifo.sessions import Sessions
 from fifo.staging import StagedInfo
-from fifo.state import Consumer, QueueInfo, Waiting
+from fifo.state import Consumer, PinInfo, Portion, QueueInfo, ReaderInfo, Waiting
 from fifo.storage import Storage, storage
 
 
@@ -83,6 +83,45 @@ class GroupViews:
         """The parts that wait for being published, that whose last chunk is oldest first."""
         machine = self.queues.get(queue)
         return () if machine is None else machine.staging.infos()
+
+    def readers(self, queue: int) -> tuple[ReaderInfo, ...]:
+        """A queue's durable readers in the order of being made; none if there is no such queue."""
+        machine = self.queues.get(queue)
+        return () if machine is None else reader_views.infos(machine)
+
+    def reserved(
+        self, queue: int, reader: str, offset: int, first_ordinal: int, count: int
+    ) -> Portion | Refused:
+        """A slice by ordinals of an outstanding reservation; shorter where the reservation ends."""
+        machine = self.queues.get(queue)
+        if machine is None:
+            return no_queue(queue)
+        return reader_views.reserved(machine, reader, offset, first_ordinal, count)
+
+    def may_reserve(self, queue: int, reader: str) -> bool:
+        """False only if a Reserve could certainly find nothing; cheap."""
+        machine = self.queues.get(queue)
+        return machine is None or reader_views.may_reserve(machine, reader)
+
+    def pins(self, queue: int) -> tuple[PinInfo, ...]:
+        """A queue's pins, the oldest first; none if there is no such queue."""
+        machine = self.queues.get(queue)
+        return () if machine is None else pin_views.infos(machine)
+
+    def pinned(
+        self,
+        queue: int,
+        pin: int,
+        start_sequence: int,
+        end_sequence: int,
+        limit: int,
+        selector: bytes = b"",
+    ) -> Waiting | Refused:
+        """A page of what was ready when the pin was made and matches, start_sequence <= sequence < end_sequence."""
+        machine = self.queues.get(queue)
+        if machine is None:
+            return no_queue(queue)
+        return pin_views.pinned(machine, pin, start_sequence, end_sequence, limit, selector)
 
     def storage(self, queue: int, recent_from: int) -> Storage | None:
         """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""

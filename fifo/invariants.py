@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fifo import bits, checkpoint, snapshot
+from fifo import pins as pins_module
+from fifo import readers as readers_module
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
-from fifo.machine import PRIORITY, QueueMachine, by_number
+from fifo.machine import QueueMachine, by_number
 from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
+from fifo.readers import DurableReader
 from fifo.selector_groups import TAIL, SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
 from fifo.staging import (
@@ -20,7 +23,7 @@ from fifo.staging import (
     STAGED_PARTS,
     STAGED_TTLS,
 )
-from fifo.state import MAX_HELD, Consumer
+from fifo.state import MAX_HELD, PRIORITY, Consumer
 from quorum_selectors.evaluate import evaluate
 
 
@@ -72,7 +75,11 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
 def _check_queue(machine: QueueMachine) -> None:
     held: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_consumer(machine, consumer, held)
+        _check_held(consumer, held)
+        _check_consumer(machine, consumer)
+    for reader in (*machine.readers.by_name.values(), *machine.readers.deleted):
+        _check_held(reader.consumer, held)
+        _check_reader(machine, reader)
     ready_count = held_count = 0
     index, expiries = [], []
     for number in machine.blocks.numbers():
@@ -92,6 +99,28 @@ def _check_queue(machine: QueueMachine) -> None:
     _check_groups(machine)
     _check_staging(machine)
     _check_pages(machine)
+    _check_pins(machine)
+
+
+def _check_pins(machine: QueueMachine) -> None:
+    pins = machine.pins
+    all_pins = [*pins.by_number.values(), *pins.ended]
+    _expect(len(all_pins) <= pins_module.MAX_PINS, "pins are bounded")
+    known = {pin.number: pin for pin in all_pins}
+    _expect(len(known) == len(all_pins), "pins have numbers of their own")
+    _expect(all(pin.number < pins.next_pin for pin in all_pins), "numbers of pins come from the counter")
+    _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
+    sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
+    _expect(sizes <= pins_module.MAX_COPY_BYTES, "copies take what they may")
+    numbers = machine.blocks.numbers()
+    for number in numbers:
+        block = machine.blocks.view(number)
+        for name in block.copies:
+            _expect(name in known and number in known[name].blocks, "a copy belongs to a pin that knows it")
+    for pin in all_pins:
+        for number in pin.blocks:
+            has_copy = number in numbers and pin.number in machine.blocks.view(number).copies
+            _expect(number not in numbers or has_copy, "a pin's blocks have its copies")
 
 
 def _check_staging(machine: QueueMachine) -> None:
@@ -149,12 +178,12 @@ def live_indexes(block: Block) -> dict[int, None]:
     """The Raft indexes that a block's messages refer to, found one message after the other."""
     found: dict[int, None] = {}
     for place, first in enumerate(block.runs.firsts):
-        if (block.ready | block.held) >> first & ((1 << block.runs.counts[place]) - 1):
+        if block.kept >> first & ((1 << block.runs.counts[place]) - 1):
             found[block.runs.indexes[place]] = None
     return found
 
 
-def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
+def _check_held(consumer: Consumer, held: dict[int, int]) -> None:
     own, total, bound = consumer.held, 0, 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
@@ -164,11 +193,50 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer, held: dict[int, i
             _expect(not held.get(number, 0) & members, "a message is held once")
             held[number] = held.get(number, 0) | members
     _expect(bound < consumer.next_tag, "tags come from the counter")
-    _expect(total == own.total <= MAX_HELD, "the sum of held messages")
+    _expect(total == own.total, "the sum of held messages")
+
+
+def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
+    _expect(consumer.held.total <= MAX_HELD, "nobody holds too many messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
     _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
+    readers, consumer = machine.readers, reader.consumer
+    is_deleted = readers.by_name.get(reader.name) is not reader
+    group = consumer.group
+    _expect((group is None) == is_deleted, "a reader is in a group until it is deleted")
+    _expect(consumer.credit == 0, "a reader has no credit")
+    _expect(consumer.held.total <= readers_module.MAX_OUTSTANDING, "a reader holds what it may")
+    _expect(
+        len(reader.reservations) <= readers_module.MAX_RESERVATIONS, "a reader's reservations are bounded"
+    )
+    _expect(
+        not is_deleted or bool(reader.reservations), "who is deleted is remembered while it holds something"
+    )
+    offsets = [each.offset for each in reader.reservations]
+    _expect(offsets == sorted(offsets), "reservations ascend")
+    outstanding = [each.offset for each in reader.reservations if not each.fate]
+    _expect(
+        outstanding == list(range(reader.settled + 1, reader.last + 1)), "offsets above settled are dense"
+    )
+    tag = total = 0
+    for each in reader.reservations:
+        _expect(each.first_tag > tag and each.count > 0, "reservations have tags of their own")
+        tag = each.first_tag + each.count - 1
+        ranges = consumer.held.between(each.first_tag, tag)
+        _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
+        _expect(ranges == sorted(ranges), "a reservation ascends")
+        total += each.count
+    _expect(total == consumer.held.total, "what a reader holds is reserved")
+    bound = -1
+    for first, last in reader.released:
+        _expect(bound + 1 < first <= last <= reader.settled, "released ranges ascend with gaps")
+        bound = last
+    _expect(len(reader.released) <= readers_module.MAX_RELEASED, "released ranges are bounded")
 
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
@@ -177,7 +245,9 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
     is_tail = block.number == machine.next_sequence >> BLOCK_BITS
     _expect(not block.ready & block.held, "a message is in one place")
     _expect(block.live == live.bit_count(), "live counts what is there")
-    _expect(bool(live) or is_tail, "only the last block may be empty")
+    _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
+    _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
+    _expect(not block.kept >> BLOCK_SIZE, "a copy has no more slots than its block")
     _expect(live.bit_length() <= BLOCK_SIZE, "a block has 16,384 slots")
     _expect(block.base + live.bit_length() <= machine.next_sequence, "sequences come from the counter")
     _expect(not block.redelivered & ~live, "only what is there was redelivered")
@@ -191,14 +261,15 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
         covered |= ((1 << runs.counts[place]) - 1) << first
         single = runs.ordinals[place] == ONE_EACH
         _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
-    _expect(not live & ~covered, "every message is in a run")
+    _expect(not block.kept & ~covered, "every message is in a run")
     _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
 
 
 def _check_groups(machine: QueueMachine) -> None:
     groups = machine.groups
     sizes: dict[bytes, int] = {}
-    for consumer in machine.consumers.values():
+    reading = [reader.consumer for reader in machine.readers.by_name.values()]
+    for consumer in (*machine.consumers.values(), *reading):
         if consumer.group is not None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
             sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1

@@ -1,9 +1,9 @@
 """One queue.
 
-Handlers look up, refuse or change; they never hand out messages (but for Get). What can be handed out is decided once
-for all operations of an entry, in `finish`: first `checkout` serves whoever can now be served, then what has expired
-is removed, then what is above `max_length`. So a message is offered to consumers before a limit counts it, and one
-with a TTL of 0 is delivered in its own entry or never.
+Handlers look up, refuse or change; they never hand out messages (but for Get and Reserve). What can be handed out is
+decided once for all operations of an entry, in `finish`: first what readers have let go comes back, then `checkout`
+serves whoever can now be served, then what has expired is removed, then what is above `max_length`. So a message is
+offered to consumers before a limit counts it, and one with a TTL of 0 is delivered in its own entry or never.
 
 Where the specifications are silent:
 - Messages that come back return to their own place, marked as redelivered.
@@ -30,11 +30,14 @@ from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.pins import Pins
+from fifo.readers import Readers
 from fifo.selector_groups import SelectorGroups, refuse_selector
 from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
     MAX_HELD,
+    PRIORITY,
     Consumer,
     Entry,
     FieldSource,
@@ -44,9 +47,6 @@ from quorum_selectors.errors import ColumnsError
 
 if TYPE_CHECKING:
     from fifo.checkpoint import Section
-
-PRIORITY = 0
-"""The only priority there is so far; part of the index's keys so that others find their place."""
 
 MAX_GET = 10_000
 """Messages one Get may take: a reply, not a subscription."""
@@ -86,7 +86,9 @@ class QueueMachine:
         "index",
         "next_attach",
         "next_sequence",
+        "pins",
         "queue",
+        "readers",
         "ready_count",
         "section",
         "staging",
@@ -109,6 +111,8 @@ class QueueMachine:
         self.expiries: SortedList[tuple[int, int]] = SortedList()  # (earliest, block), unless never
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.groups = SelectorGroups(self, field_source)
+        self.readers = Readers(self)
+        self.pins = Pins(self)
         self.dropped = dict.fromkeys(REASONS, 0)
         self.staging = Staging()
         self.unfinished = False  # a budget has cut `finish` short
@@ -359,6 +363,7 @@ class QueueMachine:
                 lost |= expired
             back = members ^ lost
             if back:
+                self._ready_changes(block)
                 if not block.ready:
                     self.index.add((PRIORITY, block.number))
                 block.ready |= back
@@ -391,9 +396,15 @@ class QueueMachine:
 
     # ---- what all parts do to blocks
 
+    def _ready_changes(self, block: Block) -> None:
+        """To be said before ready messages of a block change, in every way but by new ones."""
+        block.stored = None
+        if self.pins.by_number:
+            self.pins.keep(block)
+
     def hold(self, block: Block, members: int, count: int) -> None:
         """Ready messages become held."""
-        block.stored = None
+        self._ready_changes(block)
         block.ready ^= members
         block.held |= members
         self.ready_count -= count
@@ -404,7 +415,7 @@ class QueueMachine:
     def drop_ready(self, block: Block, members: int, reason: str) -> None:
         """Ready messages leave the queue."""
         count = members.bit_count()
-        block.stored = None
+        self._ready_changes(block)
         block.ready ^= members
         self.ready_count -= count
         self.dropped[reason] += count
@@ -420,7 +431,17 @@ class QueueMachine:
             block.compact(1024 if is_tail else 16)
             return
         self.set_earliest(block, NEVER)
-        if is_tail:
+        block.forget(members)
+        if not is_tail:
+            self.groups.matched.drop_block(block.number)
+        self.let_lie(block)
+
+    def let_lie(self, block: Block) -> None:
+        """Forgets a block that nobody needs any more, or what nobody needs of it."""
+        is_tail = block.number == self.next_sequence >> BLOCK_BITS
+        if block.live or block.pinned:
+            block.compact(1024 if is_tail else 16)
+        elif is_tail:
             block.clear()
         else:
             self._drop(block.number)
@@ -442,6 +463,7 @@ class QueueMachine:
 
     def finish(self, entry: Entry) -> None:
         """Hands out what can be handed out, then removes what has expired and what is too much."""
+        is_returned = self.readers.finish(entry)
         is_done = checkout.run(self, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
@@ -449,7 +471,8 @@ class QueueMachine:
         self.staging.expire(entry.now_ms)
         if is_done:
             is_done = limits.drop_head(self, entry)
-        self.unfinished = not is_done
+        is_unpinned = self.pins.finish(entry)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def _give_back(self, entry: Entry) -> None:
         """Draining consumers have got what there was; the rest of their credit is void."""
@@ -462,23 +485,29 @@ class QueueMachine:
         self.groups.draining.clear()
 
     def next_expiry(self) -> int | None:
-        """The group time at which `finish` may find something expired, a message or a staged part."""
-        found = self.expiries[0][0] if self.expiries else None
+        """The group time at which `finish` may find something expired, a message, a staged part or a pin, or somebody
+        silent for too long."""
+        found = self.expiries[0][0] if self.expiries else NEVER
         staged = self.staging.next_expiry()
-        if staged is not None and (found is None or staged < found):
-            return staged
-        return found
+        if staged is not None:
+            found = min(found, staged)
+        if self.readers.by_name:
+            found = min(found, self.readers.next_due())
+        if self.pins.by_number:
+            found = min(found, self.pins.next_due())
+        return None if found == NEVER else found
 
     # ---- administration
 
     def purge(self) -> int:
         """Removes what is ready; how many. A constant number of steps a block, without looking at messages; a cold
-        block of ready messages alone is not even read."""
+        block of ready messages alone is not even read, unless a pin reaches into it."""
         total = self.ready_count
         tail = self.next_sequence >> BLOCK_BITS
         for _, number in list(self.index):
             found = self.blocks.at(number)
-            if not isinstance(found, Block) and not found.held_count and number != tail:
+            is_ready_only = not isinstance(found, Block) and not found.held_count
+            if is_ready_only and number != tail and not self.pins.reaches(number):
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self._drop(number)
@@ -486,7 +515,7 @@ class QueueMachine:
             block = self.blocks.get(number)
             members = block.ready
             count = members.bit_count()
-            block.stored = None
+            self._ready_changes(block)
             block.ready = 0
             self._gone(block, members, count)
         self.index.clear()

@@ -156,6 +156,10 @@ def encode_block(block: Block) -> bytearray:
     out.bits(block.ready)
     out.bits(block.held)
     out.bits(block.redelivered)
+    out.number(len(block.copies))
+    for pin, copy in block.copies.items():
+        out.number(pin)
+        out.bits(copy)
     out.number(len(block.failures.planes))
     for plane in block.failures.planes:
         out.bits(plane)
@@ -176,6 +180,7 @@ def decode_block(reader: Reader) -> Block:
     block.ready = reader.bits()
     block.held = reader.bits()
     block.redelivered = reader.bits()
+    block.copies = {reader.number(): reader.bits() for _ in range(reader.number())}
     block.failures.planes = [reader.bits() for _ in range(reader.number())]
     block.live = (block.ready | block.held).bit_count()
     block.placed = reader.number()

@@ -12,7 +12,8 @@ _HEAD_NUMBERS = 4
 
 
 def references(data: bytes | memoryview | Source) -> IndexSet:
-    """The Raft indexes of all entries with a message that is ready, held or staged. O(state). ValueError for anything
+    """The Raft indexes of all entries with a message that is ready, held, pinned or staged. O(state). ValueError for
+    anything
     that is not a snapshot of a known format."""
     found: list[Piece] = []
     reader = snapshot.open_sections(data)

@@ -160,10 +160,14 @@ class SelectorGroups:
             if not group.eligible:
                 del self.turns[group.selector]
                 self._awake.pop(group.selector, None)
-                if group.front == TAIL:
-                    group.front = self.machine.next_sequence
-                    group.seen = self._seen(group)
-                    self._followers.pop(group.selector, None)
+                self.rest(group)
+
+    def rest(self, group: SelectorGroup) -> None:
+        """The front of a group that nobody with credit is in stays where the end is now."""
+        if group.front == TAIL and not group.eligible:
+            group.front = self.machine.next_sequence
+            group.seen = self.seen_by(group)
+            self._followers.pop(group.selector, None)
 
     def stand_in_line(self, group: SelectorGroup) -> None:
         """It is the last of those who have consumers with credit."""
@@ -182,12 +186,12 @@ class SelectorGroups:
         if is_empty:
             group.seen = machine.next_sequence
         if not self.matched.has(group.selector):
-            self._look_up_arrivals()
+            self.look_up_arrivals()
             self.found_all(group)
 
     def in_line(self) -> list[SelectorGroup]:
         """Whoever may find something, in the order of the line."""
-        self._look_up_arrivals()
+        self.look_up_arrivals()
         return sorted(self._awake.values(), key=lambda group: group.ticket)
 
     def found_all(self, group: SelectorGroup) -> None:
@@ -220,9 +224,10 @@ class SelectorGroups:
         for group in self.by_selector.values():
             if group.front == TAIL:
                 group.front = sequence
-                group.seen = self._seen(group)
+                group.seen = self.seen_by(group)
                 self._followers.pop(group.selector, None)
-                self._awake[group.selector] = group
+                if group.selector in self.turns:
+                    self._awake[group.selector] = group
 
     def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
         """Moves both to the end of their lines; whether the group has still somebody to serve."""
@@ -248,7 +253,7 @@ class SelectorGroups:
         blocks = self.machine.blocks
         taken = 0
         for number in self.matched.numbers(group.selector):
-            if taken == wanted:
+            if taken == wanted or delivery.is_full:
                 return taken, True
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
@@ -263,7 +268,7 @@ class SelectorGroups:
                 return taken, False
             taken += found
         budget = entry.budget(self.machine.queue)
-        while taken < wanted:
+        while taken < wanted and not delivery.is_full:
             number = self._see_block(group)
             if number < 0:
                 if group.front == TAIL:
@@ -283,6 +288,7 @@ class SelectorGroups:
         self, entry: Entry, delivery: checkout.Delivery, block: Block, matched: int, wanted: int
     ) -> int:
         """Hands out matches of a block; how many, -1 if the budget forbids to look for expired ones before."""
+        matched &= delivery.asked(block)
         if not block.ready & matched:
             return 0
         budget = entry.budget(self.machine.queue)
@@ -290,7 +296,7 @@ class SelectorGroups:
             if not budget.blocks:
                 return -1
             expiry.expire_block(self.machine, entry, block, spares_new=True)
-        members = bits.lowest(block.ready & matched, wanted)
+        members = delivery.choose(block, block.ready & matched, wanted)
         count = members.bit_count()
         if count:
             delivery.take(self.machine, block, members, count)
@@ -299,10 +305,10 @@ class SelectorGroups:
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
         end = min(group.front, self.machine.next_sequence)
-        group.seen = self._seen(group)
+        group.seen = self.seen_by(group)
         if group.seen >= end:
             return -1
-        number = self.machine.blocks.next_from(group.seen >> BLOCK_BITS)
+        number = self._next_block(group.seen)
         if number is None or number << BLOCK_BITS >= end:
             group.seen = end
             return -1
@@ -319,14 +325,20 @@ class SelectorGroups:
         group.seen = last
         return number
 
-    def _seen(self, group: SelectorGroup) -> int:
+    def _next_block(self, sequence: int) -> int | None:
+        """The first block with a message at or above a sequence; pinned ones do not count."""
+        machine = self.machine
+        return machine.blocks.next_with_messages(sequence >> BLOCK_BITS, machine.next_sequence >> BLOCK_BITS)
+
+    def seen_by(self, group: SelectorGroup) -> int:
+        """Up to where its matches are known here."""
         return self._followed if group.selector in self._followers else group.seen
 
     def _matches(self, group: SelectorGroup, block: Block) -> int:
         """What it matches of a block, found anew where it was forgotten."""
         found = self.matched.get(group.selector, block.number)
         if found == FORGOTTEN:
-            seen = bits.span(0, min(self._seen(group) - block.base, BLOCK_SIZE))
+            seen = bits.span(0, min(self.seen_by(group) - block.base, BLOCK_SIZE))
             found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
             self.matched.put(group.selector, block.number, found)
         return found
@@ -334,7 +346,7 @@ class SelectorGroups:
     def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
         """Moves the front past the next block; False if the budget forbids it."""
         machine = self.machine
-        number = machine.blocks.next_from(group.front >> BLOCK_BITS)
+        number = self._next_block(group.front)
         if number is None or group.front >= machine.next_sequence:
             group.front = TAIL
             return True
@@ -362,12 +374,12 @@ class SelectorGroups:
 
     # ---- who follows
 
-    def _look_up_arrivals(self) -> None:
+    def look_up_arrivals(self) -> None:
         """What has come since the last time, for all followers."""
         machine, followers = self.machine, self._followers
         end = machine.next_sequence
         while followers and self._followed < end:
-            number = machine.blocks.next_from(self._followed >> BLOCK_BITS)
+            number = self._next_block(self._followed)
             if number is None or number << BLOCK_BITS >= end:
                 break
             block = machine.blocks.get(number)

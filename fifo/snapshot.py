@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from fifo.blocks import NEVER, Block
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import Address, QueueConfig
-from fifo.machine import PRIORITY, REASONS, QueueMachine
+from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
+from fifo.pin_snapshot import read_pins, write_pins
+from fifo.reader_snapshot import read_readers, write_readers
 from fifo.sessions import Producer
 from fifo.staging import Staging
-from fifo.state import Consumer
+from fifo.state import PRIORITY, Consumer
 
 if TYPE_CHECKING:
     from fifo.group import GroupMachine
@@ -224,6 +226,8 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(groups.draining))
     for key in groups.draining:
         out.number(places[key])
+    write_readers(out, machine.readers)
+    write_pins(out, machine.pins)
     return out.data
 
 
@@ -281,6 +285,8 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
+    read_readers(reader, machine.readers, groups)
+    read_pins(reader, machine.pins)
     return machine, block_count
 
 

@@ -49,7 +49,7 @@ STAGED_CHUNKS = 16_384
 STAGED_BYTES = 8 << 30
 STAGED_MESSAGES = 16_384 * 8_192
 """Chunks of 8,192 messages each: 8,192 blocks that one entry may have to make."""
-STAGED_TTLS = 131_072
+STAGED_TTLS = 65_536
 """Stretches of messages with the same time to live, each chunk at least one: each becomes a run of its own."""
 PART_MS = 6 * 3600 * 1000
 """A part waits so long for another chunk, or to be published."""

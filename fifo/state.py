@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_HELD = 65_536
 """Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
 
+PRIORITY = 0
+"""The only priority there is so far; part of the index's keys so that others find their place."""
+
 BLOCK_BUDGET = 64
 """Blocks one entry may pass in one queue: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
 
@@ -46,6 +49,7 @@ class Budget:
     messages: int
     steps: int
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
+    moved: int = 0  # messages of reservations that were settled or let go
 
 
 @dataclass(slots=True)
@@ -140,6 +144,17 @@ class Held:
                     place += taken
         return out
 
+    def between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """What the tags first..last stand for, as (sequence, count) in their order."""
+        tags, sequences, counts = self.tags, self.sequences, self.counts
+        found = []
+        for place in range(max(bisect_right(tags, first) - 1, 0), bisect_right(tags, last)):
+            skipped = max(first - tags[place], 0)
+            count = min(tags[place] + counts[place] - 1, last) - tags[place] - skipped + 1
+            if count > 0:
+                found.append((sequences[place] + skipped, count))
+        return found
+
     def take_all(self) -> list[tuple[int, int]]:
         out = list(zip(self.sequences, self.counts, strict=True))
         for column in (self.tags, self.sequences, self.counts):
@@ -188,6 +203,59 @@ class QueueInfo:
     next_sequence: int
     ready_bytes: int
     dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationInfo:
+    """opens: how often it was outstanding when its reader was opened. size_bytes is estimated."""
+
+    offset: int
+    index: int
+    count: int
+    size_bytes: int
+    opens: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """A durable reader; `reservations` are those outstanding, ascending, `outstanding` their messages."""
+
+    name: str
+    generation: int
+    settled: int
+    last: int
+    outstanding: int
+    selector: bytes
+    start_sequence: int
+    last_seen_ms: int
+    timeout_ms: int
+    on_expiry: str
+    reservations: tuple[ReservationInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo."""
+
+    runs: tuple[Run, ...]
+    redelivered: int
+    delivery_counts: tuple[tuple[int, int], ...]
+    opens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinInfo:
+    """A pin, with what was pinned as Pinned says it. copy_bytes: what is kept for it of blocks that have changed."""
+
+    pin: int
+    index: int
+    first_sequence: int
+    end_sequence: int
+    count: int
+    made_ms: int
+    expires_ms: int
+    copy_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

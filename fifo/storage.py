@@ -66,7 +66,8 @@ def readers(machine: QueueMachine) -> dict[bytes, int]:
         block = machine.blocks.at(machine.index[0][1])
         slot = bits.first(block.ready) if isinstance(block, Block) else block.first_slot
         found[b""] = (block.number << BLOCK_BITS) + slot
+    reserving = {reader.selector: None for reader in machine.readers.by_name.values()}
     for selector, group in machine.groups.by_selector.items():
-        if selector and group.front != TAIL and group.eligible:
+        if selector and group.front != TAIL and (group.eligible or selector in reserving):
             found[selector] = group.front
     return found

@@ -72,6 +72,8 @@ def waiting(
             if cold is not None:
                 steps -= cold.ready_count * wanted.steps
                 continue
+        if not machine.blocks.at(number).ready_count:
+            continue
         block = machine.blocks.get(number)
         members = block.ready
         if start_sequence > block.base:

@@ -14,6 +14,7 @@ from quorum.spark.errors import QueryFailed
 
 _TRACE = "Traceback (most recent call last):"
 _JVM_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more|Caused by:|Suppressed:|\tat )")
+_SQLSTATE = re.compile(r"^ SQLSTATE: \w+$")
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 MAX_CHARACTERS = 2_000
 
@@ -46,7 +47,7 @@ def _python_cause(text: str) -> str:
             place += 1
         raised: list[str] = []
         for line in lines[place:]:
-            if _JVM_FRAME.match(line) or not line.strip():
+            if _JVM_FRAME.match(line) or _SQLSTATE.match(line) or not line.strip():
                 break
             raised.append(line)
         if raised:

@@ -86,6 +86,8 @@ class _Open:
 
     generation: int
     settled: int
+    last: int
+    """The newest reservation there was then: up to it they are as large as they were made."""
     outstanding: int
     is_fenced: bool = False
 
@@ -120,7 +122,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 timeout_ms=options.group_timeout_ms,
                 on_expiry=options.on_expiry,
             )
-            self._queues[queue] = _Open(state.generation, state.settled, state.outstanding)
+            self._queues[queue] = _Open(state.generation, state.settled, state.last, state.outstanding)
             if self._keeper is None:
                 self._keeper = _Keeper(self._service, options, self._queues)
         return self._queues[queue]
@@ -208,7 +210,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at[queue] = made.offset
             messages += made.count
             size += made.size_bytes
-            if made.count < wanted:
+            if made.count < wanted and made.offset > opened.last:
                 break  # that was all there is now
         return messages, size
 

@@ -1,9 +1,9 @@
 """Judges recorded histories: six kinds of violation, each a message that was not treated as it was promised.
 
-How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. Two tables:
-`places`: what happened at each sequence of each queue. `messages`: what happened to each (producer, number), wherever it
-went. From these everything is counted; only who was reordered and who was held twice needs a look at pairs, and only
-messages with two consumers are looked at for the latter. What nobody knows the outcome of counts on neither side.
+How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. There are two
+tables: `places`, what happened at each sequence of each queue, and `messages`, what happened to each (producer, number),
+wherever it went. From these everything is counted; only who was reordered and who was held twice needs a look at pairs,
+the latter of messages that two consumers had. What nobody knows the outcome of counts on neither side.
 """
 
 from __future__ import annotations
@@ -106,11 +106,15 @@ PLACES = {
     "consumer": f"min(if(op = {DELIVER}, consumer, NULL))",
     "other_consumer": f"max(if(op = {DELIVER}, consumer, NULL))",
     "settled_us": f"min(if({_DONE} AND outcome = 'ok', returned_us, NULL))",
+    "settlements": f"count_if({_DONE} AND outcome = 'ok')",
     "maybe_settled": f"count_if({_DONE} AND outcome <> 'ok')",
     "discards": f"count_if(op = {DISCARD})",
     "lefts": f"count_if(op = {LEFT})",
 }
 """By (queue, sequence)."""
+
+IS_BACK = "(last_delivered_us > settled_us OR settlements > 1 OR (settlements > 0 AND lefts > 0))"
+"""Of a place: settled for certain, and yet handed out later, settled again, or still there."""
 
 MESSAGES = {
     "queue": "min(queue)",
@@ -255,7 +259,7 @@ class _Check:
             "settled_us IS NOT NULL AS is_settled",
             "maybe_settled > 0 AS is_maybe_settled",
             "lefts > 0 AS is_left",
-            "last_delivered_us > settled_us AS is_late",
+            f"{IS_BACK} AS is_late",
             "number <> other_number OR producer <> other_producer AS has_intruder",
         )
         return (
@@ -362,11 +366,16 @@ class _Check:
             self._show("phantom", row["queue"], row["other_producer"], row["other_number"], why)
 
     def _show_late(self, places: DataFrame) -> None:
-        found = places.where("last_delivered_us > settled_us").orderBy("queue", "sequence")
-        for row in found.limit(SHOWN).collect():
-            late = (row["last_delivered_us"] - row["settled_us"]) / 1e6
-            consumer = self._consumer_at(row["queue"], row["sequence"], row["last_delivered_us"])
-            why = f"sequence {row['sequence']}, delivered to '{consumer}' {late:.6f} s after it was settled for certain"
+        for row in places.where(IS_BACK).orderBy("queue", "sequence").limit(SHOWN).collect():
+            why = f"sequence {row['sequence']}, "
+            late = ((row["last_delivered_us"] or 0) - row["settled_us"]) / 1e6
+            if late > 0:
+                consumer = self._consumer_at(row["queue"], row["sequence"], row["last_delivered_us"])
+                why += f"delivered to '{consumer}' {late:.6f} s after it was settled for certain"
+            elif row["settlements"] > 1:
+                why += f"settled for certain {row['settlements']} times"
+            else:
+                why += "settled for certain, and left in the queue"
             self._show("settled_then_delivered", row["queue"], row["producer"], row["number"], why)
 
     def _consumer_at(self, queue: int, sequence: int, at_us: int) -> str:

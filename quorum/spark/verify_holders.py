@@ -1,10 +1,10 @@
 """Holders: a message is held by one consumer at a time.
 
-A delivery is held for certain from when the consumer got it until the consumer settled, returned or discarded it with
-success (until it asked, that is); else until the time it says itself (`held_until_us`); else until the consumer's end. Two
-such times of different consumers must not overlap. Of a delivery whose end nobody knows only its beginning is known, and
-that counts against a certain hold only if that one was the message's first delivery: else the two may have come
-from their nodes in the other order.
+A delivery is held for certain from when the consumer got it until the consumer asked to settle, return or discard it,
+with success; else until the time it says itself (`held_until_us`); else until the consumer's end. Two such times of
+different consumers must not overlap. Of a delivery whose end nobody knows only its beginning is known, and that counts
+against a certain hold only if that one was the message's first delivery: else the two may have come from their nodes in
+the other order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PLACE = ("queue", "sequence")
 
 
 def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
-    """A row a message that two had at once, the first such pair: queue, sequence, producer, number, consumer, end_us (how
-    long it held for certain), other_consumer, other_at_us (when that one got it)."""
+    """A row a message that two had at once, the first such pair: queue, sequence, producer, number, consumer, end_us
+    (how long it held for certain), other_consumer, other_at_us (when that one got it)."""
     from pyspark.sql import functions as F
 
     several = places.where("consumer <> other_consumer").select(*PLACE, "producer", "number")

@@ -1,9 +1,9 @@
 """Order: a producer's message that was confirmed before another one of its was sent stands before it in the queue.
 
-e1 returned before e2 was invoked, yet sequence(e1) > sequence(e2): one pair for each message between, where one of the
-two is misplaced. So the culprits are looked for from both sides: for each e2 that e1 behind it which returned first, for
-each e1 that e2 before it which was invoked last. Of the two in a pair the culprit is the one that more others name; that
-with which everybody else is in order is not named at all. Only a confirmed e1 says anything.
+e1 returned before e2 was invoked, yet sequence(e1) > sequence(e2): one pair for each message between, where one of
+the two is misplaced. So the culprits are looked for from both sides: for each e2 that e1 behind it which returned
+first, for each e1 that e2 before it which was invoked last. Of the two in a pair the culprit is the one that more
+others name; that with which everybody else is in order is not named at all. Only a confirmed e1 says anything.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fifo.commands import Address, Origin
+from fifo.commands import Address, Origin, Stage
 from fifo.effects import Deliver, Run
 from quorum.api import deliveries
 from quorum.log import Damage, EntryMissing, LogDamaged
@@ -73,6 +73,35 @@ def test_whole_batches_of_many_messages_are_passed_on_between_parts_of_others() 
         [(90, 153)],
         [(200, 200)],
     ]
+
+
+def test_published_messages_are_read_from_the_chunks_they_were_staged_in() -> None:
+    """Which lie before and between entries of other messages, in any order."""
+    many = [b"%d" % number for number in range(deliveries.WHOLE_MESSAGES)]
+    origin = Origin(bytes(16), 1, 1)
+
+    def chunk(number: int, bodies: list[bytes]) -> bytes:
+        size = sum(map(len, bodies))
+        ttls = tuple(range(len(bodies)))
+        staged = Stage(1, "a producer", 1, bytes(16), number, len(bodies), size, -1, ttls, b"columns")
+        return encode(staged, origin, batch(bodies))
+
+    usual = encode(enqueue(1, 1, [b"a"]), origin, batch([b"a"]))
+    log = FakeLog()
+    log._entries = {
+        3: b"\0" + b"".join(command_parts([chunk(1, many), chunk(2, [b"b"]), usual, chunk(3, [b"c"])], 0, 1)),
+        4: b"\0" + b"".join(command_parts([usual, chunk(4, [b"d", b"e"])], 0, 1)),
+    }
+    runs = (
+        Run(1, 1, 4, 0, 0, one_each=True),
+        Run(2, 2, 4, 1, 0),
+        Run(4, 3, 3, 1, 0, one_each=True),
+        Run(7, len(many), 3, 0, 0),
+        Run(71, 1, 4, 1, 1),
+    )
+    found = responses(log, *runs)
+    assert [bodies_of(each.batch) for each in found] == [[b"a", b"d", b"e", b"b", b"a", b"c"], many, [b"e"]]
+    assert found[1].batch == batch(many)
 
 
 def test_large_messages_leave_in_several_deliveries_with_consecutive_tags() -> None:

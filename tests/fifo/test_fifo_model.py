@@ -19,6 +19,7 @@ from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
 from fifo.references import references
 from support.fifo_world import SMALL, World, part_name, producer, selector, small_blocks
+from support.replays import replay
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
 TAGS = ("a", "b", "c")
@@ -315,13 +316,13 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def batch_of(self, step: dict[str, Any]) -> int:
         assert self.world.model is not None
         queue = self.world.model.queues.get(step["queue"])
-        return max((queue.published_to(step["writer"]) if queue else 0) + step["batch"], 0)
+        return max((queue.staged.published_to(step["writer"]) if queue else 0) + step["batch"], 0)
 
     def known_part(self, step: dict[str, Any], part: int) -> list[int]:
         """[chunks, messages] of a part, with what this entry has added so far."""
         assert self.world.model is not None
         queue, key = self.world.model.queues.get(step["queue"]), (step["writer"], self.batch_of(step), part)
-        known = queue.part((*key[:2], part_name(part))) if queue else None
+        known = queue.staged.part((*key[:2], part_name(part))) if queue else None
         return self.pending.setdefault(
             (step["queue"], *key), [len(known.chunks), known.rows()] if known else [0, 0]
         )
@@ -426,23 +427,6 @@ class StagingAgainstModel(FifoAgainstModel):
         for part in order[:2]:
             self.entry([step | {"chunk": 0, "batch": 1, "part": part, "publish": False}], passed_ms)
         self.entry([step | {"what": "publish_staged", "batch": 1, "order": order, "wrong": ""}], passed_ms)
-
-
-def replay(world: World) -> None:
-    """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
-    fresh = GroupMachine(world.log)
-    middle = b""
-    half = len(world.entries) // 2
-    for place, (meta, operations) in enumerate(world.entries):
-        if place == half:
-            middle = fresh.snapshot()
-        fresh.apply(meta, operations)
-    assert fresh.snapshot() == world.machine.snapshot()
-    assert fresh.running_hash == world.machine.running_hash
-    again = GroupMachine.restore(middle, world.log)
-    for meta, operations in world.entries[half:]:
-        again.apply(meta, operations)
-    assert again.snapshot() == world.machine.snapshot()
 
 
 FifoAgainstModel.TestCase.settings = settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from quorum import sync
+from quorum.bulk import BulkClient
+from quorum.cli.local_cluster import LocalCluster
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -70,3 +74,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         yield started
         started.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three members, for all tests; each test has queues of its own."""
+    with LocalCluster(tmp_path_factory.mktemp("members") / "cluster", 3) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def client(cluster: LocalCluster) -> Iterator[sync.Client]:
+    with sync.connect(cluster.url) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def bulk(cluster: LocalCluster) -> Iterator[BulkClient]:
+    with BulkClient(cluster.url) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(client: sync.Client, request: pytest.FixtureRequest) -> str:
+    """A new queue that keeps filter fields."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name)[:100]
+    client.declare(name, {"x-filter-enabled": True})
+    return name

@@ -22,6 +22,7 @@ Traceback (most recent call last):
     raise DataLoss(text)
 quorum.spark.errors.DataLoss: queue 'orders', group 'report': offset 3 was released
 these messages are delivered to others
+ SQLSTATE: 38000
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
 \tat java.base/java.lang.Thread.run(Thread.java:840)

@@ -1,4 +1,4 @@
-"""The rules of a recorded history, in Python and as SQL, and what the recorder writes. Only one test here needs Spark."""
+"""The rules of a recorded history, in Python and as SQL, and what the recorder writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories with violations planted in them, and what `verify` says; each case has a queue of its own in one history."""
+"""Histories with violations planted in them, and what `verify` says; each case has a queue of its own."""
 
 from __future__ import annotations
 
@@ -217,6 +217,11 @@ CASES: dict[str, tuple[list[Record], dict[str, list[int]]]] = {
         [sent(1), got(1, 1), done(1, 110), got(1, 1, 115, "d", redelivered=True)],
         {},
     ),
+    "settled by two, neither of them late": (
+        [sent(1), got(1, 1), done(1, 110), got(1, 1, 112, "d", redelivered=True), done(1, 130, "d")],
+        {"settled_then_delivered": [1]},
+    ),
+    "settled and left": ([sent(1), got(1, 1), done(1), left(1, 1)], {"settled_then_delivered": [1]}),
     "settled without an answer and back": (
         [sent(1), got(1, 1), done(1, outcome="unknown"), got(1, 1, 200, "d", redelivered=True), left(1, 1)],
         {},

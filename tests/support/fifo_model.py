@@ -7,7 +7,7 @@ are lists of single messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names, steps
+from support import fifo_model_readers
+from support.fifo_model_pins import ModelPins
+from support.fifo_model_readers import ModelReaders
+from support.fifo_model_staging import END, Fields, ModelStaging
 
 NEVER = 1 << 70
-END = 1 << 71  # the front of a group that has seen everything
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,17 @@ class Rules:
     turn: int
     max_held: int
     window: int = 65_536
+    max_readers: int = 256
+    max_reserved: int = 65_536
+    max_reservations: int = 64
+    max_outstanding: int = 1_048_576
+    max_pins: int = 16
     remembered_ms: int = 24 * 3600 * 1000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
     staged_messages: int = 1 << 27
-    staged_ttls: int = 131_072
+    staged_ttls: int = 65_536
     part_ms: int = 6 * 3600 * 1000
     known_producers: int = 10_000
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
@@ -88,6 +94,7 @@ class Left:
     messages: int
     steps: int
     expired: set[int] = field(default_factory=set)
+    moved: int = 0
 
 
 @dataclass(eq=False)
@@ -99,28 +106,6 @@ class ModelProducer:
     floor: int = 0
     accepted: set[int] = field(default_factory=set)
     ended_ms: int = -1
-
-
-@dataclass(eq=False)
-class ModelPart:
-    key: tuple[str, int, bytes]
-    last_ms: int = 0
-    chunks: list[tuple[int, int, int, list[int]]] = field(
-        default_factory=list
-    )  # index, operation, size, TTLs
-
-    def rows(self) -> int:
-        return sum(len(ttls) for _, _, _, ttls in self.chunks)
-
-    def size_bytes(self) -> int:
-        return sum(size for _, _, size, _ in self.chunks)
-
-    def stretches(self) -> int:
-        """Neighbours in one chunk with the same TTL count once."""
-        return sum(
-            sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
-            for _, _, _, ttls in self.chunks
-        )
 
 
 def delivered(
@@ -154,8 +139,9 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
-        self.parts: list[ModelPart] = []
-        self.last_batch: list[tuple[str, int]] = []  # used longest ago first
+        self.readers = ModelReaders(self)
+        self.staged = ModelStaging(self)
+        self.pins = ModelPins(self)
 
     # ---- small questions
 
@@ -180,97 +166,10 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        staged = [part.last_ms + self.rules.part_ms for part in self.parts]
-        return min([*self.earliest.values(), *staged], default=None)
-
-    def part(self, key: tuple[str, int, bytes]) -> ModelPart | None:
-        return next((part for part in self.parts if part.key == key), None)
-
-    def published_to(self, producer: str) -> int:
-        return next((batch for name, batch in self.last_batch if name == producer), -1)
+        others = (*self.staged.expiries(), *self.readers.due_times(), *self.pins.due_times())
+        return min([*self.earliest.values(), *others], default=None)
 
     # ---- changes
-
-    def remember(self, producer: str, batch: int) -> None:
-        self.last_batch = [known for known in self.last_batch if known[0] != producer]
-        if batch >= 0:
-            self.last_batch.append((producer, batch))
-        self.last_batch = self.last_batch[-self.rules.known_producers :]
-
-    def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
-        key = (command.producer, command.batch, command.part)
-        last = self.published_to(command.producer)
-        if command.batch <= last:
-            return e.Refused("published", "")
-        old = self.part(key)
-        known = 0 if old is None else len(old.chunks)
-        if old is not None and command.chunk < known:
-            return e.Ok(old.rows())
-        if command.chunk > known:
-            return e.Refused("gap", "")
-        ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
-        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
-        rules, after = self.rules, [*self.parts, new]
-        if (
-            len({part.key for part in after}) > rules.staged_parts
-            or sum(len(part.chunks) for part in after) > rules.staged_chunks
-            or sum(part.size_bytes() for part in after) > rules.staged_bytes
-            or sum(part.rows() for part in after) > rules.staged_messages
-            or sum(part.stretches() for part in after) > rules.staged_ttls
-        ):
-            return e.Refused("limit", "")
-        if old is not None:
-            new.chunks = old.chunks + new.chunks
-            self.parts.remove(old)
-        self.parts.append(new)
-        self.remember(command.producer, last)
-        return e.Ok(new.rows())
-
-    def publish_staged(
-        self, meta: c.Meta, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
-    ) -> e.Reply:
-        producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
-        if batch <= last:
-            self.remember(producer, last)
-            return e.Published(0, 0, True)
-        parts = []
-        for name, count in command.parts:
-            part = self.part((producer, batch, name))
-            if (0 if part is None else part.rows()) != count:
-                return e.Refused("missing_part", "")
-            if part is not None:
-                parts.append(part)
-        total, first = sum(part.rows() for part in parts), self.next_sequence
-        is_bounded = self.config.overflow == "reject_publish" and self.config.max_length >= 0
-        if is_bounded and len(self.ready()) + total > self.config.max_length:
-            return e.Refused("queue_full", "")
-        for part in parts:
-            for index, operation, _, ttls in part.chunks:
-                fields = rows(index, operation) if self.config.filter_enabled else ()
-                for ordinal, ttl in enumerate(ttls):
-                    self.place(meta, (index, operation, ordinal), ttl, fields[ordinal] if fields else {})
-        most_messages, most_chunks, most_bytes = self.rules.looked_up
-        if (
-            total > most_messages
-            or sum(len(part.chunks) for part in parts) > most_chunks
-            or sum(part.size_bytes() for part in parts) > most_bytes
-        ):
-            for group in self.groups.values():
-                if group.front == END:
-                    group.front = first
-        self.remember(producer, batch)
-        self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
-        return e.Published(first, total)
-
-    def discard_staged(self, command: c.DiscardStaged) -> e.Reply:
-        dropped = [
-            part
-            for part in self.parts
-            if part.key[:2] == (command.producer, command.batch)
-            and (not command.parts or part.key[2] in command.parts)
-        ]
-        self.parts = [part for part in self.parts if part not in dropped]
-        return e.Ok(sum(part.rows() for part in dropped))
 
     def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
@@ -299,6 +198,8 @@ class ModelQueue:
             self.earliest[number] = message.expiry
 
     def gone(self, message: Message) -> None:
+        if not message.is_held:
+            self.pins.ready_changes(message)
         message.is_gone = True
         self.messages.remove(message)
         number = self.block_of(message)
@@ -307,7 +208,6 @@ class ModelQueue:
 
     def put_back(self, meta: c.Meta, messages: Sequence[Message], failed: bool) -> None:
         for message in messages:
-            message.is_held = False
             message.was_delivered = True
             message.failures += failed
         for message in messages:
@@ -318,6 +218,8 @@ class ModelQueue:
                 self.dropped["expired"] += 1
                 self.gone(message)
             else:
+                self.pins.ready_changes(message)
+                message.is_held = False
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
@@ -342,25 +244,46 @@ class ModelQueue:
         if known is not None and known.selector == command.selector:
             self.set_credit(known, command.credit_to)
             return e.AttachedReply(known.attach)
-        if command.selector:
-            if not self.config.filter_enabled:
-                return e.Refused("bad_argument", "")
-            try:
-                keys = field_names(canonical.decode(command.selector))
-            except EncodingError:
-                return e.Refused("bad_argument", "")
-            kept = self.config.filter_field_names
-            prefix = "application-properties."
-            for key in keys:
-                name = key.removeprefix(prefix)
-                if not (name in kept or ("*" in kept and key.startswith(prefix))):
-                    return e.Refused("field_not_kept", "")
+        refused = self.refuse_selector(command.selector)
+        if refused is not None:
+            return refused
         if known is not None:
             self.remove(meta, known)
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
-        self.groups.setdefault(command.selector, Line(command.selector))
+        self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
         return e.AttachedReply(consumer.attach)
+
+    def refuse_selector(self, selector: bytes) -> e.Refused | None:
+        if not selector:
+            return None
+        if not self.config.filter_enabled:
+            return e.Refused("bad_argument", "")
+        try:
+            keys = field_names(canonical.decode(selector))
+        except EncodingError:
+            return e.Refused("bad_argument", "")
+        kept = self.config.filter_field_names
+        prefix = "application-properties."
+        for key in keys:
+            name = key.removeprefix(prefix)
+            if not (name in kept or ("*" in kept and key.startswith(prefix))):
+                return e.Refused("field_not_kept", "")
+        return None
+
+    def use_group(self, selector: bytes) -> None:
+        self.groups.setdefault(selector, Line(selector))
+
+    def forget_group(self, selector: bytes) -> None:
+        """If nobody is in it."""
+        consumers = [each.selector for each in self.consumers]
+        readers = [each.selector for each in self.readers.readers]
+        if selector not in consumers + readers:
+            self.groups.pop(selector, None)
+
+    def rest(self, group: Line) -> None:
+        if group.front == END and not group.consumers:
+            group.front = self.next_sequence
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
         consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
@@ -397,8 +320,7 @@ class ModelQueue:
         if consumer in self.draining:
             self.draining.remove(consumer)
         selector, consumer.selector = consumer.selector, None
-        if all(other.selector != selector for other in self.consumers):
-            del self.groups[selector]
+        self.forget_group(selector)
 
     def remove(self, meta: c.Meta, consumer: ModelConsumer) -> None:
         self.stop(consumer)
@@ -413,14 +335,20 @@ class ModelQueue:
         tag = consumer.next_tag
         consumer.next_tag += 1
         consumer.held[tag] = message
-        message.is_held = True
+        self.hold(message)
         return tag
 
-    def choose(self, meta: c.Meta, left: Left, group: Line | None, wanted: int) -> tuple[list[Message], bool]:
+    def hold(self, message: Message) -> None:
+        self.pins.ready_changes(message)
+        message.is_held = True
+
+    def choose(
+        self, meta: c.Meta, left: Left, group: Line | None, wanted: int, start: int = 0
+    ) -> tuple[list[Message], bool]:
         """The messages of one turn, and False if the budget ended it."""
         chosen: list[Message] = []
         while len(chosen) < wanted:
-            message = self.next_match(group, chosen)
+            message = self.next_match(group, chosen, start)
             if message is None:
                 if group is None or not group.selector or group.front == END:
                     return chosen, True
@@ -436,9 +364,9 @@ class ModelQueue:
             chosen.append(message)
         return chosen, True
 
-    def next_match(self, group: Line | None, chosen: list[Message]) -> Message | None:
+    def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
         for message in self.ready():
-            if message in chosen:
+            if message in chosen or message.sequence < start:
                 continue
             if group is None or not group.selector:
                 return message
@@ -463,6 +391,7 @@ class ModelQueue:
         return True
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
+        is_returned = self.readers.finish(meta, left)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -473,10 +402,11 @@ class ModelQueue:
         while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
             number = min(self.earliest, key=lambda number: (self.earliest[number], number))
             self.expire_block(meta, left, number, -1)
-        self.parts = [part for part in self.parts if part.last_ms + self.rules.part_ms > meta.now_ms]
+        self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
-        self.unfinished = not is_done
+        is_unpinned = self.pins.finish(meta)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
         eligible = sum(len(group.consumers) for group in self.line)
@@ -593,6 +523,8 @@ class ModelGroup:
         if isinstance(command, c.CloseSession):
             self.end(producer)
             return e.Ok()
+        if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
+            return self.read(command)
         assert not isinstance(command, c.NodeDown | c.Configured | c.Wake | c.SetVersion)
         queue = self.queues.get(command.queue)
         if queue is None:
@@ -602,11 +534,11 @@ class ModelGroup:
         reply: e.Reply
         match command:
             case c.Stage():
-                reply = queue.stage(self.meta, operation.number, command)
+                reply = queue.staged.stage(self.meta, operation.number, command)
             case c.PublishStaged():
-                reply = queue.publish_staged(self.meta, command, self.rows)
+                reply = queue.staged.publish(self.meta, command, self.rows)
             case c.DiscardStaged():
-                reply = queue.discard_staged(command)
+                reply = queue.staged.discard(command)
             case _:
                 reply = self.consume(producer, queue, command)
         if not isinstance(reply, e.Refused):
@@ -652,6 +584,18 @@ class ModelGroup:
             self.dirty.add(number)
 
     # ---- messages
+
+    def read(self, command: Any) -> e.Reply:
+        queue = self.queues.get(command.queue)
+        if queue is None:
+            return e.Refused("not_found", "")
+        if isinstance(command, c.Pin | c.Unpin):
+            reply = queue.pins.answer(self.meta, command)
+        else:
+            reply = queue.readers.answer(self.meta, self.left[command.queue], command)
+        if not isinstance(reply, e.Refused):
+            self.dirty.add(command.queue)
+        return reply
 
     def publish(self, number: int, producer: ModelProducer, queue: ModelQueue, command: c.Enqueue) -> e.Reply:
         first, count = command.first_client_sequence, command.count

@@ -40,6 +40,7 @@ NORMAL = Rules(
 )
 SMALL = Rules(
     8, 4, 20, 24, 3, 40,
+    max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=2, looked_up=(12, 3, 1_000),
 )  # fmt: skip
@@ -58,6 +59,11 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MAX_READERS": rules.max_readers,
+        "MAX_RESERVED": rules.max_reserved,
+        "MAX_RESERVATIONS": rules.max_reservations,
+        "MAX_OUTSTANDING": rules.max_outstanding,
+        "MAX_PINS": rules.max_pins,
         "MATCHED_BYTES": 1_200,
         "SPARSE": 3,
         "STAGED_PARTS": rules.staged_parts,
@@ -77,6 +83,10 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "pages",
         "storage",
         "views",
+        "readers",
+        "reader_views",
+        "pins",
+        "pin_views",
         "state",
         "machine",
         "matched",
@@ -169,7 +179,9 @@ class World:
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
                     for each in self.machine.staged(queue)
-                ] == [(*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.parts]
+                ] == [
+                    (*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.staged.parts
+                ]
         if self.checks:
             invariants.check(self.machine)
         return applied
@@ -308,8 +320,13 @@ def plain_effect(effect: effects.Effect) -> Any:
 
 def bodies(effect: Deliver) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of each message delivered."""
+    return bodies_of(effect.runs)
+
+
+def bodies_of(runs: Sequence[effects.Run]) -> list[tuple[int, int, int, int]]:
+    """The same of the messages of runs."""
     found = []
-    for run in effect.runs:
+    for run in runs:
         for i in range(run.count):
             body = (run.operation + i, 0) if run.one_each else (run.operation, run.ordinal + i)
             found.append((run.first_sequence + i, run.index, *body))

@@ -1,4 +1,4 @@
-"""What the six kinds of violation mean, in plain Python, pair by pair: docs/histories.md word for word, for small histories.
+"""What the six kinds of violation mean, in plain Python, pair by pair, as docs/histories.md has it.
 
 Also histories at random, in which every kind comes up.
 """
@@ -118,7 +118,8 @@ def _judge_message(
             if each["op"] in ("settle", "discard") and each["outcome"] == "ok"
         ]
         got = [each["returned_us"] for each in at[place] if each["op"] == "deliver"]
-        if settled and got and max(got) > min(settled):
+        is_left = any(each["op"] == "left" for each in at[place])
+        if settled and ((got and max(got) > min(settled)) or len(settled) > 1 or is_left):
             found.add("settled_then_delivered", queue, key)
             break
 
@@ -156,8 +157,8 @@ def wrong_pairs(placed: list[tuple[int, int, int, int | None]]) -> set[tuple[int
 
 
 def misplaced(placed: list[tuple[int, int, int, int | None]]) -> list[int]:
-    """Each e2 names the e1 that was confirmed first, each e1 the e2 that was sent last. A message is a culprit if one of
-    those that name it is not named by more itself; among equals it is the e1."""
+    """Each e2 names the e1 that was confirmed first, each e1 the e2 that was sent last. A message is a culprit if one
+    of those that name it is not named by more itself; among equals it is the e1."""
     row = {each[0]: each for each in placed}
     pairs = wrong_pairs(placed)
     late: dict[int, list[int]] = defaultdict(list)

@@ -1,0 +1,80 @@
+"""What pins show. Views decide nothing; they may make cold blocks warm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fifo import bits
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE
+from fifo.effects import Refused, Run
+from fifo.selector_groups import decoded, refuse_selector
+from fifo.state import BLOCK_BUDGET, STEP_BUDGET, PinInfo, Waiting
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+
+def infos(machine: QueueMachine) -> tuple[PinInfo, ...]:
+    """A queue's pins, the oldest first."""
+    return tuple(
+        [
+            PinInfo(
+                pin.number,
+                pin.index,
+                pin.first_sequence,
+                pin.end_sequence,
+                pin.count,
+                pin.made_ms,
+                pin.expires_ms,
+                pin.copy_bytes,
+            )
+            for pin in machine.pins.by_number.values()
+        ]
+    )
+
+
+def pinned(
+    machine: QueueMachine,
+    number: int,
+    start_sequence: int,
+    end_sequence: int,
+    limit: int,
+    selector: bytes = b"",
+) -> Waiting | Refused:
+    """A page of what is pinned and matches, start_sequence <= sequence < end_sequence."""
+    pin = machine.pins.find(number)
+    if isinstance(pin, Refused):
+        return pin
+    refused = refuse_selector(machine.config, selector)
+    if refused is not None:
+        return refused
+    wanted = decoded(selector) if selector else None
+    start, end = max(start_sequence, 0), min(end_sequence, pin.end_sequence)
+    runs: list[Run] = []
+    rest, steps, passed = limit, STEP_BUDGET, 0
+    for block_number in machine.blocks.numbers(start >> BLOCK_BITS):
+        base = block_number << BLOCK_BITS
+        if base >= end:
+            break
+        if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
+            return Waiting(tuple(runs), max(base, start))
+        passed += 1
+        if block_number not in pin.blocks and not machine.blocks.at(block_number).ready_count:
+            continue
+        if wanted is not None and machine.groups.ruled_out(wanted, block_number) is not None:
+            steps -= wanted.steps
+            continue
+        block = machine.blocks.get(block_number)
+        members = pin.shown(block) & bits.span(0, min(end - base, BLOCK_SIZE))
+        if start > base:
+            members &= -1 << (start - base)
+        if wanted is not None:
+            steps -= members.bit_count() * wanted.steps
+            members = machine.groups.fields.select(block, wanted, members)
+        shown = bits.lowest(members, rest)
+        for slot, count in bits.ranges(shown):
+            block.runs.clip(base, slot, count, runs)
+            rest -= count
+        if shown != members:
+            return Waiting(tuple(runs), base + shown.bit_length())
+    return Waiting(tuple(runs), None)

@@ -1,0 +1,169 @@
+"""Pins: which messages of a queue were ready at a moment, to be read later, whatever has become of them.
+
+Copy-on-write: making a pin notes only where the queue ended. What is ready in a block is kept for the pins that reach
+into it when the block's ready messages are about to change for the first time since (`keep`): a bit set in the block
+(`Block.copies`), so that it goes into the block's page with the rest. A block without such a copy is still as it was,
+but for messages that came later. What a copy names is *pinned*: its runs stay and its body is referred to, though it
+is neither ready nor held; a block lives on while it has such messages. Consumers never see them.
+
+A pin ends by Unpin, by its time, or because the copies take too much. Then its copies are removed, some blocks an
+entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, Block
+from fifo.commands import Pin, Unpin
+from fifo.effects import Ok, Pinned, Refused, Reply
+from fifo.state import BLOCK_BUDGET, Entry
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+MAX_PINS = 16
+"""Of one queue, those whose copies are not removed yet among them."""
+
+MIN_TTL_MS = 1_000
+MAX_TTL_MS = 24 * 3600 * 1000
+
+MAX_COPY_BYTES = 16 << 20
+"""The copies of a queue's pins: of 8,000 full blocks, 130 million messages. Above, the oldest pin ends."""
+
+COPY_BYTES = 32
+"""What a copy counts for beside its bits."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuePin:
+    """One pin. blocks: the numbers of those that have a copy for it, in the order of copying."""
+
+    number: int
+    index: int  # of the Raft entry that made it
+    made_ms: int
+    expires_ms: int
+    first_sequence: int
+    end_sequence: int
+    count: int
+    copy_bytes: int = 0
+    blocks: dict[int, None] = field(default_factory=dict)
+
+    def shown(self, block: Block) -> int:
+        """What was ready in a block."""
+        copy = block.copies.get(self.number)
+        return block.ready & self.reach(block) if copy is None else copy
+
+    def reach(self, block: Block) -> int:
+        """The slots of a block before its end."""
+        return (1 << max(0, min(self.end_sequence - block.base, BLOCK_SIZE))) - 1
+
+
+class Pins:
+    """The pins of one queue."""
+
+    __slots__ = ("by_number", "ended", "machine", "next_pin")
+
+    def __init__(self, machine: QueueMachine) -> None:
+        self.machine = machine
+        self.next_pin = 1
+        self.by_number: dict[int, QueuePin] = {}  # ascending
+        self.ended: list[QueuePin] = []  # whose copies have not all been removed
+
+    # ---- commands
+
+    def pin(self, entry: Entry, command: Pin) -> Reply:
+        machine = self.machine
+        if not MIN_TTL_MS <= command.ttl_ms <= MAX_TTL_MS:
+            return Refused(
+                "bad_argument", f"a pin of {command.ttl_ms} ms; allowed: {MIN_TTL_MS} to {MAX_TTL_MS}"
+            )
+        if len(self.by_number) + len(self.ended) >= MAX_PINS:
+            return Refused("limit", f"queue {machine.config.name!r} has {MAX_PINS} pins; allowed: no more")
+        first = machine.next_sequence
+        if machine.index:
+            lowest = machine.blocks.at(machine.index[0][1])  # its first message may be a held one
+            first = (lowest.number << BLOCK_BITS) + lowest.first_slot
+        made = QueuePin(
+            self.next_pin,
+            entry.index,
+            entry.now_ms,
+            entry.now_ms + command.ttl_ms,
+            first,
+            machine.next_sequence,
+            machine.ready_count,
+        )
+        self.next_pin += 1
+        self.by_number[made.number] = made
+        return Pinned(made.number, made.index, first, made.end_sequence, made.count)
+
+    def unpin(self, command: Unpin) -> Reply:
+        found = self.by_number.get(command.pin)
+        if found is not None:
+            self._end(found)
+        return Ok()
+
+    def find(self, pin: int) -> QueuePin | Refused:
+        found = self.by_number.get(pin)
+        if found is None:
+            return Refused(
+                "not_found",
+                f"queue {self.machine.config.name!r} has no pin {pin}: it was ended, has expired, or was the oldest"
+                f" while copies took more than {MAX_COPY_BYTES} bytes",
+            )
+        return found
+
+    # ---- what is ready changes
+
+    def keep(self, block: Block) -> None:
+        """The ready messages of a block are about to change."""
+        is_grown = False
+        for pin in self.by_number.values():
+            if pin.end_sequence <= block.base or pin.number in block.copies:
+                continue
+            copy = block.ready & pin.reach(block)
+            block.copies[pin.number] = copy
+            pin.blocks[block.number] = None
+            pin.copy_bytes += COPY_BYTES + (copy.bit_length() + 7) // 8
+            is_grown = True
+        while is_grown and sum([pin.copy_bytes for pin in self.by_number.values()]) > MAX_COPY_BYTES:
+            self._end(next(iter(self.by_number.values())))
+
+    def reaches(self, number: int) -> bool:
+        """Whether a block may have, or need, a copy."""
+        base = number << BLOCK_BITS
+        return any(pin.end_sequence > base for pin in self.by_number.values()) or any(
+            number in pin.blocks for pin in self.ended
+        )
+
+    def _end(self, pin: QueuePin) -> None:
+        del self.by_number[pin.number]
+        if pin.blocks:
+            self.ended.append(pin)
+
+    # ---- the end of an entry
+
+    def finish(self, entry: Entry) -> bool:
+        """Ends pins whose time has come, and removes copies; False if some are left."""
+        for pin in list(self.by_number.values()):
+            if pin.expires_ms <= entry.now_ms:
+                self._end(pin)
+        rest = BLOCK_BUDGET
+        while self.ended and rest:
+            pin = self.ended[0]
+            number = next(iter(pin.blocks))
+            del pin.blocks[number]
+            if not pin.blocks:
+                del self.ended[0]
+            block = self.machine.blocks.find(number)
+            if block is not None and pin.number in block.copies:
+                rest -= 1
+                block.stored = None
+                del block.copies[pin.number]
+                self.machine.let_lie(block)
+        return not self.ended
+
+    def next_due(self) -> int:
+        """When a pin's time has come; NEVER if there is none."""
+        return min([pin.expires_ms for pin in self.by_number.values()], default=NEVER)

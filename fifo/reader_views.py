@@ -1,0 +1,110 @@
+"""What durable readers look like. Views decide nothing; they may make cold blocks warm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fifo import bits, checkout
+from fifo.blocks import BLOCK_BITS, Block
+from fifo.effects import Refused
+from fifo.matched import FORGOTTEN
+from fifo.readers import DurableReader
+from fifo.selector_groups import SelectorGroup
+from fifo.state import PRIORITY, Portion, ReaderInfo, ReservationInfo
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+
+
+def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
+    """A queue's readers in the order of being made."""
+    return tuple([_info(reader) for reader in machine.readers.by_name.values()])
+
+
+def _info(reader: DurableReader) -> ReaderInfo:
+    state = reader.state()
+    return ReaderInfo(
+        name=reader.name,
+        generation=reader.generation,
+        settled=reader.settled,
+        last=reader.last,
+        outstanding=state.outstanding,
+        selector=reader.selector,
+        start_sequence=reader.start_sequence,
+        last_seen_ms=reader.last_seen_ms,
+        timeout_ms=reader.timeout_ms,
+        on_expiry=reader.on_expiry,
+        reservations=tuple(
+            [
+                ReservationInfo(
+                    each.offset, each.index, each.count, each.size_bytes, each.opens, each.time_ms
+                )
+                for each in reader.reservations
+                if not each.fate
+            ]
+        ),
+    )
+
+
+def reserved(
+    machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
+) -> Portion | Refused:
+    """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them."""
+    reader = machine.readers.by_name.get(name)
+    if reader is None:
+        return Refused("not_found", f"queue {machine.config.name!r} has no reader {name!r}")
+    found = reader.find(offset)
+    if isinstance(found, Refused):
+        return found
+    if not 0 <= first_ordinal <= found.count or count < 0:
+        return Refused(
+            "bad_argument",
+            f"{count} messages from ordinal {first_ordinal} of a reservation of {found.count};"
+            f" allowed: 0 and more from 0..{found.count}",
+        )
+    count = min(count, found.count - first_ordinal)
+    if not count:
+        return Portion((), 0, (), found.opens)
+    first = found.first_tag + first_ordinal
+    shown = checkout.Delivery(reader.consumer, machine.queue, first)
+    for block, members in machine.by_block(reader.consumer.held.between(first, first + count - 1)):
+        shown.describe(block, members)
+    redelivered = bits.span(0, count) if found.opens else shown.redelivered
+    return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens)
+
+
+def may_reserve(machine: QueueMachine, name: str) -> bool:
+    """False if a Reserve of this reader could certainly find nothing. Reads no page; True where it is not known."""
+    reader = machine.readers.by_name.get(name)
+    if reader is None:
+        return True
+    if not machine.ready_count:
+        return False
+    group, start = reader.consumer.group, reader.start_sequence
+    assert group is not None
+    if group.selector:
+        return _may_match(machine, group, start)
+    return any(
+        _has(machine, number, -1, start)
+        for _, number in machine.index.irange((PRIORITY, start >> BLOCK_BITS))
+    )
+
+
+def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
+    groups = machine.groups
+    if groups.seen_by(group) < machine.next_sequence:
+        return True
+    for number in groups.matched.numbers(group.selector):
+        members = groups.matched.get(group.selector, number)
+        if members == FORGOTTEN or _has(machine, number, members, start):
+            return True
+    return False
+
+
+def _has(machine: QueueMachine, number: int, members: int, start: int) -> bool:
+    """Whether some of these messages of a block may be ready, from a sequence on."""
+    block = machine.blocks.at(number)
+    if not isinstance(block, Block):
+        return block.ready_count > 0
+    asked = -1 << (start - block.base) if start > block.base else -1
+    return bool(block.ready & members & asked)

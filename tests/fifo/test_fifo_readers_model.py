@@ -1,0 +1,314 @@
+"""Durable readers and pins against lists of messages, beside consumers, expiry, limits and purges.
+
+Like test_fifo_model.py: small blocks and budgets, and a twin that forgets what is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from fifo import commands as c
+from fifo import effects as e
+from fifo.group import GroupMachine
+from fifo.pages import MemoryPages
+from fifo.references import references
+from fifo.state import Waiting
+from quorum_selectors import canonical
+from quorum_selectors.evaluate import evaluate
+from support.fifo_model import Message
+from support.fifo_model_readers import ModelReader
+from support.fifo_world import SMALL, World, bodies_of, producer, selector, small_blocks
+from support.replays import replay
+
+TEXTS = ("", "", "colour = 'red'", "size > 2", "colour <> 'red' OR size < 2")
+QUEUES = st.sampled_from((1, 1, 2))
+NAMES = st.sampled_from(("spark", "archive", "third", "fourth"))
+PASSED_MS = st.sampled_from((0, 1, 5, 30, 500, 1_500))
+ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        "application-properties.colour": st.sampled_from(("red", "green")),
+        "application-properties.size": st.sampled_from((1, 2, 3)),
+    },
+)
+PUBLISH = st.fixed_dictionaries(
+    {
+        "what": st.just("publish"),
+        "queue": QUEUES,
+        "rows": st.lists(ROWS, min_size=1, max_size=14),
+        "ttl": st.sampled_from((-1, -1, -1, 0, 20, 600)),
+    }
+)
+READ = st.fixed_dictionaries(
+    {
+        "what": st.sampled_from(
+            ("open", "reserve", "reserve", "reserve", "settle", "keep", "release", "delete")
+        ),
+        "queue": QUEUES,
+        "name": NAMES,
+        "text": st.sampled_from(TEXTS),
+        "start": st.sampled_from(("earliest", "earliest", "latest")),
+        "timeout": st.sampled_from((1_000, 1_000, 3_000, 0)),
+        "on_expiry": st.sampled_from(("release", "discard", "keep")),
+        "stale": st.sampled_from((0, 0, 0, 0, 0, 0, 1)),
+        "back": st.sampled_from((0, 0, 0, 0, 1, 2, 5, -1)),
+        "messages": st.sampled_from((1, 3, 8, 100, 100, 0)),
+        "bytes": st.sampled_from((1, 250, 700, 10_000, 10_000)),
+    }
+)
+PIN = st.fixed_dictionaries(
+    {
+        "what": st.sampled_from(("pin", "pin", "unpin")),
+        "queue": QUEUES,
+        "ttl": st.sampled_from((1_000, 2_000, 10_000, 0)),
+        "pick": st.integers(0, 3),
+    }
+)
+RESERVE = READ.map(lambda step: {**step, "what": "reserve", "stale": 0, "back": 0, "messages": 100})
+CONSUME = st.fixed_dictionaries(
+    {
+        "what": st.sampled_from(("attach", "credit", "cancel", "get", "get_settled", "settle", "return")),
+        "queue": QUEUES,
+        "tag": st.sampled_from(("a", "b")),
+        "text": st.sampled_from(TEXTS),
+        "credit": st.sampled_from((0, 1, 4, 30)),
+        "first": st.integers(1, 20),
+    }
+)
+ENTRY = st.lists(PUBLISH | READ | READ | RESERVE | CONSUME | CONSUME | PIN, min_size=1, max_size=4)
+ADMIN = st.sampled_from(("purge", "config", "config", "delete", "create", "wake"))
+
+
+class ReadersAgainstModel(RuleBasedStateMachine):
+    @initialize(
+        text=st.sampled_from(TEXTS), batches=st.lists(st.lists(ROWS, min_size=5, max_size=20), max_size=4)
+    )
+    def begin(self, text: str, batches: list[Any]) -> None:
+        self.context = small_blocks(SMALL)
+        self.context.__enter__()
+        self.world = World(SMALL)
+        self.world.twin = GroupMachine(self.world.log)
+        self.world.queue(1, filter_enabled=True)
+        self.world.queue(2, filter_enabled=True, max_length=15, message_ttl_ms=700)
+        self.name = self.world.session(1)
+        self.world.session(2)
+        for rows in batches:
+            self.world.publish(self.name, len(rows), rows)
+        for queue in (1, 2):
+            open_it = c.OpenReader(queue, "spark", selector(text), "earliest", 1_000, "release")
+            self.world.do(self.name, open_it)
+
+    def teardown(self) -> None:
+        if hasattr(self, "context"):
+            try:
+                replay(self.world)
+            finally:
+                self.context.__exit__(None, None, None)
+
+    @rule(entry=ENTRY, passed_ms=PASSED_MS)
+    def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        operations: list[Any] = []
+        for step in entry:
+            operations.append(self.operation(step, len(operations)))
+        self.world.apply(operations, passed_ms)
+
+    @rule(what=ADMIN, queue=QUEUES, max_length=st.sampled_from((-1, 4, 15)), passed_ms=PASSED_MS)
+    def administration(self, what: str, queue: int, max_length: int, passed_ms: int) -> None:
+        config = c.QueueConfig(f"queue-{queue}", True, ("*",), -1, max_length)
+        command: Any = c.Wake()
+        if what == "purge":
+            command = c.Purge(queue)
+        elif what == "config":
+            command = c.UpdateConfig(queue, config)
+        elif what == "delete" and queue == 2:
+            command = c.DeleteQueue(queue)
+        self.world.apply([(None, command)], passed_ms)
+
+    @rule()
+    def wakes(self) -> None:
+        self.world.wake_until_done()
+
+    @rule(queue=QUEUES, name=NAMES)
+    def a_poll_that_may_find_nothing_finds_nothing(self, queue: int, name: str) -> None:
+        """What may_reserve says is true, on members that know more or less."""
+        world, reader = self.world, self.reader(queue, name)
+        assert world.twin is not None
+        if reader is None or (world.machine.may_reserve(queue, name) and world.twin.may_reserve(queue, name)):
+            return
+        command = c.Reserve(queue, name, reader.generation, reader.last, 100, 10_000)
+        reply = world.do(producer(1), command, passed_ms=0)
+        assert isinstance(reply, e.Refused) or (reply.offset == reader.last and reply.count == 0)  # type: ignore[union-attr]
+
+    @rule(what=st.sampled_from(("columns", "matches", "all", "resume")))
+    def forget(self, what: str) -> None:
+        twin = self.world.twin
+        assert twin is not None
+        if what == "columns":
+            twin.drop_columns()
+        elif what == "matches":
+            twin.drop_matches()
+        elif what == "all":
+            self.world.twin = GroupMachine.restore(twin.snapshot(), self.world.log)
+        else:
+            found, pages = twin.checkpoint(), twin.memory.pages
+            assert isinstance(pages, MemoryPages)
+            kept = MemoryPages()
+            kept.pages = {page: pages.pages[page] for page in found.pages}
+            kept.last = pages.last
+            self.world.twin = GroupMachine.resume(found.state, self.world.log, kept)
+
+    @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=5))
+    def page_out(self, chosen: list[bool]) -> None:
+        twin = self.world.twin
+        assert twin is not None
+        place = 0
+        for queue in sorted(twin.queues):
+            for block in twin.queues[queue].blocks.warm():
+                place += 1
+                if chosen[place % len(chosen)]:
+                    twin.page_out(queue, block.number)
+
+    @rule(first=st.integers(0, 12), count=st.integers(0, 12))
+    def look(self, first: int, count: int) -> None:
+        """Every reservation shows the messages that it was made of, on every member."""
+        world = self.world
+        assert world.model is not None
+        assert world.twin is not None
+        before = world.machine.snapshot()
+        for queue, model in world.model.queues.items():
+            infos = world.machine.readers(queue)
+            assert infos == world.twin.readers(queue)
+            readers = model.readers.readers
+            assert [info.name for info in infos] == [reader.name for reader in readers]
+            for info, reader in zip(infos, readers, strict=True):
+                assert (info.generation, info.settled, info.last, info.selector, info.start_sequence) == (
+                    reader.generation,
+                    reader.settled,
+                    reader.last,
+                    reader.selector,
+                    reader.start,
+                )
+                offsets = [each.offset for each in info.reservations]
+                assert offsets == [each.reply.offset for each in reader.outstanding()]
+                for each in reader.outstanding():
+                    whole = (queue, reader.name, each.reply.offset, min(first, len(each.messages)), count)
+                    found = world.machine.reserved(*whole)
+                    assert found == world.twin.reserved(*whole)
+                    assert not isinstance(found, e.Refused)
+                    shown = each.messages[first : first + count]
+                    assert bodies_of(found.runs) == [(m.sequence, *m.body) for m in shown]
+                    again = [bool(found.redelivered >> i & 1) for i in range(len(shown))]
+                    assert again == [m.was_delivered or each.opens > 0 for m in shown]
+                    failed = dict(found.delivery_counts)
+                    assert [failed.get(i, 0) for i in range(len(shown))] == [m.failures for m in shown]
+        assert world.machine.snapshot() == before
+
+    @rule(text=st.sampled_from(TEXTS), limit=st.sampled_from((3, 1000)))
+    def look_at_pins(self, text: str, limit: int) -> None:
+        """A pin shows what was ready when it was made, on every member; a checkpoint refers to it."""
+        world = self.world
+        assert world.model is not None
+        assert world.twin is not None
+        before = world.machine.snapshot()
+        for queue, model in world.model.queues.items():
+            infos = world.machine.pins(queue)
+            assert infos == world.twin.pins(queue)
+            assert [info.pin for info in infos] == [pin.reply.pin for pin in model.pins.pins]
+            for pin in model.pins.pins:
+                for wanted in ("", text):
+                    matching = [m for m in pin.messages if is_wanted(wanted, m)]
+                    for machine in (world.machine, world.twin):
+                        shown = list(pinned(machine, queue, pin.reply, wanted, limit))
+                        assert shown == [(m.sequence, *m.body) for m in matching]
+        assert world.machine.snapshot() == before
+        needed = {m.body[0] for q in world.model.queues.values() for m in q.messages}
+        needed |= {m.body[0] for q in world.model.queues.values() for p in q.pins.pins for m in p.messages}
+        if not any(q.pins.ended for q in world.model.queues.values()):
+            assert sorted(needed) == list(references(before)) == list(world.twin.checkpoint().entries)
+
+    # ---- from a description to an operation
+
+    def reader(self, queue: int, name: str) -> ModelReader | None:
+        assert self.world.model is not None
+        model = self.world.model.queues.get(queue)
+        return next((x for x in model.readers.readers if x.name == name), None) if model else None
+
+    def operation(self, step: dict[str, Any], place: int) -> Any:
+        world, what, queue = self.world, step["what"], step["queue"]
+        if what == "publish":
+            return world.batch(self.name, len(step["rows"]), step["rows"], place, queue, ttl_ms=step["ttl"])
+        if "pick" in step:
+            return world.op(self.name, self.pinning(step))
+        if "name" in step:
+            return world.op(self.name, self.reading(step))
+        name, tag = producer(2), step["tag"]
+        if what == "attach":
+            return world.op(name, c.Attach(queue, tag, selector(step["text"]), step["credit"]))
+        if what == "credit":
+            return world.op(name, c.Credit(queue, tag, step["credit"]))
+        if what == "cancel":
+            return world.op(name, c.Cancel(queue, tag, True))
+        if what in ("get", "get_settled"):
+            return world.op(name, c.Get(queue, max(step["credit"], 1), what == "get_settled"))
+        assert world.model is not None
+        model = world.model.queues.get(queue)
+        known = model.find(name, tag) if model else None
+        attach = known.attach if known else 1
+        kind = c.Settle if what == "settle" else c.Return
+        return world.op(name, kind(queue, tag, attach, ((step["first"], step["first"] + 9),)))
+
+    def pinning(self, step: dict[str, Any]) -> Any:
+        assert self.world.model is not None
+        model = self.world.model.queues.get(step["queue"])
+        known = [pin.reply.pin for pin in model.pins.pins] if model else []
+        if step["what"] == "pin":
+            return c.Pin(step["queue"], step["ttl"])
+        return c.Unpin(step["queue"], known[step["pick"] % len(known)] if known else step["pick"])
+
+    def reading(self, step: dict[str, Any]) -> Any:
+        what, queue, name = step["what"], step["queue"], step["name"]
+        known = self.reader(queue, name)
+        if known is None and what != "delete" and not step["stale"]:
+            what = "open"
+        if what == "open":
+            return c.OpenReader(
+                queue, name, selector(step["text"]), step["start"], step["timeout"], step["on_expiry"]
+            )
+        if what == "delete":
+            return c.DeleteReader(queue, name)
+        generation = (known.generation if known else 1) - step["stale"]
+        offset = (known.last if known else 0) - step["back"]
+        if what == "reserve":
+            return c.Reserve(queue, name, generation, max(offset, 0), step["messages"], step["bytes"])
+        if what == "settle":
+            return c.SettleReserved(queue, name, generation, max(offset, 0))
+        kind = c.KeepReader if what == "keep" else c.ReleaseReader
+        return kind(queue, name, generation)
+
+
+def is_wanted(text: str, message: Message) -> bool:
+    return not text or evaluate(canonical.decode(selector(text)), message.fields) is True
+
+
+def pinned(
+    machine: GroupMachine, queue: int, pin: e.Pinned, text: str, limit: int
+) -> Iterator[tuple[int, ...]]:
+    """Everything a pin shows, page by page."""
+    place: int | None = pin.first_sequence
+    while place is not None:
+        found = machine.pinned(queue, pin.pin, place, pin.end_sequence, limit, selector(text))
+        assert isinstance(found, Waiting)
+        yield from bodies_of(found.runs)
+        assert found.next_sequence is None or found.next_sequence > place
+        place = found.next_sequence
+
+
+ReadersAgainstModel.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
+TestReadersAgainstModel = ReadersAgainstModel.TestCase

@@ -1,0 +1,156 @@
+"""The sink on a real cluster: columns arrive as they were, batches whole and once."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from quorum import sync
+from quorum.bulk import BulkClient
+from quorum.cli.local_cluster import LocalCluster
+from quorum.spark import QueryFailed, cause, plain_failures
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def bodies(client: sync.Client, queue: str) -> list[bytes]:
+    return [each.body for each in client.browse(queue)]
+
+
+def numbers(spark: SparkSession, first: int, last: int, partitions: int = 2) -> DataFrame:
+    return spark.range(first, last, 1, partitions).selectExpr("CAST(id AS STRING) AS body")
+
+
+def write(frame: DataFrame, cluster: LocalCluster, **options: Any) -> None:
+    writer = frame.write.format("quorum").mode("append").option("url", cluster.url)
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    with plain_failures():
+        writer.save()
+
+
+def test_a_batch_write_puts_rows_into_the_queue_in_order_of_partitions(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str
+) -> None:
+    write(numbers(spark, 0, 1000, 3), cluster, queue=queue)
+    assert bodies(client, queue) == [b"%d" % number for number in range(1000)]
+
+
+def test_every_column_arrives(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str
+) -> None:
+    frame = spark.sql(
+        """SELECT X'00FF' AS body, 'm1' AS message_id, 'c1' AS correlation_id, 'r' AS reply_to,
+        'text/x' AS content_type, 's' AS subject, 'g' AS group_id, 200 AS priority, CAST(NULL AS BIGINT) AS ttl_ms,
+        named_struct('color', 'red', 'size', 3, 'weight', 1.5D, 'ok', true, 'none', CAST(NULL AS STRING)) AS fields,
+        parse_json('{"extra": 7, "pi": 3.5}') AS properties"""
+    )
+    write(frame, cluster, queue=queue)
+    (message,) = client.browse(queue)
+    assert message.body == b"\x00\xff"
+    assert dict(message.application_properties) == {
+        "color": "red",
+        "size": 3,
+        "weight": 1.5,
+        "ok": True,
+        "extra": 7,
+        "pi": 3.5,
+    }
+    found = message.properties
+    assert (found.message_id, found.correlation_id, found.subject, found.priority) == ("m1", "c1", "s", 200)
+
+
+def test_rows_go_where_their_queue_says(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str
+) -> None:
+    names = [f"{queue}-{number}" for number in range(3)]
+    for name in names:
+        client.declare(name)
+    frame = numbers(spark, 0, 300).selectExpr("body", f"concat('{queue}-', CAST(body AS INT) % 3) AS queue")
+    write(frame, cluster)
+    for number, name in enumerate(names):
+        assert bodies(client, name) == [b"%d" % each for each in range(number, 300, 3)]
+
+
+def test_a_named_write_is_done_once(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str
+) -> None:
+    app = uuid.uuid4().hex
+    for version, first in ((1, 0), (1, 0), (2, 100), (1, 500), (2, 100)):
+        write(numbers(spark, first, first + 100), cluster, queue=queue, txnAppId=app, txnVersion=version)
+    assert bodies(client, queue) == [b"%d" % number for number in range(200)]
+
+
+def test_a_write_that_fails_leaves_nothing(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    frame = numbers(spark, 0, 2000, 4).selectExpr(
+        "CASE WHEN body = '1999' THEN CAST(raise_error('no more') AS STRING) ELSE body END AS body"
+    )
+    with pytest.raises(QueryFailed, match="no more"):
+        write(frame, cluster, queue=queue)
+    assert bodies(client, queue) == []
+    write(numbers(spark, 0, 10), cluster, queue=queue)
+    assert len(bodies(client, queue)) == 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("body, 1 AS key", {"queue": "q"}, "there is no column key in a message"),
+        ("body", {}, "Set the option queue, or add a column queue"),
+        ("body", {"queue": "q", "txnApId": "x"}, "unknown option 'txnapid'; did you mean txnAppId?"),
+        ("body", {"queue": "there is none"}, "there is no queue 'there is none'"),
+        ("CAST(NULL AS STRING) AS body", {"queue": "q"}, "a row's body is NULL"),
+    ],
+)
+def test_what_cannot_be_written_is_told(
+    spark: SparkSession, cluster: LocalCluster, columns: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(QueryFailed) as raised:
+        write(numbers(spark, 0, 2).selectExpr(*columns.split(", ")), cluster, **options)
+    assert words in str(raised.value)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_a_queue_is_never_overwritten(spark: SparkSession, cluster: LocalCluster, queue: str) -> None:
+    writer = numbers(spark, 0, 1).write.format("quorum").mode("overwrite")
+    with pytest.raises(Exception, match="a queue cannot be overwritten") as raised:
+        writer.option("url", cluster.url).option("queue", queue).save()
+    assert "append" in cause(raised.value)
+
+
+def test_a_streams_batches_arrive_once_though_one_is_done_again(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run() -> None:
+        rows = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
+        query = (
+            rows.selectExpr("value AS body")
+            .writeStream.format("quorum")
+            .option("url", cluster.url)
+            .option("queue", queue)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for number in range(3):
+        (source / f"{number}.txt").write_text(f"{number}-a\n{number}-b\n", encoding="utf-8")
+    run()
+    expected = [b"0-a", b"0-b", b"1-a", b"1-b", b"2-a", b"2-b"]
+    assert sorted(bodies(client, queue)) == expected
+    # as if the driver had died between publishing its last batch and Spark's own commit log
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    last.unlink()
+    (checkpoint / "commits" / f".{last.name}.crc").unlink()
+    run()
+    assert sorted(bodies(client, queue)) == expected

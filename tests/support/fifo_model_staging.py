@@ -1,0 +1,143 @@
+"""The part of the model (fifo_model.py) that is about staged messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fifo import commands as c
+from fifo import effects as e
+
+if TYPE_CHECKING:
+    from support.fifo_model import ModelQueue
+
+END = 1 << 71  # the front of a group that has seen everything
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class ModelPart:
+    key: tuple[str, int, bytes]
+    last_ms: int = 0
+    chunks: list[tuple[int, int, int, list[int]]] = field(
+        default_factory=list
+    )  # index, operation, size, TTLs
+
+    def rows(self) -> int:
+        return sum(len(ttls) for _, _, _, ttls in self.chunks)
+
+    def size_bytes(self) -> int:
+        return sum(size for _, _, size, _ in self.chunks)
+
+    def stretches(self) -> int:
+        """Neighbours in one chunk with the same TTL count once."""
+        return sum(
+            sum(1 for i, ttl in enumerate(ttls) if not i or ttl != ttls[i - 1])
+            for _, _, _, ttls in self.chunks
+        )
+
+
+class ModelStaging:
+    """What is staged for one queue."""
+
+    def __init__(self, queue: ModelQueue) -> None:
+        self.queue = queue
+        self.parts: list[ModelPart] = []
+        self.last_batch: list[tuple[str, int]] = []  # used longest ago first
+
+    def expiries(self) -> list[int]:
+        return [part.last_ms + self.queue.rules.part_ms for part in self.parts]
+
+    def expire(self, now_ms: int) -> None:
+        self.parts = [part for part in self.parts if part.last_ms + self.queue.rules.part_ms > now_ms]
+
+    def part(self, key: tuple[str, int, bytes]) -> ModelPart | None:
+        return next((part for part in self.parts if part.key == key), None)
+
+    def published_to(self, producer: str) -> int:
+        return next((batch for name, batch in self.last_batch if name == producer), -1)
+
+    def remember(self, producer: str, batch: int) -> None:
+        self.last_batch = [known for known in self.last_batch if known[0] != producer]
+        if batch >= 0:
+            self.last_batch.append((producer, batch))
+        self.last_batch = self.last_batch[-self.queue.rules.known_producers :]
+
+    def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
+        key = (command.producer, command.batch, command.part)
+        last = self.published_to(command.producer)
+        if command.batch <= last:
+            return e.Refused("published", "")
+        old = self.part(key)
+        known = 0 if old is None else len(old.chunks)
+        if old is not None and command.chunk < known:
+            return e.Ok(old.rows())
+        if command.chunk > known:
+            return e.Refused("gap", "")
+        ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
+        new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
+        rules, after = self.queue.rules, [*self.parts, new]
+        if (
+            len({part.key for part in after}) > rules.staged_parts
+            or sum(len(part.chunks) for part in after) > rules.staged_chunks
+            or sum(part.size_bytes() for part in after) > rules.staged_bytes
+            or sum(part.rows() for part in after) > rules.staged_messages
+            or sum(part.stretches() for part in after) > rules.staged_ttls
+        ):
+            return e.Refused("limit", "")
+        if old is not None:
+            new.chunks = old.chunks + new.chunks
+            self.parts.remove(old)
+        self.parts.append(new)
+        self.remember(command.producer, last)
+        return e.Ok(new.rows())
+
+    def publish(
+        self, meta: c.Meta, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
+    ) -> e.Reply:
+        producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
+        if batch <= last:
+            self.remember(producer, last)
+            return e.Published(0, 0, True)
+        parts = []
+        for name, count in command.parts:
+            part = self.part((producer, batch, name))
+            if (0 if part is None else part.rows()) != count:
+                return e.Refused("missing_part", "")
+            if part is not None:
+                parts.append(part)
+        total, first = sum(part.rows() for part in parts), self.queue.next_sequence
+        is_bounded = self.queue.config.overflow == "reject_publish" and self.queue.config.max_length >= 0
+        if is_bounded and len(self.queue.ready()) + total > self.queue.config.max_length:
+            return e.Refused("queue_full", "")
+        for part in parts:
+            for index, operation, _, ttls in part.chunks:
+                fields = rows(index, operation) if self.queue.config.filter_enabled else ()
+                for ordinal, ttl in enumerate(ttls):
+                    self.queue.place(
+                        meta, (index, operation, ordinal), ttl, fields[ordinal] if fields else {}
+                    )
+        most_messages, most_chunks, most_bytes = self.queue.rules.looked_up
+        if (
+            total > most_messages
+            or sum(len(part.chunks) for part in parts) > most_chunks
+            or sum(part.size_bytes() for part in parts) > most_bytes
+        ):
+            for group in self.queue.groups.values():
+                if group.front == END:
+                    group.front = first
+        self.remember(producer, batch)
+        self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
+        return e.Published(first, total)
+
+    def discard(self, command: c.DiscardStaged) -> e.Reply:
+        dropped = [
+            part
+            for part in self.parts
+            if part.key[:2] == (command.producer, command.batch)
+            and (not command.parts or part.key[2] in command.parts)
+        ]
+        self.parts = [part for part in self.parts if part not in dropped]
+        return e.Ok(sum(part.rows() for part in dropped))

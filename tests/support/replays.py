@@ -1,0 +1,23 @@
+"""The whole log of a world again, and the rest of it after a snapshot."""
+
+from __future__ import annotations
+
+from fifo.group import GroupMachine
+from support.fifo_world import World
+
+
+def replay(world: World) -> None:
+    """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
+    fresh = GroupMachine(world.log)
+    middle = b""
+    half = len(world.entries) // 2
+    for place, (meta, operations) in enumerate(world.entries):
+        if place == half:
+            middle = fresh.snapshot()
+        fresh.apply(meta, operations)
+    assert fresh.snapshot() == world.machine.snapshot()
+    assert fresh.running_hash == world.machine.running_hash
+    again = GroupMachine.restore(middle, world.log)
+    for meta, operations in world.entries[half:]:
+        again.apply(meta, operations)
+    assert again.snapshot() == world.machine.snapshot()
