@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,7 +82,7 @@ def heap(text: str) -> str:
     return text.lower()
 
 
-def start(settings: dict[str, object]) -> SparkSession:
+def start(settings: dict[str, Any]) -> SparkSession:
     """A session of this process; says that it takes a while."""
     from quorum.spark import session
 
@@ -122,8 +122,8 @@ def _show(report: Report) -> None:
         broken = ", ".join(
             f"{kind.replace('_', ' ')}: {line.broken[kind]:,}" for kind in KINDS if line.broken[kind]
         )
-        counts = [f"{each:,}" if each else "" for each in line.counts.values()]
-        table.add_row(line.queue, line.producer, *counts, broken)
+        cells = [f"{each:,}" if each else "" for each in line.counts.values()]
+        table.add_row(line.queue, line.producer, *cells, broken)
     Console().print(table)
     if len(report.lines) > SHOWN_LINES:
         print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")

@@ -1,9 +1,9 @@
 """Judges recorded histories: six kinds of violation, each a message that was not treated as it was promised.
 
 How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. There are two
-tables: `places`, what happened at each sequence of each queue, and `messages`, what happened to each (producer, number),
-wherever it went. From these everything is counted; only who was reordered and who was held twice needs a look at pairs,
-the latter of messages that two consumers had. What nobody knows the outcome of counts on neither side.
+tables: `places`, what happened at each sequence of each queue, and `messages`, what happened to each (producer,
+number), wherever it went. From these everything is counted; only who was reordered and who was held twice needs a look
+at pairs, the latter of messages that two had. What nobody knows the outcome of counts on neither side.
 """
 
 from __future__ import annotations
