@@ -195,7 +195,8 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class SettleReserved:
-    """Done with the reservations up to offset `to`: the first of them in one entry, so it is sent until all are."""
+    """Done with the reservations up to offset `to`: one entry settles the first of them, or several that are small, so
+    it is sent until `settled` is there."""
 
     queue: int
     reader: str

@@ -23,6 +23,8 @@ from quorum.v1 import queue_pb2 as pb
 
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
+MOST_BLOCK_BYTES = 3 << 19
+"""A block may be so large where it is whole batches: many are about 1 MiB."""
 ROW_BYTES = 48
 """What a row takes beside body and properties, about."""
 TIME = pa.timestamp("us", tz="UTC")
@@ -81,6 +83,7 @@ class Blocks:
     def _clear(self) -> None:
         self._parts: list[Part] = []
         self._deliveries: list[Ints] = []
+        self._maps: list[tuple[set[str], Sequence[Any], int]] | None = None
         self._rows = 0
         self._size = 0
 
@@ -139,7 +142,10 @@ class Blocks:
         while count:
             taken = min(count, BLOCK_ROWS - self._rows)
             size = self._weight(part.batch, first, taken)
-            if self._size + size > BLOCK_BYTES:
+            if self._size + size > MOST_BLOCK_BYTES:
+                if self._rows and size <= MOST_BLOCK_BYTES:  # it is not worth being cut
+                    yield self._build()
+                    continue
                 taken = self._fitting(part.batch, first, taken)
                 if not taken:
                     yield self._build()
@@ -242,60 +248,64 @@ class Blocks:
         enqueued = self._repeated([part.batch.enqueued_ms for part in self._parts])
         return _times(np.minimum(enqueued + np.minimum(ttls, MOST_MS), MOST_MS), none)
 
-    @property
-    def _has_properties(self) -> bool:
-        return any(part.batch.each is not None or part.batch.shared is not None for part in self._parts)
-
     def _optional(self, name: str, kind: pa.DataType) -> pa.Array:
-        if not self._has_properties:
-            return pa.nulls(self._rows, kind)
         values: list[Any] = []
+        is_there = False
         for part in self._parts:
             batch = part.batch
+            if not batch.union().HasField(name):
+                values += [None] * part.count
+                continue
+            is_there = True
             if batch.each is not None:
                 rows = batch.each[part.first : part.first + part.count]
                 values += [getattr(row, name) if row.HasField(name) else None for row in rows]
             else:
-                shared = batch.shared
-                has = shared is not None and shared.HasField(name)
-                values += [getattr(shared, name) if has else None] * part.count
-        return pa.array(values, kind)
+                values += [getattr(batch.shared, name)] * part.count
+        return pa.array(values, kind) if is_there else pa.nulls(self._rows, kind)
 
-    def _applications(self) -> Iterator[tuple[Sequence[Any], int]]:
-        """(the application properties of neighbouring messages, how often each counts)."""
-        for part in self._parts:
-            batch = part.batch
-            if batch.each is not None:
-                rows = batch.each[part.first : part.first + part.count]
-                yield [row.application_properties for row in rows], 1
-            else:
-                yield [{} if batch.shared is None else batch.shared.application_properties], part.count
+    def _applications(self) -> list[tuple[set[str], Sequence[Any], int]]:
+        """Of each part (the names of all, the application properties of each message, how often each counts)."""
+        if self._maps is None:
+            self._maps = []
+            for part in self._parts:
+                batch = part.batch
+                names = set(batch.union().application_properties)
+                if not names:
+                    self._maps.append((names, (), part.count))
+                elif batch.each is not None:
+                    rows = batch.each[part.first : part.first + part.count]
+                    self._maps.append((names, [row.application_properties for row in rows], 1))
+                else:
+                    assert batch.shared is not None
+                    self._maps.append((names, [batch.shared.application_properties], part.count))
+        return self._maps
 
     def _struct(self) -> pa.Array:
-        names = [name for name, _ in self._wanted.fields]
-        kinds = [FIELD_TYPES[kind] for _, kind in self._wanted.fields]
-        if not self._has_properties:
-            children = [pa.nulls(self._rows, kind) for kind in kinds]
-        else:
-            values: list[list[Any]] = [[] for _ in names]
-            for rows, times in self._applications():
-                for column, (name, kind) in zip(values, self._wanted.fields, strict=True):
-                    found = [row.get(name) for row in rows]
-                    read = [
-                        getattr(value, kind) if value is not None and value.HasField(kind) else None
-                        for value in found
-                    ]
-                    column.extend(read * times)
-            children = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
-        return pa.StructArray.from_arrays(children, names=names)
+        children = []
+        for name, kind in self._wanted.fields:
+            values: list[Any] = []
+            for (names, rows, times), part in zip(self._applications(), self._parts, strict=True):
+                if name not in names:
+                    values += [None] * part.count
+                    continue
+                found = [row.get(name) for row in rows]
+                values += [
+                    getattr(value, kind) if value is not None and value.HasField(kind) else None
+                    for value in found
+                ] * times
+            children.append(pa.array(values, FIELD_TYPES[kind]))
+        return pa.StructArray.from_arrays(children, names=[name for name, _ in self._wanted.fields])
 
     def _json(self) -> pa.Array:
-        if not self._has_properties:
-            return pa.nulls(self._rows, pa.string())
         write = self._writer.write
+        without = self._writer.without
         texts: list[str | None] = []
-        for rows, times in self._applications():
-            texts += [write(row) for row in rows] * times
+        for (names, rows, times), part in zip(self._applications(), self._parts, strict=True):
+            if names <= without:
+                texts += [None] * part.count
+            else:
+                texts += [write(row) for row in rows] * times
         return pa.array(texts, pa.string())
 
 

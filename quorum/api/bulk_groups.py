@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 
-from google.rpc import code_pb2
-
 from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.state import Portion, ReaderInfo, Waiting
@@ -249,14 +247,8 @@ class GroupCalls(BulkCalls):
     @unary
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         queue = await self._queue(request.queue)
-        existed = True
-        try:
-            await again(self._hub, queue.group, c.DeleteReader(queue.id, request.group), Ok)
-        except status.StatusError as error:
-            if error.status.code != code_pb2.NOT_FOUND:
-                raise
-            existed = False
-        return pb.DeleteGroupResponse(existed=existed, index=await index_of(self._hub, queue.group))
+        await again(self._hub, queue.group, c.DeleteReader(queue.id, request.group), Ok)
+        return pb.DeleteGroupResponse(index=await index_of(self._hub, queue.group))
 
     @unary
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:

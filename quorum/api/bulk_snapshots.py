@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 
-from google.rpc import code_pb2
-
 from fifo import commands as c
 from fifo.effects import Ok, Pinned, Refused
 from fifo.state import Waiting
-from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, Context, again, blocks, load, look, streaming, unary
 from quorum.api.bulk_columns import wanted
 from quorum.api.filters import kept_fields
@@ -50,13 +47,8 @@ class SnapshotCalls(BulkCalls):
         self, request: pb.CloseSnapshotRequest, context: Context
     ) -> pb.CloseSnapshotResponse:
         queue = await self._queue(request.queue)
-        try:
-            await again(self._hub, queue.group, c.Unpin(queue.id, request.snapshot), Ok)
-        except status.StatusError as error:
-            if error.status.code != code_pb2.NOT_FOUND:
-                raise
-            return pb.CloseSnapshotResponse(existed=False)
-        return pb.CloseSnapshotResponse(existed=True)
+        await again(self._hub, queue.group, c.Unpin(queue.id, request.snapshot), Ok)
+        return pb.CloseSnapshotResponse()
 
     @streaming
     async def Browse(self, request: pb.BrowseSnapshotRequest, context: Context) -> AsyncIterator[pb.Block]:

@@ -25,10 +25,10 @@ _HINT = 'allowed: text, numbers, true, false, null, {"base64": "..."}, {"double"
 class Writer:
     """Writes properties as JSON objects, without some of them."""
 
-    __slots__ = ("_names", "_without")
+    __slots__ = ("_names", "without")
 
     def __init__(self, without: Collection[str] = ()) -> None:
-        self._without = frozenset(without)
+        self.without = frozenset(without)
         self._names: dict[str, str] = {}
 
     def write(self, properties: Mapping[str, pb.Value]) -> str | None:
@@ -36,7 +36,7 @@ class Writer:
         parts = []
         names = self._names
         for name in sorted(properties):
-            if name in self._without:
+            if name in self.without:
                 continue
             start = names.get(name)
             if start is None:

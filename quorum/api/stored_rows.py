@@ -10,8 +10,10 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 
 from fifo.effects import Run
@@ -25,6 +27,27 @@ CACHED = 8
 NO_PROPERTIES = pb.Properties()
 
 Ints = NDArray[np.int64]
+
+
+def _merged_batch() -> Any:
+    """A MessageBatch with one `properties` in the place of many: the parser merges them all into it, which is the
+    quickest way to learn what none of them has."""
+    name = "quorum/v1/merged_batch.proto"
+    file = descriptor_pb2.FileDescriptorProto(name=name, package="quorum.v1", syntax="proto3")
+    file.dependency.append("quorum/v1/queue.proto")
+    file.message_type.add(name="MergedBatch").field.add(
+        name="properties",
+        number=pb.MessageBatch.PROPERTIES_FIELD_NUMBER,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=".quorum.v1.Properties",
+    )
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("quorum.v1.MergedBatch"))
+
+
+_MERGED = _merged_batch()
 
 
 @dataclass(slots=True)
@@ -44,7 +67,10 @@ class Batch:
     ttls_ms: Ints
     enqueued_ms: int
     index: int
+    _data: bytes = b""
+    """of the MessageBatch, until `union` has been asked for"""
     _weights: Ints | None = None
+    _union: pb.Properties | None = None
 
     @property
     def count(self) -> int:
@@ -60,6 +86,20 @@ class Batch:
         if len(self.ttls_ms) > 1:
             return self.ttls_ms[first : first + count]
         return np.repeat(self.ttls_ms, count)
+
+    def union(self) -> pb.Properties:
+        """All properties that any of the messages has, with the value of one that has it."""
+        if self._union is None:
+            if self.each is None:
+                self._union = self.shared or NO_PROPERTIES
+            elif self._data:
+                self._union = _MERGED.FromString(self._data).properties
+                self._data = b""
+            else:
+                self._union = pb.Properties()
+                for each in self.each:
+                    self._union.MergeFrom(each)
+        return self._union
 
     def property_weights(self) -> Ints:
         """Bytes of properties before each message, and of all."""
@@ -84,7 +124,8 @@ class Part:
 
 
 def batch_of_operation(operation: memoryview, command: Command, index: int) -> Batch:
-    made = pb.MessageBatch.FromString(bytes(batch_of(operation)))
+    data = bytes(batch_of(operation))
+    made = pb.MessageBatch.FromString(data)
     starts = np.zeros(made.count + 1, dtype=np.int64)
     starts[1:] = np.array(made.body_ends, dtype=np.int64)
     each = list(made.properties) or None
@@ -93,7 +134,7 @@ def batch_of_operation(operation: memoryview, command: Command, index: int) -> B
         weight = max(0, len(operation) - len(made.bodies))
     else:
         weight = 0 if shared is None else made.count * shared.ByteSize()
-    return Batch(made.bodies, starts, each, shared, weight, ttls_of(operation), command.now_ms, index)
+    return Batch(made.bodies, starts, each, shared, weight, ttls_of(operation), command.now_ms, index, data)
 
 
 class RowReader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Self
 
 import pyarrow as pa
@@ -183,10 +184,10 @@ class BulkClient:
         request = pb.ReleaseGroupRequest(queue=queue, group=group, generation=generation)
         return _state(self._call("ReleaseGroup", request, f"releasing group {group!r} of {queue!r}"))
 
-    def delete_group(self, queue: str, group: str) -> bool:
-        """Whether there was such a group; False also where an earlier try has deleted it."""
+    def delete_group(self, queue: str, group: str) -> None:
+        """What is outstanding goes back, and the group is forgotten. It need not exist."""
         request = pb.DeleteGroupRequest(queue=queue, group=group)
-        return bool(self._call("DeleteGroup", request, f"deleting group {group!r} of {queue!r}").existed)
+        self._call("DeleteGroup", request, f"deleting group {group!r} of {queue!r}")
 
     def groups(self, queue: str, *, index: int = 0) -> list[records.GroupInfo]:
         found = self._call(
@@ -259,10 +260,10 @@ class BulkClient:
             if (limit and come >= limit) or (end_sequence and place >= end_sequence):
                 return
 
-    def close_snapshot(self, queue: str, snapshot: int) -> bool:
-        """Whether it was open; False also where an earlier try has closed it."""
+    def close_snapshot(self, queue: str, snapshot: int) -> None:
+        """It need not exist."""
         request = pb.CloseSnapshotRequest(queue=queue, snapshot=snapshot)
-        return bool(self._call("CloseSnapshot", request, f"closing snapshot {snapshot} of {queue!r}").existed)
+        self._call("CloseSnapshot", request, f"closing snapshot {snapshot} of {queue!r}")
 
     # ---- staging
 
@@ -275,16 +276,16 @@ class BulkClient:
         rows = chunk = 0
         blocks = _blocks(batches)
         doing = f"staging batch {batch} of {producer!r} for {queue!r}"
-        while True:
-            some = [block for block, _ in zip(blocks, range(CALL_BLOCKS), strict=False)]
-            if not some:
-                return records.StagedPart(name, rows)
-            requests = [pb.StageRequest(arrow=block) for block in some]
+        while some := list(islice(blocks, CALL_BLOCKS)):
+            requests = [pb.StageRequest(arrow=block) for block, _ in some]
             first = requests[0]
             first.queue, first.producer, first.batch, first.part = queue, producer, batch, name
             first.first_chunk = chunk
             found = self._call("Stage", requests, doing)
-            rows, chunk = found.rows, found.next_chunk
+            rows, chunk = rows + sum(count for _, count in some), found.next_chunk
+            if found.rows < rows:
+                raise ServiceError(f"{doing}: {found.rows} rows of {rows} are there")
+        return records.StagedPart(name, rows)
 
     def publish(
         self, queue: str, producer: str, batch: int, parts: Iterable[records.StagedPart]
@@ -356,8 +357,8 @@ def _batch(block: pb.Block) -> pa.RecordBatch:
     return batch
 
 
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Record batches as blocks of about BLOCK_BYTES: small ones put together, large ones cut."""
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+    """Record batches as (block of about BLOCK_BYTES, rows): small ones put together, large ones cut."""
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -383,13 +384,13 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[bytes]:
+def _cut(batch: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
     each = max(1, min(BLOCK_ROWS, batch.num_rows * BLOCK_BYTES // max(batch.nbytes, 1)))
     for first in range(0, batch.num_rows, each):
         yield from _encoded(batch.slice(first, each))
 
 
-def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
+def _encoded(batch: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -399,4 +400,4 @@ def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
         yield from _encoded(batch.slice(0, half))
         yield from _encoded(batch.slice(half))
     else:
-        yield data.to_pybytes()
+        yield data.to_pybytes(), batch.num_rows

@@ -233,12 +233,10 @@ class DeleteGroupRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
-    __slots__ = ("existed", "index")
-    EXISTED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("index",)
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    existed: bool
     index: int
-    def __init__(self, existed: _Optional[bool] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("queue", "index")
@@ -327,10 +325,8 @@ class CloseSnapshotRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., snapshot: _Optional[int] = ...) -> None: ...
 
 class CloseSnapshotResponse(_message.Message):
-    __slots__ = ("existed",)
-    EXISTED_FIELD_NUMBER: _ClassVar[int]
-    existed: bool
-    def __init__(self, existed: _Optional[bool] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StageRequest(_message.Message):
     __slots__ = ("queue", "producer", "batch", "part", "arrow", "first_chunk")

@@ -174,7 +174,7 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """The same, and the group is forgotten, whatever its generation.
+        """The same, and the group is forgotten, whatever its generation. It need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,7 +202,8 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSnapshot(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """It need not exist.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

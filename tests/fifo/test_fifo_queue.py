@@ -23,7 +23,7 @@ from fifo.commands import (
     UpdateConfig,
 )
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
-from fifo.state import Held, QueueInfo
+from fifo.state import Held, QueueInfo, Waiting
 from support.fifo_world import World, sequences, small_blocks
 
 
@@ -147,6 +147,27 @@ def test_a_failed_delivery_is_counted_and_the_limit_drops_the_message() -> None:
     applied = world.apply([world.op(name, Modify(1, "a", attach, ((1, 1),)))])
     assert sequences(applied) == [1]
     assert delivery(applied).delivery_counts == ()
+
+
+def test_what_browsing_shows_can_be_asked_for_its_failed_deliveries() -> None:
+    with small_blocks():
+        world = World()
+        world.queue()
+        name = world.session()
+        world.publish(name, 20)
+        attach, _ = world.attach(name, "a", 20)
+        for last in (12, 5):
+            world.do(name, Cancel(1, "a", return_held=False))
+            world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
+            world.do(name, Return(1, "a", attach, ((1, 20),)))
+            attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
+        page = world.machine.waiting(1, 4, 100)
+        assert isinstance(page, Waiting)
+        assert sum(run.count for run in page.runs) == 17
+        found = world.machine.failed_deliveries(1, page.runs)
+        assert found == ((0, 2), (1, 2), *((number, 1) for number in range(2, 9)))
+        assert world.machine.failed_deliveries(1, (Run(500, 3, 1, 0, 0),)) == ()
+        assert world.machine.failed_deliveries(9, page.runs) == ()
 
 
 def test_the_end_of_a_session_is_no_failed_delivery() -> None:

@@ -15,8 +15,9 @@ from fifo.commands import (
     Settle,
     UpdateConfig,
 )
+from fifo.digest import digest
 from fifo.effects import Applied, Ok, Published
-from fifo.group import GroupMachine, _digest
+from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
 from fifo.references import references
 from fifo.staging import PART_MS
@@ -328,5 +329,5 @@ def test_single_messages_staged_in_one_entry_are_one_run() -> None:
 
 @pytest.mark.parametrize("other", [Published(2, 3), Published(1, 4), Published(1, 3, is_duplicate=True)])
 def test_members_that_publish_something_else_differ_in_their_running_hash(other: Published) -> None:
-    made = [_digest(1, Applied((reply,), ())) for reply in (Published(1, 3), other)]
+    made = [digest(1, Applied((reply,), ())) for reply in (Published(1, 3), other)]
     assert made[0] != made[1]

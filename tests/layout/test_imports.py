@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -49,6 +51,8 @@ ALLOWED = {
     "quorum.bulk": ("quorum.client", "quorum.v1"),
     "quorum": ("quorum.client", "quorum.sync", "quorum.bulk"),
     "quorum.__main__": ("quorum.cli",),
+    "quorum.spark": ("quorum_selectors", "quorum.client", "quorum.errors"),
+    "pyspark_quorum": ("quorum.spark",),
     "quorum.cli": (
         "quorum",
         "quorum_selectors",
@@ -62,6 +66,7 @@ ALLOWED = {
         "quorum.sync",
         "quorum.bench",
         "quorum.demo",
+        "quorum.spark",
     ),
     "quorum.bench": (
         "fifo",
@@ -75,6 +80,8 @@ ALLOWED = {
     ),
     "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
 }
+
+OWN = ("quorum", "fifo", "quorum_selectors", "pyspark_quorum")
 
 IMPURE_TEXT = """
     asyncio concurrent ctypes datetime glob http io logging mmap multiprocessing os pathlib pickle queue random secrets
@@ -109,7 +116,7 @@ def wrong(name: str, found: Import) -> str | None:
     """What is wrong with this import, None if nothing."""
     target = room_of(found.module)
     if target is None:
-        inside = found.module.split(".")[0] in ("quorum", "fifo", "quorum_selectors")
+        inside = found.module.split(".")[0] in OWN
         return f"{found.place}: {found.module} is in no known room" if inside else None
     own = room_of(name)
     if own is None:
@@ -133,6 +140,8 @@ def test_imports_run_downwards_only() -> None:
         ("quorum.catalog.machine", "quorum.log"),
         ("quorum.client.session", "quorum.node.member"),
         ("quorum.client.session", "fifo.commands"),
+        ("quorum.spark.source", "quorum.node.member"),
+        ("quorum.api.server", "quorum.spark.source"),
         ("quorum.node.member", "quorum.api.hub"),
         ("quorum.cellar.wine", "quorum.v1.queue_pb2"),
         ("quorum.node.member", "quorum.cellar.wine"),
@@ -214,18 +223,17 @@ def test_the_search_for_dangers_would_notice(source: str) -> None:
 
 def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {_distribution(line) for line in project["dependencies"]}
+    needed_always = {_distribution(line) for line in project["dependencies"]}
+    with_spark = needed_always | {_distribution(line) for line in project["optional-dependencies"]["spark"]}
     owners = packages_distributions()
     namespaces = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
     problems = []
-    for _, imports in ALL:
+    for name, imports in ALL:
+        # nothing else may need what only the extra `spark` brings
+        declared = with_spark if name.startswith("quorum.spark") else needed_always
         for each in imports:
             top = each.module.split(".")[0]
-            if (
-                each.typing_only
-                or top in sys.stdlib_module_names
-                or top in ("quorum", "fifo", "quorum_selectors")
-            ):
+            if each.typing_only or top in sys.stdlib_module_names or top in OWN:
                 continue
             prefix = ".".join(each.module.split(".")[:2])
             needed = (
@@ -243,3 +251,9 @@ def _distribution(requirement: str) -> str:
     for end in "<>=!~;[ ":
         name = name.split(end)[0]
     return name.lower().replace("_", "-")
+
+
+def test_a_member_that_gets_no_bulk_call_does_without_pyarrow() -> None:
+    script = "import sys, quorum.api.process, quorum.client; sys.exit('pyarrow' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)

@@ -37,14 +37,20 @@ def test_the_standard_selectors_module_is_not_hidden_at_the_repository_root() ->
 
 
 def test_plain_folders_stay_plain() -> None:
-    for folder in ("proto", "selectors", "deploy", "docs"):
+    for folder in ("proto", "selectors", "spark", "deploy", "docs"):
         assert not (ROOT / folder / "__init__.py").exists()
     assert sorted((ROOT / "tests").rglob("__init__.py")) == []
 
 
 def test_no_module_is_named_like_a_standard_one() -> None:
     taken = {"queue", "types", "logging", "token", "ast", "struct", "selectors", "random", "time", "typing"}
-    for folder in (ROOT / "quorum", ROOT / "fifo", ROOT / "selectors" / "quorum_selectors", ROOT / "tests"):
+    for folder in (
+        ROOT / "quorum",
+        ROOT / "fifo",
+        ROOT / "selectors" / "quorum_selectors",
+        ROOT / "spark",
+        ROOT / "tests",
+    ):
         assert [str(file) for file in sorted(folder.rglob("*.py")) if file.stem in taken] == []
 
 
@@ -83,13 +89,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"quorum", "fifo", "quorum_selectors"}
+    assert tops == {"quorum", "fifo", "quorum_selectors", "pyspark_quorum"}
     for name in (
         "quorum_selectors/jms.lark",
         "quorum/py.typed",
         "quorum/v1/queue_pb2.pyi",
         "quorum/demo/flights.csv.gz",
         "fifo/commands.py",
+        "quorum/spark/log4j2-quiet.properties",
     ):
         assert name in names
 

@@ -13,6 +13,7 @@ ROOTS = {
     "quorum": ROOT / "quorum",
     "fifo": ROOT / "fifo",
     "quorum_selectors": ROOT / "selectors" / "quorum_selectors",
+    "pyspark_quorum": ROOT / "spark" / "pyspark_quorum",
 }
 
 

@@ -1,0 +1,239 @@
+"""The bulk client against servers that fail: repeats, other nodes, streams that go on where they were; its blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from quorum.bulk import BulkClient
+from quorum.client import bulk
+from quorum.client.errors import ClosedError, RefusedError, ServiceError, TimedOut, UsageError
+from quorum.v1 import bulk_pb2 as pb
+from quorum.v1 import bulk_pb2_grpc
+
+
+def block(first: int, count: int) -> pb.Block:
+    batch = pa.RecordBatch.from_pydict({"sequence": list(range(first, first + count))})
+    ((data, rows),) = bulk._encoded(batch)
+    return pb.Block(arrow=data, rows=rows, next_sequence=first + count)
+
+
+class Node(bulk_pb2_grpc.BulkServicer):
+    """Answers what it is told to, after failing as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.code = grpc.StatusCode.UNAVAILABLE
+        self.requests: list[Any] = []
+        self.fail_after_blocks = -1
+        self.rows_less = 0
+        self.server = grpc.server(ThreadPoolExecutor(4))
+        bulk_pb2_grpc.add_BulkServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def _fail(self, context: grpc.ServicerContext) -> None:
+        if self.failures:
+            self.failures -= 1
+            context.abort(self.code, "not now")
+
+    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> pb.GroupState:
+        self.requests.append(request)
+        self._fail(context)
+        return pb.GroupState(generation=1, settled=request.to, last=9)
+
+    def ReadReserved(
+        self, request: pb.ReadReservedRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.Block]:
+        self.requests.append(request)
+        self._fail(context)
+        end = request.first + request.count if request.count else 50
+        yield from self._blocks(request.first, end, context)
+
+    def Browse(self, request: pb.BrowseSnapshotRequest, context: grpc.ServicerContext) -> Iterator[pb.Block]:
+        self.requests.append(request)
+        self._fail(context)
+        end = min(request.end_sequence or 50, request.start_sequence + (request.limit or 50))
+        yield from self._blocks(request.start_sequence, end, context)
+
+    def _blocks(self, first: int, end: int, context: grpc.ServicerContext) -> Iterator[pb.Block]:
+        for number, start in enumerate(range(first, end, 10)):
+            if number == self.fail_after_blocks:
+                self.fail_after_blocks = -1
+                context.abort(self.code, "broken off")
+            yield block(start, min(10, end - start))
+
+    def Stage(self, requests: Iterator[pb.StageRequest], context: grpc.ServicerContext) -> pb.StageResponse:
+        got = list(requests)
+        self.requests.append(got)
+        self._fail(context)
+        rows = 0
+        for request in got:
+            with pa.ipc.open_stream(request.arrow) as stream:
+                rows += sum(batch.num_rows for batch in stream)
+        self.staged = getattr(self, "staged", 0) + rows
+        return pb.StageResponse(rows=self.staged - self.rows_less, next_chunk=got[0].first_chunk + len(got))
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node]]:
+    found = (Node(), Node())
+    yield found
+    for node in found:
+        node.server.stop(None).wait()
+
+
+def client_of(nodes: tuple[Node, ...], timeout_ms: int = 10_000) -> BulkClient:
+    return BulkClient("quorum://" + ",".join(node.address for node in nodes), timeout_ms=timeout_ms)
+
+
+def sequences(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [value for batch in batches for value in batch.column("sequence").to_pylist()]
+
+
+def test_a_call_moves_to_the_next_node_and_stays_there(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.failures = 1
+    with client_of(nodes) as client:
+        assert client.settle("q", "g", 1, 4).settled == 4
+        assert client.settle("q", "g", 1, 5).settled == 5
+    assert (len(one.requests), len(two.requests)) == (1, 2)
+    with pytest.raises(ClosedError):
+        client.settle("q", "g", 1, 5)
+
+
+def test_a_call_is_repeated_until_its_deadline(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.failures = two.failures = 3
+    with client_of(nodes) as client:
+        assert client.settle("q", "g", 1, 4).settled == 4
+    one.failures = two.failures = 10**6
+    with (
+        client_of(nodes, timeout_ms=300) as client,
+        pytest.raises(TimedOut, match=r"not now.*no node was available"),
+    ):
+        client.settle("q", "g", 1, 4)
+
+
+def test_a_refusal_is_final(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.failures, one.code = 1, grpc.StatusCode.FAILED_PRECONDITION
+    with (
+        client_of(nodes) as client,
+        pytest.raises(RefusedError, match="settling up to 4 for group 'g'"),
+    ):
+        client.settle("q", "g", 1, 4)
+    assert two.requests == []
+
+
+def test_a_copy_has_channels_of_its_own(nodes: tuple[Node, Node]) -> None:
+    client = client_of(nodes)
+    assert client.settle("q", "g", 1, 1).settled == 1
+    twin = copy.deepcopy(client)
+    client.close()
+    assert twin.settle("q", "g", 1, 2).settled == 2
+    twin.close()
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2, 4])
+def test_reading_goes_on_where_it_was(nodes: tuple[Node, Node], broken: int) -> None:
+    one, two = nodes
+    one.fail_after_blocks = broken
+    with client_of(nodes) as client:
+        found = sequences(client.read_reserved("q", "g", 1, first=3, count=40, index=77, prefer=one.address))
+    assert found == list(range(3, 43))
+    again = [*one.requests, *two.requests][-1]
+    taken = min(10 * broken, 40)
+    assert (again.first, again.count, again.index) in ((3 + taken, 40 - taken, 77), (3, 40, 77))
+
+
+@pytest.mark.parametrize("broken", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"limit": 25}, {"end_sequence": 35}])
+def test_browsing_goes_on_where_it_was(
+    nodes: tuple[Node, Node], broken: int, options: dict[str, int]
+) -> None:
+    one, _ = nodes
+    one.fail_after_blocks = broken
+    with client_of(nodes) as client:
+        found = sequences(client.browse("q", 3, start_sequence=5, **options))
+    assert found == list(range(5, {"limit": 30, "end_sequence": 35}.get(next(iter(options), ""), 50)))
+
+
+def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.failures = 1
+    batch = pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 40_000})
+    with client_of(nodes) as client:
+        part = client.stage("q", "p", 3, iter([batch]))
+    assert part.rows == 40_000
+    assert [each.SerializeToString() for each in one.requests[0]] == [
+        each.SerializeToString() for each in two.requests[0]
+    ]
+    assert len(two.requests) == 3, "about 40 MB, 16 MiB a call"
+    heads = [call[0] for call in two.requests]
+    assert [head.first_chunk for head in heads] == [0, 16, 32]
+    assert {(head.queue, head.producer, head.batch, head.part) for head in heads} == {
+        ("q", "p", 3, part.part)
+    }
+
+
+def test_rows_that_are_missing_on_the_other_side_are_noticed(nodes: tuple[Node, Node]) -> None:
+    nodes[0].rows_less = 1
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 5})
+    with client_of(nodes) as client, pytest.raises(ServiceError, match="4 rows of 5 are there"):
+        client.stage("q", "p", 3, [batch])
+
+
+def decoded(blocks: Iterator[tuple[bytes, int]]) -> list[list[Any]]:
+    found = []
+    for data, rows in blocks:
+        with pa.ipc.open_stream(data) as stream:
+            found.append([row for batch in stream for row in batch.to_pylist()])
+        assert len(found[-1]) == rows
+    return found
+
+
+def test_blocks_put_small_batches_together_and_cut_large_ones() -> None:
+    def batch(*bodies: bytes) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"body": list(bodies)})
+
+    def counts(*batches: pa.RecordBatch) -> list[int]:
+        found = decoded(bulk._blocks(batches))
+        assert [row for rows in found for row in rows] == [
+            row for each in batches for row in each.to_pylist()
+        ]
+        return [len(rows) for rows in found]
+
+    assert counts(
+        batch(b"a"), pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())}), batch(b"b")
+    ) == [2]
+    assert counts(*[batch(b"x")] * 9_000) == [8192, 808]
+    assert counts(batch(*[b"x"] * 20_000)) == [8192, 8192, 3616]
+    assert counts(batch(*[bytes(300_000)] * 7)) == [3, 3, 1]
+    skewed = [bytes(12 << 20), *[b"x"] * 50, bytes(12 << 20), bytes(12 << 20)]
+    assert max(map(len, decoded(bulk._blocks([batch(*skewed)])))) <= 52
+    assert sum(counts(batch(*skewed))) == 53
+    other = pa.RecordBatch.from_pydict({"body": [b"y"], "subject": ["s"]})
+    assert counts(batch(b"x"), other, other, batch(b"z")) == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda client: client.open_group("q", "g", start="now"), "start 'now'; allowed: earliest, latest"),
+        (lambda client: client.open_group("q", "g", on_expiry="x"), "allowed: release, discard, keep"),
+        (lambda client: next(client.browse("q", fields={"a": "x"})), "kind of field 'a' 'x'; allowed: text"),
+    ],
+)
+def test_what_can_never_work_is_not_sent(
+    nodes: tuple[Node, Node], call: Callable[[BulkClient], Any], problem: str
+) -> None:
+    with client_of(nodes) as client, pytest.raises(UsageError, match=problem):
+        call(client)
+    assert nodes[0].requests == []

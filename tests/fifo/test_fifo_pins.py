@@ -1,0 +1,263 @@
+"""Pins: what was ready stays to be read, whatever becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fifo import pins
+from fifo.blocks import BLOCK_SIZE
+from fifo.commands import DeleteQueue, Get, Pin, Purge, Settle, Unpin, UpdateConfig
+from fifo.effects import Ok, Pinned, Refused
+from fifo.group import GroupMachine
+from fifo.references import references
+from fifo.state import Waiting
+from support.fifo_world import World, bodies_of, selector
+
+HOUR_MS = 3600 * 1000
+
+
+@pytest.fixture
+def world() -> World:
+    found = World()
+    found.queue(filter_enabled=True)
+    found.session()
+    return found
+
+
+def name_of(world: World) -> bytes:
+    return next(iter(world.epochs))
+
+
+def pin(world: World, ttl_ms: int = HOUR_MS) -> Pinned:
+    reply = world.do(name_of(world), Pin(1, ttl_ms))
+    assert isinstance(reply, Pinned)
+    return reply
+
+
+def shown(machine: GroupMachine, made: Pinned, text: str = "", limit: int = 1 << 30) -> list[tuple[int, ...]]:
+    """Everything that a pin shows: (sequence, index, operation, ordinal)."""
+    found: list[tuple[int, ...]] = []
+    place: int | None = made.first_sequence
+    while place is not None:
+        page = machine.pinned(1, made.pin, place, made.end_sequence, limit, selector(text))
+        assert isinstance(page, Waiting)
+        found += bodies_of(page.runs)
+        place = page.next_sequence
+    return found
+
+
+def waiting(world: World) -> list[tuple[int, ...]]:
+    page = world.machine.waiting(1, 0, 1 << 30)
+    assert isinstance(page, Waiting)
+    assert page.next_sequence is None
+    return list(bodies_of(page.runs))
+
+
+def refusal(reply: object) -> str:
+    assert isinstance(reply, Refused)
+    assert reply.detail
+    return reply.reason
+
+
+def test_a_pin_shows_what_was_ready_whatever_comes_after(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 10, ttl_ms=5_000)
+    attach, _ = world.attach(name, "a", 3)  # holds 1..3, which are not ready then
+    before = waiting(world)
+    made = pin(world)
+    assert made == Pinned(1, world.index, 1, 11, 7)
+    config = world.machine.config_of(1)
+    assert config is not None
+    for happening in (
+        lambda: world.publish(name, 5),
+        lambda: world.do(name, Settle(1, "a", attach, ((1, 1),), credit_to=6)),
+        lambda: world.session(1, epoch=2),  # what was held comes back
+        lambda: world.do(name, Get(1, 2, settled=True)),
+        lambda: world.apply([(None, UpdateConfig(1, replace(config, max_length=6)))]),
+        lambda: world.wake(10_000),  # expired
+        lambda: world.apply([(None, Purge(1))]),
+        lambda: world.publish(name, 5),
+    ):
+        happening()
+        assert shown(world.machine, made) == before
+        assert shown(world.machine, made, limit=2) == before
+    assert [body[0] for body in waiting(world)] == [16, 17, 18, 19, 20]
+
+
+def test_only_a_part_of_what_is_pinned_may_be_asked_for(world: World) -> None:
+    world.publish(name_of(world), 10)
+    made = pin(world)
+    world.apply([(None, Purge(1))])
+    page = world.machine.pinned(1, made.pin, 3, 7, 100)
+    assert [body[0] for body in bodies_of(page.runs)] == [3, 4, 5, 6]  # type: ignore[union-attr]
+    assert page.next_sequence is None  # type: ignore[union-attr]
+    page = world.machine.pinned(1, made.pin, 0, 1 << 60, 4)
+    assert ([body[0] for body in bodies_of(page.runs)], page.next_sequence) == ([1, 2, 3, 4], 5)  # type: ignore[union-attr]
+    assert refusal(world.machine.pinned(9, made.pin, 0, 1, 1)) == "not_found"
+    assert refusal(world.machine.pinned(1, made.pin, 0, 1, 1, b"rubbish")) == "bad_argument"
+
+
+def test_a_selector_over_a_pin_sees_the_fields_of_what_is_gone(world: World) -> None:
+    world.checks = False
+    rows = [{"application-properties.colour": ("red", "green")[i % 2]} for i in range(BLOCK_SIZE)]
+    world.publish(name_of(world), BLOCK_SIZE, rows)
+    made = pin(world)
+    world.do(name_of(world), Get(1, 10_000, settled=True))
+    world.publish(name_of(world), BLOCK_SIZE, rows)
+    world.machine.page_out(1, 0)
+    for _ in range(2):
+        assert len(shown(world.machine, made, "colour = 'red'")) == BLOCK_SIZE // 2
+        world.machine.drop_columns()
+        world.machine.drop_summaries()
+
+
+def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world: World) -> None:
+    world.checks = False
+    name = name_of(world)
+    for _ in range(6):
+        world.publish(name, BLOCK_SIZE // 2)
+    before = waiting(world)
+    entries = sorted({body[1] for body in before})
+    made = pin(world)
+    for block in world.machine.queues[1].blocks.warm():
+        world.machine.page_out(1, block.number)
+    world.apply([(None, Purge(1))])
+    assert world.machine.info(1).total == 0  # type: ignore[union-attr]
+    for block in world.machine.queues[1].blocks.warm():
+        world.machine.page_out(1, block.number)
+    assert list(references(world.machine.snapshot())) == entries
+    found = world.machine.checkpoint()
+    assert list(found.entries) == entries
+    for again in (
+        world.machine,
+        GroupMachine.restore(world.machine.snapshot(), world.log),
+        GroupMachine.resume(found.state, world.log, world.machine.memory.pages),
+    ):
+        assert shown(again, made) == before
+        assert again.pins(1) == world.machine.pins(1)
+    assert world.do(name, Unpin(1, made.pin)) == Ok()
+    assert list(references(world.machine.snapshot())) == []
+    assert refusal(world.machine.pinned(1, made.pin, 0, 100, 1)) == "not_found"
+    assert len(world.machine.queues[1].blocks) == 1
+    assert world.do(name, Unpin(1, made.pin)) == Ok()
+
+
+def test_a_pin_reads_no_page_and_consumers_pass_what_is_pinned_alone(world: World) -> None:
+    world.checks = False
+    name = name_of(world)
+    for _ in range(4):
+        world.publish(name, BLOCK_SIZE)
+    machine = world.machine
+    for block in machine.queues[1].blocks.warm():
+        machine.page_out(1, block.number)
+    loads = machine.memory.loads
+    made = pin(world)
+    assert machine.memory.loads == loads
+    attach, _ = world.attach(name, "a", 3 * BLOCK_SIZE)
+    world.wake_until_done()
+    world.do(name, Settle(1, "a", attach, ((1, 3 * BLOCK_SIZE),)))
+    for block in machine.queues[1].blocks.warm():
+        machine.page_out(1, block.number)
+    loads = machine.memory.loads
+    world.do(name, Get(1, 10, settled=True))
+    assert machine.memory.loads == loads + 1
+    assert len(shown(machine, made)) == 4 * BLOCK_SIZE
+
+
+def test_a_pin_ends_after_its_time(world: World) -> None:
+    world.publish(name_of(world), 3)
+    made = pin(world, 1_000)
+    world.apply([(None, Purge(1))])
+    assert world.machine.next_wake() == made_at(world, made) + 1_000
+    world.wake(998)
+    assert len(shown(world.machine, made)) == 3
+    world.wake(1)
+    assert refusal(world.machine.pinned(1, made.pin, 0, 100, 1)) == "not_found"
+    assert world.machine.pins(1) == ()
+    assert world.machine.next_wake() is None
+
+
+def made_at(world: World, made: Pinned) -> int:
+    return next(info.made_ms for info in world.machine.pins(1) if info.pin == made.pin)
+
+
+def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(world: World) -> None:
+    world.checks = False
+    name = name_of(world)
+    for _ in range(70):
+        world.publish(name, BLOCK_SIZE)
+    made = pin(world)
+    world.apply([(None, Purge(1))])
+    world.do(name, Unpin(1, made.pin))
+    blocks = world.machine.queues[1].blocks
+    assert len(blocks) == 7  # of 71, 64 went in the entry of Unpin
+    assert world.machine.next_wake() == world.now_ms
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.wake_until_done()
+    assert len(world.machine.queues[1].blocks) == 1
+    assert world.machine.next_wake() is None
+
+
+def test_of_two_pins_each_shows_its_own_time(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 4)
+    first = pin(world)
+    world.do(name, Get(1, 2, settled=True))
+    second = pin(world)
+    world.publish(name, 2)
+    world.apply([(None, Purge(1))])
+    assert [body[0] for body in shown(world.machine, first)] == [1, 2, 3, 4]
+    assert [body[0] for body in shown(world.machine, second)] == [3, 4]
+    world.do(name, Unpin(1, first.pin))
+    assert [body[0] for body in shown(world.machine, second)] == [3, 4]
+    assert [info.pin for info in world.machine.pins(1)] == [2]
+
+
+def test_the_oldest_pin_ends_where_copies_take_too_much(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name_of(world)
+    monkeypatch.setattr(pins, "MAX_COPY_BYTES", 70)
+    world.publish(name, 5)
+    first, second = pin(world), pin(world)
+    world.do(name, Get(1, 1, settled=True))
+    assert [info.copy_bytes for info in world.machine.pins(1)] == [33, 33]
+    third = pin(world)
+    world.do(name, Get(1, 1, settled=True))
+    answer = world.machine.pinned(1, first.pin, 0, 100, 1)
+    assert refusal(answer) == "not_found"
+    assert "70 bytes" in answer.detail  # type: ignore[union-attr]
+    assert len(shown(world.machine, second)) == 5
+    assert len(shown(world.machine, third)) == 4
+
+
+@pytest.mark.parametrize("ttl_ms", [999, 0, pins.MAX_TTL_MS + 1])
+def test_a_time_that_is_not_allowed_is_told(world: World, ttl_ms: int) -> None:
+    reply = world.do(name_of(world), Pin(1, ttl_ms))
+    assert refusal(reply) == "bad_argument"
+    assert "1000 to 86400000" in reply.detail  # type: ignore[union-attr]
+
+
+def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
+    world.publish(name_of(world), 5)
+    made = [pin(world) for _ in range(pins.MAX_PINS)]
+    assert refusal(world.do(name_of(world), Pin(1, HOUR_MS))) == "limit"
+    world.do(name_of(world), Unpin(1, made[3].pin))
+    assert pin(world).pin == pins.MAX_PINS + 1  # numbers are not used again
+    world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
+    assert world.machine.pins(1) == ()
+    assert refusal(world.machine.pinned(1, made[0].pin, 0, 9, 9)) == "not_found"
+    assert list(references(world.machine.snapshot())) == []
+    commands: list[Any] = [Pin(1, HOUR_MS), Unpin(1, 1)]
+    for command in commands:
+        assert refusal(world.do(name_of(world), command)) == "not_found"
+
+
+def test_a_pin_of_an_empty_queue_shows_nothing(world: World) -> None:
+    made = pin(world)
+    assert (made.first_sequence, made.end_sequence, made.count) == (1, 1, 0)
+    world.publish(name_of(world), 3)
+    assert shown(world.machine, made) == []

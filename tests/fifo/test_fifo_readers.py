@@ -1,0 +1,424 @@
+"""Durable readers: reservations by offset, who may read them, and what ends them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fifo import readers
+from fifo.blocks import BLOCK_SIZE
+from fifo.commands import (
+    Attach,
+    DeleteQueue,
+    DeleteReader,
+    Enqueue,
+    Get,
+    KeepReader,
+    OpenReader,
+    Purge,
+    ReleaseReader,
+    Reserve,
+    SettleReserved,
+    UpdateConfig,
+)
+from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
+from fifo.group import GroupMachine
+from fifo.state import Portion, QueueInfo
+from fifo.storage import readers as positions
+from support.fifo_world import World, bodies_of, selector, sequences
+
+COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
+
+
+@pytest.fixture
+def world() -> World:
+    found = World()
+    found.queue(filter_enabled=True)
+    found.session()
+    return found
+
+
+def name_of(world: World) -> bytes:
+    return next(iter(world.epochs))
+
+
+def do(world: World, command: Any, passed_ms: int = 1) -> Reply:
+    reply = world.do(name_of(world), command, passed_ms)
+    assert reply is not None
+    return reply
+
+
+def open_reader(world: World, text: str = "", **more: Any) -> ReaderState:
+    arguments = {"start": "earliest", "timeout_ms": 10_000, "on_expiry": "release", "reader": "spark", **more}
+    reply = do(world, OpenReader(1, arguments.pop("reader"), selector(text), **arguments))
+    assert isinstance(reply, ReaderState)
+    return reply
+
+
+def reserve(world: World, after: int = 0, most: int = 1_000, **more: Any) -> Reply:
+    arguments = {"reader": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
+    return do(
+        world, Reserve(1, arguments["reader"], arguments["generation"], after, most, arguments["max_bytes"])
+    )
+
+
+def refusal(reply: Reply) -> str:
+    assert isinstance(reply, Refused)
+    assert reply.detail
+    return reply.reason
+
+
+def shown(world: World, offset: int, reader: str = "spark") -> list[int]:
+    portion = world.machine.reserved(1, reader, offset, 0, 100_000)
+    assert isinstance(portion, Portion)
+    return [body[0] for body in bodies_of(portion.runs)]
+
+
+def info(world: World) -> QueueInfo:
+    found = world.machine.info(1)
+    assert found is not None
+    return found
+
+
+def test_a_reservation_is_asked_for_again_and_is_the_same(world: World) -> None:
+    open_reader(world)
+    world.publish(name_of(world), 10)
+    first = reserve(world, most=4)
+    assert first == Reserved(1, world.index, 4, 400, True)
+    assert reserve(world, most=9) == first
+    second = reserve(world, after=1)
+    assert second == Reserved(2, world.index, 6, 600, True)
+    assert reserve(world, after=0) == first
+    assert (shown(world, 1), shown(world, 2)) == ([1, 2, 3, 4], [5, 6, 7, 8, 9, 10])
+    assert reserve(world, after=2) == Reserved(2, world.index, 0, 0, True)
+    assert refusal(reserve(world, after=3)) == "not_given"
+
+
+def test_a_reservation_is_read_in_slices_by_ordinals(world: World) -> None:
+    open_reader(world)
+    world.publish(name_of(world), 10)
+    reserve(world)
+    whole = world.machine.reserved(1, "spark", 1, 0, 10)
+    assert isinstance(whole, Portion)
+    parts = [world.machine.reserved(1, "spark", 1, first, 3) for first in range(0, 10, 3)]
+    assert [body for part in parts for body in bodies_of(part.runs)] == bodies_of(whole.runs)  # type: ignore[union-attr]
+    assert world.machine.reserved(1, "spark", 1, 10, 5) == Portion((), 0, (), 0)
+    for first, count in ((11, 1), (-1, 1), (0, -1)):
+        assert refusal(world.machine.reserved(1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
+    assert refusal(world.machine.reserved(1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+    assert refusal(world.machine.reserved(9, "spark", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+
+
+def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) -> None:
+    open_reader(world)
+    world.publish(name_of(world), 5)
+    reserve(world, most=3)
+    assert open_reader(world) == ReaderState(2, 0, 1, 3)
+    for command in (
+        Reserve(1, "spark", 1, 1, 5, 500),
+        SettleReserved(1, "spark", 1, 1),
+        KeepReader(1, "spark", 1),
+        ReleaseReader(1, "spark", 1),
+    ):
+        before = world.machine.readers(1)
+        reply = do(world, command)
+        assert refusal(reply) == "wrong_generation"
+        assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
+        assert world.machine.readers(1) == before
+    portion = world.machine.reserved(1, "spark", 1, 0, 3)
+    assert isinstance(portion, Portion)
+    assert (portion.redelivered, portion.opens) == (0b111, 1)
+    assert reserve(world, after=1, generation=2) == Reserved(2, world.index, 2, 200, True)
+    assert world.machine.reserved(1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
+
+
+def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
+    open_reader(world)
+    world.publish(name_of(world), 6)
+    for after in range(3):
+        reserve(world, after, most=2)
+    assert do(world, SettleReserved(1, "spark", 1, 2)) == ReaderState(1, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", 1, 1)) == ReaderState(1, 2, 3, 2)
+    assert refusal(do(world, SettleReserved(1, "spark", 1, 4))) == "not_given"
+    assert (info(world).ready, info(world).checked_out) == (0, 2)
+    assert refusal(reserve(world, after=0)) == "settled"
+    assert refusal(world.machine.reserved(1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
+    assert shown(world, 3) == [5, 6]
+
+
+def test_many_messages_are_settled_in_several_entries(world: World) -> None:
+    world.checks = False
+    open_reader(world)
+    for _ in range(3):
+        world.publish(name_of(world), 40_000)
+    replies = [reserve(world, after, 40_000) for after in range(3)]
+    assert [reply.count for reply in replies] == [40_000] * 3  # type: ignore[union-attr]
+    settled = []
+    while not settled or settled[-1] < 3:
+        reply = do(world, SettleReserved(1, "spark", 1, 3))
+        assert isinstance(reply, ReaderState)
+        settled.append(reply.settled)
+    assert settled == [1, 2, 3]
+    assert info(world).total == 0
+
+
+def test_an_entry_reserves_no_more_than_its_budget(world: World) -> None:
+    world.checks = False
+    for reader in ("spark", "other"):
+        open_reader(world, reader=reader)
+    for _ in range(3):
+        world.publish(name_of(world), 40_000)
+    both = [
+        world.op(name_of(world), Reserve(1, reader, 1, 0, 60_000, 1 << 40)) for reader in ("spark", "other")
+    ]
+    first, second = world.apply(both).replies
+    assert first == Reserved(1, world.index, 60_000, 6_000_000, True)
+    assert second == Reserved(1, world.index, 5_536, 553_600, False)
+    assert reserve(world, reader="other") == second  # asked for again it is as it was
+
+
+def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> None:
+    name = name_of(world)
+    open_reader(world)
+    world.publish(name, 6)
+    reserve(world, most=2)
+    reserve(world, after=1, most=2)
+    do(world, SettleReserved(1, "spark", 1, 1))
+    assert do(world, ReleaseReader(1, "spark", 1)) == ReaderState(1, 2, 2, 0)
+    assert refusal(reserve(world, after=0)) == "settled"
+    assert refusal(reserve(world, after=1)) == "released"
+    assert reserve(world, after=2) == Reserved(3, world.index, 4, 400, True)
+    assert shown(world, 3) == [3, 4, 5, 6]
+    portion = world.machine.reserved(1, "spark", 3, 0, 4)
+    assert portion.redelivered == 0b0011  # type: ignore[union-attr]
+
+
+def test_much_that_is_released_comes_back_in_several_entries(world: World) -> None:
+    world.checks = False
+    open_reader(world)
+    for after in range(3):
+        world.publish(name_of(world), 40_000)
+        reserve(world, after, 40_000)
+    do(world, ReleaseReader(1, "spark", 1))
+    assert info(world).ready == 40_000
+    assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
+    assert world.machine.next_wake() == world.now_ms
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.wake_until_done()
+    assert (info(world).ready, info(world).checked_out) == (120_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("on_expiry", "ready", "held", "rejected"),
+    [("release", 5, 0, 0), ("discard", 2, 0, 3), ("keep", 2, 3, 0)],
+)
+def test_a_silent_reader_gives_up_what_it_holds(
+    world: World, on_expiry: str, ready: int, held: int, rejected: int
+) -> None:
+    open_reader(world, timeout_ms=2_000, on_expiry=on_expiry)
+    world.publish(name_of(world), 5)
+    reserve(world, most=3)
+    do(world, KeepReader(1, "spark", 1), passed_ms=1_500)
+    assert world.machine.next_wake() == (None if on_expiry == "keep" else world.now_ms + 2_000)
+    world.wake(1_999)
+    assert info(world).checked_out == 3
+    world.wake(1)
+    assert (info(world).ready, info(world).checked_out) == (ready, held)
+    assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
+    reader = world.machine.readers(1)[0]
+    assert (reader.generation, reader.last) == (1, 1)
+    if on_expiry == "keep":
+        assert shown(world, 1) == [1, 2, 3]
+    else:
+        assert refusal(reserve(world, after=0)) == "released"
+        assert reserve(world, after=1).offset == 2  # type: ignore[union-attr]
+
+
+def test_who_holds_nothing_may_be_silent(world: World) -> None:
+    open_reader(world, timeout_ms=1_000)
+    assert world.machine.next_wake() is None
+    world.wake(50_000)
+    assert world.machine.readers(1)[0].settled == 0
+
+
+def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 3, [COLOURS[0]] * 3)
+    open_reader(world, start="latest")
+    open_reader(world, "colour = 'red'", reader="red", start="latest")
+    assert reserve(world).count == reserve(world, reader="red").count == 0  # type: ignore[union-attr]
+    assert not world.machine.may_reserve(1, "spark")
+    world.publish(name, 2, COLOURS)
+    assert world.machine.may_reserve(1, "red")
+    reserve(world, reader="red")
+    reserve(world)
+    assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
+    open_reader(world, start="earliest")  # only where a reader is new
+    assert reserve(world, after=1, generation=2).count == 0  # type: ignore[union-attr]
+    assert info(world).ready == 3
+
+
+def test_a_selector_passes_several_fronts_of_blocks(world: World) -> None:
+    world.checks = False
+    rows = [COLOURS[i % 2] for i in range(8_000)]
+    for _ in range(5):
+        world.publish(name_of(world), 8_000, rows)
+    open_reader(world, "colour = 'red'")
+    open_reader(world, "colour = 'green'", reader="green")
+    assert positions(world.machine.queues[1])[selector("colour = 'red'")] == 0
+    for reader in ("spark", "green"):
+        assert reserve(world, most=100_000, reader=reader).count == 20_000  # type: ignore[union-attr]
+    assert shown(world, 1)[:3] == [1, 3, 5]
+    assert shown(world, 1, "green")[-3:] == [39_996, 39_998, 40_000]
+    assert not world.machine.may_reserve(1, "spark")
+    assert reserve(world, after=1).count == 0  # type: ignore[union-attr]
+    world.publish(name_of(world), 1, [COLOURS[1]])
+    reply = reserve(world, after=1)
+    assert (reply.offset, reply.is_complete) == (1, True)  # type: ignore[union-attr]
+
+
+def test_bytes_are_judged_by_the_mean_size_in_each_block(world: World) -> None:
+    name = name_of(world)
+    open_reader(world)
+    world.publish(name, 10)
+    world.apply([world.op(name, _large(world, 10))])
+    assert reserve(world, max_bytes=1_000).count == 1  # type: ignore[union-attr]  # each counts (10 * 100 + 10 * 5_000) / 20 here
+    assert reserve(world, after=1, max_bytes=5_100) == Reserved(2, world.index, 2, 5_100, True)
+    assert reserve(world, after=2, max_bytes=1) == Reserved(3, world.index, 1, 2_550, True)
+
+
+def _large(world: World, count: int) -> Any:
+    world.log.stored[world.index + 1, 0] = (b"", ())
+    return Enqueue(1, 11, 11, count, 5_000 * count)
+
+
+def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 6)
+    open_reader(world)
+    reserve(world, most=3)
+    _, applied = world.attach(name, "a", 2)
+    assert sequences(applied) == [4, 5]
+    do(world, ReleaseReader(1, "spark", 1))
+    world.do(name, Attach(1, "a", b"", 10))
+    assert info(world).ready == 0
+
+
+def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 6, ttl_ms=100)
+    open_reader(world)
+    reserve(world, most=3)
+    assert world.apply([(None, Purge(1))]).replies == (Ok(3),)
+    world.publish(name, 4)
+    config = world.machine.config_of(1)
+    assert config is not None
+    world.apply([(None, UpdateConfig(1, _with_limit(config)))])
+    world.wake(1_000)
+    assert (info(world).ready, info(world).checked_out) == (2, 3)
+    assert shown(world, 1) == [1, 2, 3]
+    do(world, ReleaseReader(1, "spark", 1))
+    assert info(world).dropped[0] == 3  # their time was over when they came back
+
+
+def _with_limit(config: Any) -> Any:
+    return replace(config, max_length=2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reader": ""},
+        {"reader": "x" * 256},
+        {"reader": "ä" * 128},
+        {"timeout_ms": 999},
+        {"timeout_ms": readers.MAX_TIMEOUT_MS + 1},
+        {"start": "now"},
+        {"on_expiry": "forget"},
+        {"selector": b"rubbish"},
+    ],
+)
+def test_what_is_not_allowed_is_told_and_changes_nothing(world: World, wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "queue": 1, "reader": "spark", "selector": b"", "start": "earliest", "timeout_ms": 1_000,
+        "on_expiry": "keep",
+    }  # fmt: skip
+    assert refusal(do(world, OpenReader(**{**arguments, **wrong}))) == "bad_argument"
+    assert world.machine.readers(1) == ()
+
+
+def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_READERS", 2)
+    monkeypatch.setattr(readers, "MAX_RESERVATIONS", 3)
+    monkeypatch.setattr(readers, "MAX_OUTSTANDING", 10)
+    world.publish(name_of(world), 20)
+    open_reader(world)
+    open_reader(world, reader="other")
+    third = OpenReader(1, "third", b"", "earliest", 1_000, "keep")
+    assert refusal(do(world, third)) == "limit"
+    assert [reserve(world, after, 1).offset for after in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
+    assert refusal(reserve(world, 3, 1)) == "limit"
+    assert reserve(world, reader="other", most=100).count == 10  # type: ignore[union-attr]
+    assert refusal(reserve(world, 1, 1, reader="other")) == "limit"
+    for wrong in ({"most": 0}, {"max_bytes": 0}, {"after": -1}):
+        assert refusal(reserve(world, **wrong)) == "bad_argument"  # type: ignore[arg-type]
+
+
+def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: World) -> None:
+    world.publish(name_of(world), 5)
+    open_reader(world)
+    open_reader(world)
+    reserve(world, generation=2, most=3)
+    assert do(world, DeleteReader(1, "spark")) == Ok(3)
+    assert do(world, DeleteReader(1, "spark")) == Ok(0)
+    assert (info(world).ready, info(world).checked_out) == (5, 0)
+    assert refusal(reserve(world, generation=2)) == "not_found"
+    assert open_reader(world) == ReaderState(3, 0, 0, 0)
+    assert refusal(reserve(world, generation=2)) == "wrong_generation"
+
+
+def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
+    world.publish(name_of(world), 5)
+    open_reader(world)
+    reserve(world)
+    assert world.apply([(None, DeleteQueue(1))]).replies == (Ok(5),)
+    assert world.machine.readers(1) == ()
+    assert refusal(reserve(world)) == "not_found"
+    assert world.machine.next_wake() is None
+
+
+def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -> None:
+    world.checks = False
+    name = name_of(world)
+    world.publish(name, 2 * BLOCK_SIZE, [COLOURS[i % 2] for i in range(2 * BLOCK_SIZE)])
+    world.do(name, Get(1, 10, settled=True))
+    open_reader(world, "colour = 'red'")
+    reserve(world, most=10_000)
+    before = world.machine.reserved(1, "spark", 1, 5_000, 200)
+    world.session(1, epoch=2)
+    pages = world.machine.memory.pages
+    state = world.machine.checkpoint().state
+    for again in (
+        GroupMachine.restore(world.machine.snapshot(), world.log),
+        GroupMachine.resume(state, world.log, pages),
+    ):
+        assert again.snapshot() == world.machine.snapshot()
+        assert again.readers(1) == world.machine.readers(1)
+        assert again.reserved(1, "spark", 1, 5_000, 200) == before
+        assert again.next_wake() == world.machine.next_wake()
+
+
+def test_old_releases_are_remembered_up_to_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_RELEASED", 2)
+    open_reader(world)
+    world.publish(name_of(world), 1)
+    for after in range(0, 8, 2):  # released and settled in turn
+        reserve(world, after)
+        do(world, ReleaseReader(1, "spark", 1))
+        reserve(world, after + 1)
+        do(world, SettleReserved(1, "spark", 1, after + 2))
+        world.publish(name_of(world), 1)
+    answers = [refusal(reserve(world, after)) for after in range(8)]
+    assert answers == ["released"] * 5 + ["settled", "released", "settled"]
