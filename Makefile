@@ -66,6 +66,7 @@ campaign: $(TOOLS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
 	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
+	PYTHONPATH=tests $(PY) -m support.big_history
 	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/fifo tests/selectors tests/log tests/node
 
 bench: $(STAMP)
