@@ -1,10 +1,12 @@
 # Everything a contributor or a CI machine runs. Needs Python 3.11 or later, and the network for the first `make`:
-# the environment lives in .venv and is made again when pyproject.toml changes.
+# the environment lives in .venv and is brought up to date when pyproject.toml changes. `make demo` and `make bench`
+# install what the service needs; everything else also what its tests need.
 
 PYTHON ?= python3
 VENV   ?= .venv
 PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
+TOOLS  ?= $(VENV)/.tools
 # Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50") and demo (make demo ARGS=--full)
 ARGS   ?=
 # Seeds of the simulation: how many, and the first; CANARIES=1 looks for broken builds instead
@@ -34,28 +36,32 @@ help:
 	@echo "make proto     generates quorum/v1 from proto/ again"
 	@echo "make clean     removes the environment and everything that was built"
 
-install: $(STAMP)
+install: $(TOOLS)
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-check: $(STAMP)
+check: $(TOOLS)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest tests/layout
 
-test: $(STAMP)
+test: $(TOOLS)
 	$(PY) -m pytest tests $(ARGS)
 
-simulate: $(STAMP)
+simulate: $(TOOLS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS) \
 	  $(if $(CANARIES),--canaries "$(CANARIES)")
 
-campaign: $(STAMP)
+campaign: $(TOOLS)
 	$(PY) tests/processes/campaign.py $(ARGS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
@@ -69,7 +75,7 @@ demo: $(STAMP)
 	$(PY) -m quorum demo $(ARGS)
 
 # google/rpc/status.proto comes from the package googleapis-common-protos, the google/protobuf ones from grpcio-tools.
-proto: $(STAMP)
+proto: $(TOOLS)
 	$(PY) -m grpc_tools.protoc -Iproto \
 	  -I"$$($(PY) -c 'import pathlib, google.rpc.status_pb2 as m; print(pathlib.Path(m.__file__).parents[2])')" \
 	  --python_out=$(OUT) --pyi_out=$(OUT) --grpc_python_out=$(OUT) $(PROTOS)

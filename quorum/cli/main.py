@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import cluster, data_files, messages, pipelines, policies, queues
+from quorum.cli import cluster, data_files, groups, messages, pipelines, policies, queues
 from quorum.cli.console import DEFECT, Complaint, complain, is_told
 from quorum.errors import ConfigError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queues.app, name="queues")
 app.add_typer(policies.app, name="policies")
+app.add_typer(groups.app, name="groups")
 app.add_typer(pipelines.app, name="pipeline")
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)

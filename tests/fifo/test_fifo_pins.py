@@ -9,7 +9,7 @@ import pytest
 
 from fifo import pins
 from fifo.blocks import BLOCK_SIZE
-from fifo.commands import DeleteQueue, Get, Pin, Purge, Settle, Unpin, UpdateConfig
+from fifo.commands import DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
 from fifo.effects import Ok, Pinned, Refused
 from fifo.group import GroupMachine
 from fifo.references import references
@@ -85,6 +85,16 @@ def test_a_pin_shows_what_was_ready_whatever_comes_after(world: World) -> None:
         assert shown(world.machine, made) == before
         assert shown(world.machine, made, limit=2) == before
     assert [body[0] for body in waiting(world)] == [16, 17, 18, 19, 20]
+
+
+def test_what_was_held_then_and_comes_back_is_not_shown(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 4)
+    attach, _ = world.attach(name, "a", 2)
+    made = pin(world)
+    world.do(name, Return(1, "a", attach, ((1, 2),)))
+    assert [body[0] for body in waiting(world)] == [1, 2, 3, 4]
+    assert [body[0] for body in shown(world.machine, made)] == [3, 4]
 
 
 def test_only_a_part_of_what_is_pinned_may_be_asked_for(world: World) -> None:

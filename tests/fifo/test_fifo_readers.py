@@ -306,6 +306,19 @@ def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
     assert info(world).ready == 0
 
 
+def test_what_arrives_in_its_own_entry_goes_to_the_reader_before_a_consumer_that_waits(world: World) -> None:
+    name = name_of(world)
+    world.publish(name, 2, COLOURS)
+    _, applied = world.attach(name, "a", 5, "colour = 'red'")
+    assert sequences(applied) == [1]
+    open_reader(world, "colour = 'red'")
+    publish = world.batch(name, 3, [*COLOURS, COLOURS[0]])
+    reserving = world.op(name, Reserve(1, "spark", 1, 0, 10, 1_000))
+    applied = world.apply([publish, reserving])
+    assert shown(world, 1) == [3, 5]
+    assert sequences(applied) == []
+
+
 def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
     name = name_of(world)
     world.publish(name, 6, ttl_ms=100)

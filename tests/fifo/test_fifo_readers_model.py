@@ -28,7 +28,7 @@ from support.replays import replay
 TEXTS = ("", "", "colour = 'red'", "size > 2", "colour <> 'red' OR size < 2")
 QUEUES = st.sampled_from((1, 1, 2))
 NAMES = st.sampled_from(("spark", "archive", "third", "fourth"))
-PASSED_MS = st.sampled_from((0, 1, 5, 30, 500, 1_500))
+PASSED_MS = st.sampled_from((0, 0, 1, 1, 1, 1, 1, 5, 5, 30, 300, 1_200))
 ROWS = st.fixed_dictionaries(
     {},
     optional={
@@ -53,19 +53,19 @@ READ = st.fixed_dictionaries(
         "name": NAMES,
         "text": st.sampled_from(TEXTS),
         "start": st.sampled_from(("earliest", "earliest", "latest")),
-        "timeout": st.sampled_from((1_000, 1_000, 3_000, 0)),
+        "timeout": st.sampled_from((1_000, 1_000, 3_000, 3_000, 3_000, 0)),
         "on_expiry": st.sampled_from(("release", "discard", "keep")),
-        "stale": st.sampled_from((0, 0, 0, 0, 0, 0, 1)),
+        "stale": st.sampled_from((0,) * 12 + (1,)),
         "back": st.sampled_from((0, 0, 0, 0, 1, 2, 5, -1)),
-        "messages": st.sampled_from((1, 3, 8, 100, 100, 0)),
+        "messages": st.sampled_from((1, 3, 8, 8, 100, 100, 100, 0)),
         "bytes": st.sampled_from((1, 250, 700, 10_000, 10_000)),
     }
 )
 PIN = st.fixed_dictionaries(
     {
-        "what": st.sampled_from(("pin", "pin", "unpin")),
+        "what": st.sampled_from(("pin", "pin", "pin", "unpin")),
         "queue": QUEUES,
-        "ttl": st.sampled_from((1_000, 2_000, 10_000, 0)),
+        "ttl": st.sampled_from((1_000, 5_000, 5_000, 60_000, 60_000, 0)),
         "pick": st.integers(0, 3),
     }
 )
@@ -80,13 +80,15 @@ CONSUME = st.fixed_dictionaries(
         "first": st.integers(1, 20),
     }
 )
-ENTRY = st.lists(PUBLISH | READ | READ | RESERVE | CONSUME | CONSUME | PIN, min_size=1, max_size=4)
-ADMIN = st.sampled_from(("purge", "config", "config", "delete", "create", "wake"))
+ENTRY = st.lists(
+    PUBLISH | PUBLISH | READ | READ | RESERVE | RESERVE | CONSUME | CONSUME | PIN, min_size=1, max_size=5
+)
+ADMIN = st.sampled_from(("purge", "config", "config", "delete", "wake", "wake"))
 
 
 class ReadersAgainstModel(RuleBasedStateMachine):
     @initialize(
-        text=st.sampled_from(TEXTS), batches=st.lists(st.lists(ROWS, min_size=5, max_size=20), max_size=4)
+        text=st.sampled_from(TEXTS), batches=st.lists(st.lists(ROWS, min_size=5, max_size=20), max_size=6)
     )
     def begin(self, text: str, batches: list[Any]) -> None:
         self.context = small_blocks(SMALL)
@@ -97,10 +99,10 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         self.world.queue(2, filter_enabled=True, max_length=15, message_ttl_ms=700)
         self.name = self.world.session(1)
         self.world.session(2)
-        for rows in batches:
-            self.world.publish(self.name, len(rows), rows)
+        for place, rows in enumerate(batches):
+            self.world.publish(self.name, len(rows), rows, queue=1 + place % 2)
         for queue in (1, 2):
-            open_it = c.OpenReader(queue, "spark", selector(text), "earliest", 1_000, "release")
+            open_it = c.OpenReader(queue, "spark", selector(text), "earliest", 3_000, "release")
             self.world.do(self.name, open_it)
 
     def teardown(self) -> None:
@@ -111,11 +113,24 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                 self.context.__exit__(None, None, None)
 
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
+    def one_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
+        self.entry(entry, passed_ms)
+
     def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
         operations: list[Any] = []
         for step in entry:
             operations.append(self.operation(step, len(operations)))
         self.world.apply(operations, passed_ms)
+        self.look_at_pins("", 1000)
+
+    @rule(first=ENTRY, second=ENTRY, third=ENTRY, passed_ms=PASSED_MS)
+    def entries(self, first: list[Any], second: list[Any], third: list[Any], passed_ms: int) -> None:
+        for entry in (first, second, third):
+            self.entry(entry, passed_ms)
+
+    @rule(first=ENTRY, second=ENTRY, third=ENTRY)
+    def entries_at_once(self, first: list[Any], second: list[Any], third: list[Any]) -> None:
+        self.entries(first, second, third, 1)
 
     @rule(what=ADMIN, queue=QUEUES, max_length=st.sampled_from((-1, 4, 15)), passed_ms=PASSED_MS)
     def administration(self, what: str, queue: int, max_length: int, passed_ms: int) -> None:
@@ -209,6 +224,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         assert world.machine.snapshot() == before
 
     @rule(text=st.sampled_from(TEXTS), limit=st.sampled_from((3, 1000)))
+    def look_closely(self, text: str, limit: int) -> None:
+        self.look_at_pins(text, limit)
+
     def look_at_pins(self, text: str, limit: int) -> None:
         """A pin shows what was ready when it was made, on every member; a checkpoint refers to it."""
         world = self.world
@@ -309,6 +327,6 @@ def pinned(
 
 
 ReadersAgainstModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 TestReadersAgainstModel = ReadersAgainstModel.TestCase

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +20,7 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
 from quorum.client.errors import NotFound, RefusedError, UsageError
 from support.processes_load import CONNECT_LIMIT_MS
+from support.repository import ROOT
 
 FIELDS = {"colour": "text", "n": "integer"}
 
@@ -307,3 +311,31 @@ def test_reading_and_staging_go_on_while_a_member_is_gone(cluster: LocalCluster,
         cluster.restart(leader)
     info = client.queue_info("bulk.kill")
     assert (info.ready, info.held) == (20_000, 0)
+
+
+def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: BulkClient) -> None:
+    fill(cluster, "bulk.seen", 100)
+    generation = client.open_group("bulk.seen", "flow", timeout_ms=60_000).generation
+    client.reserve("bulk.seen", "flow", generation, 0, max_messages=30)
+    (listed,) = json.loads(command(cluster, "groups", "list", "bulk.seen", "--json"))
+    assert (listed["group"], listed["ready"], listed["state"]["outstanding"]) == ("flow", 70, 30)
+    table = command(cluster, "groups", "list", "bulk.seen")
+    assert "flow" in table
+    assert "released" in table
+    assert command(cluster, "groups", "delete", "bulk.seen", "flow") == "deleted flow\n"
+    assert client.groups("bulk.seen") == []
+    assert client.queue_info("bulk.seen").ready == 100
+
+
+def command(cluster: LocalCluster, *arguments: str) -> str:
+    """What a command prints; it has to succeed."""
+    environment = {**os.environ, "QUORUM_URL": cluster.url}
+    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
+    return subprocess.run(
+        [sys.executable, "-m", "quorum", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout

@@ -31,6 +31,7 @@ from fifo.commands import (
 from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
 from fifo.group import GroupMachine
 from quorum_selectors import canonical, columns, jms
+from support.block_sizes import places, sizes
 from support.fifo_model import ModelGroup, Rules
 
 START_MS = 1_000_000
@@ -51,9 +52,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
     """The machines with these sizes, as long as the context lasts."""
     bits = rules.block_size.bit_length() - 1
     wanted = {
-        "BLOCK_BITS": bits,
-        "BLOCK_SIZE": rules.block_size,
-        "SLOT_MASK": rules.block_size - 1,
+        **sizes(bits),
         "BLOCK_BUDGET": rules.block_budget,
         "MESSAGE_BUDGET": rules.message_budget,
         "STEP_BUDGET": rules.step_budget,
@@ -78,30 +77,12 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "LOOKED_UP_BYTES": rules.looked_up[2],
         "FEW": 2,
     }
-    names = (
-        "blocks",
-        "pages",
-        "storage",
-        "views",
-        "readers",
-        "reader_views",
-        "pins",
-        "pin_views",
-        "state",
-        "machine",
-        "matched",
-        "checkout",
-        "selector_groups",
-        "staging",
-        "fields",
-        "invariants",
-    )
     changed = []
-    for module in [importlib.import_module(f"fifo.{name}") for name in names]:
-        for name, value in wanted.items():
-            if hasattr(module, name):
-                changed.append((module, name, getattr(module, name)))
-                setattr(module, name, value)
+    for place, value in places(wanted, beside=()).items():
+        path, name = place.rsplit(".", 1)
+        module = importlib.import_module(path)
+        changed.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
     try:
         yield rules
     finally:

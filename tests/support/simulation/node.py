@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorum.api.admin_service import AdminService
+from quorum.api.bulk_service import BulkService
 from quorum.api.hub import Hub
 from quorum.api.process import _watch
 from quorum.api.queue_service import QueueService
@@ -24,7 +25,7 @@ from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
 from quorum.node.roster import Address
 from quorum.replication.handshake import Identity
-from quorum.v1 import admin_pb2_grpc, queue_pb2_grpc
+from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed
 from support.simulation.loop import NEVER
 from support.simulation.machine import CLUSTER, SECRET, Machine
@@ -157,6 +158,7 @@ class Node(Process):
         hub.attach(self)  # type: ignore[arg-type]
         server = SimServer()
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), server)
+        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, _config(self.machine)), server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, _config(self.machine)), server)
         self.handlers = server.handlers
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]

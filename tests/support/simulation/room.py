@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fifo.blocks import BLOCK_BITS
 from quorum.replication.group import GroupConfig
+from support.block_sizes import places, sizes
 
 if TYPE_CHECKING:
     from support.simulation.node import Node
@@ -24,16 +25,6 @@ RECENT_BYTES = 32 << 10
 """Little, so that bodies are read from the disk."""
 KEEP_ENTRIES = 40
 """In seeds with a short memory."""
-
-_BLOCK_SIZES = {
-    "fifo.blocks": ("BLOCK_SIZE", "SLOT_MASK"),
-    "fifo.fields": ("BLOCK_SIZE", "SLOT_MASK"),
-    "fifo.machine": ("BLOCK_SIZE", "SLOT_MASK"),
-    "fifo.selector_groups": ("SLOT_MASK",),
-    "fifo.storage": (),
-    "quorum.node.paging": ("BLOCK_SIZE",),
-}
-"""Where the size of a block is used, beside BLOCK_BITS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +41,7 @@ class Room:
         """attribute -> what stands there during the run."""
         if self.block_bits == BLOCK_BITS:
             return {}
-        size = 1 << self.block_bits
-        values = {"BLOCK_SIZE": size, "SLOT_MASK": size - 1}
-        return {
-            f"{module}.{name}": value
-            for module, names in _BLOCK_SIZES.items()
-            for name, value in (("BLOCK_BITS", self.block_bits), *((each, values[each]) for each in names))
-        }
+        return places(sizes(self.block_bits))
 
 
 def room_of(seed: int) -> Room:

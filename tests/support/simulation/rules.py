@@ -61,6 +61,10 @@ class Rules:
         """to the queue with selectors: whether anybody wants it"""
         self.taken: dict[Origin, None] = {}
         """what a client that had received it wanted to settle"""
+        self._reserved: dict[Key, str] = {}
+        """for whom a message is kept that was read by a durable reader"""
+        self._origins: dict[Key, Origin] = {}
+        """of what was reserved"""
 
     # ---- members
 
@@ -167,6 +171,8 @@ class Rules:
             raise Broken(f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}")
         if key in self._settled:
             raise Broken(f"{key}, message {origin}, was settled, answered so, and is delivered again")
+        if key in self._reserved:
+            raise Broken(f"{key} is handed to {held[0]!r} while it is reserved for {self._reserved[key]}")
         before = self._holders.get(key)
         if before is not None and before[0].is_used and before[0].node.may_deliver(before[2]):
             raise Broken(
@@ -202,6 +208,39 @@ class Rules:
                         f"{holder[1]!r} at {holder[0].node.name}"
                     )
 
+    # ---- what durable readers say
+
+    def reserved(self, reader: str, keys: list[Key], bodies: list[bytes]) -> None:
+        """They were read from a reservation: kept for this reader until it settles or releases them."""
+        for key, body in zip(keys, bodies, strict=True):
+            if body not in self.sent:
+                raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
+            origin = self._origins[key] = origin_of(body)
+            if self._places.setdefault(origin, key) != key:
+                raise Broken(
+                    f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}"
+                )
+            if key in self._settled:
+                raise Broken(
+                    f"{key}, message {origin}, was settled, answered so, and is reserved for {reader}"
+                )
+            holder = self._holders.get(key)
+            if holder is not None and holder[0].is_used and holder[0].node.may_deliver(holder[2]):
+                raise Broken(f"{key} is reserved for {reader} while {holder[1]!r} holds it, with a lease")
+            self._seen[key] = None
+            self._reserved[key] = reader
+        self.counts["reserved"] += len(keys)
+
+    def released(self, keys: list[Key]) -> None:
+        """From now on they may go back to the queue."""
+        for key in keys:
+            self._reserved.pop(key, None)
+
+    def takes(self, keys: list[Key]) -> None:
+        """A durable reader is about to settle them."""
+        for key in keys:
+            self.taken[self._origins[key]] = None
+
     # ---- what clients say
 
     def confirm(self, producer: int, numbers: range, queue: str) -> None:
@@ -215,6 +254,7 @@ class Rules:
             if key in self._settled:
                 raise Broken(f"{key} was settled twice, and both times answered so")
             self._settled[key] = None
+            self._reserved.pop(key, None)
         self.counts["settled"] += len(keys)
 
     def unwanted(self) -> int:

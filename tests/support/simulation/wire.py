@@ -329,6 +329,9 @@ class SimChannel:
 
         return begin
 
+    def stream_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
+        return self.stream_stream(method, request_serializer, response_deserializer)
+
     def unary_stream(self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         def begin(request: Any, **_: Any) -> Call:
             call = self._call(method, response_deserializer)
@@ -407,8 +410,10 @@ class ServedCall:
     async def _run(self) -> None:
         handler, outcome = self._handler, OK
         try:
-            if handler.request_streaming:
+            if handler.request_streaming and handler.response_streaming:
                 await handler.stream_stream(self, self)
+            elif handler.request_streaming:
+                await self.write(await handler.stream_unary(self, self))
             else:
                 request = await anext(self)
                 if handler.response_streaming:

@@ -26,6 +26,7 @@ from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
 from quorum.node.identity import Founding, IdentityError
 from quorum.node.member import Member
+from support.simulation.bulk import Browser, Reader, Writer
 from support.simulation.changes import Changes, Mover
 from support.simulation.clients import (
     SELECTORS,
@@ -345,6 +346,14 @@ class World:
             Administrator(self, 15),
             Operator(self, 20),
         ]
+        if self.seed % 3 == 2:
+            self.apps += [
+                Reader(self, 22, plain),
+                Reader(self, 23, fields, "kind = 'red' AND n > 0"),
+                Writer(self, 24, other),
+                Writer(self, 25, fields),
+                Browser(self, 26, plain),
+            ]
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
@@ -413,7 +422,12 @@ class World:
         self.phase = "draining"
         producers = [app for app in self.apps if isinstance(app, Producer)]
         self.run_until(
-            lambda: not any(each.unconfirmed for each in producers), "all is confirmed", PROGRESS_LIMIT_MS
+            lambda: (
+                not any(each.unconfirmed for each in producers)
+                and not any(each.batches.messages for each in self.apps if isinstance(each, Writer))
+            ),
+            "all is confirmed",
+            PROGRESS_LIMIT_MS,
         )
         self.run_until(
             lambda: self.changes.is_done, "the groups have the members that are wished for", PROGRESS_LIMIT_MS

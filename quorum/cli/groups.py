@@ -1,0 +1,68 @@
+"""`quorum groups list|delete`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorum.cli.console import JsonOption, UrlOption, default_url, print_json
+from quorum.cli.queues import shown
+
+if TYPE_CHECKING:
+    from quorum.bulk import BulkClient
+
+app = typer.Typer(
+    help="Durable groups of a queue: who reserves messages of it, as a Spark query does, and how far they are.",
+    no_args_is_help=True,
+)
+
+THEN = {"release": "released", "discard": "discarded", "keep": "kept"}
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="the group's name")]
+
+
+def _client(url: str | None) -> BulkClient:
+    from quorum.bulk import BulkClient
+
+    return BulkClient(url or default_url())
+
+
+@app.command("list")
+def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """The groups of a queue: how far they are, what they hold, and after which silence they lose it."""
+    with _client(url) as client:
+        found = client.groups(queue)
+        ready = client.queue_info(queue).ready
+    if as_json:
+        print_json([{**asdict(group), "ready": ready} for group in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=f"{ready:,} messages are ready")
+    table.add_column("group", overflow="fold")
+    for heading in ("generation", "settled to", "reserved to", "outstanding", "timeout"):
+        table.add_column(heading, justify="right")
+    table.add_column("then what is outstanding is", overflow="fold")
+    for group in found:
+        table.add_row(
+            shown(group.group),
+            str(group.state.generation),
+            f"{group.state.settled:,}",
+            f"{group.state.last:,}",
+            f"{group.state.outstanding:,}",
+            f"{group.timeout_ms / 1000:,.0f} s",
+            THEN[group.on_expiry],
+        )
+    Console().print(table)
+
+
+@app.command()
+def delete(queue: QueueArgument, group: GroupArgument, url: UrlOption = None) -> None:
+    """Forgets a group; what it holds goes back to the queue."""
+    with _client(url) as client:
+        client.delete_group(queue, group)
+    print(f"deleted {group}")
