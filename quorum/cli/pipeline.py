@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -55,7 +56,11 @@ def verify(
     from quorum.spark.history_input import check
     from quorum.spark.verify import verify as judge
 
-    settings = {"spark.driver.memory": heap(memory), "spark.sql.shuffle.partitions": PARTITIONS}
+    settings = {
+        "spark.driver.memory": heap(memory),
+        "spark.sql.shuffle.partitions": PARTITIONS,
+        "spark.local.dir": tempfile.gettempdir(),  # Java does not look at TMPDIR
+    }
     try:
         check(paths)  # before Spark starts, which takes seconds
         spark = start(settings)
