@@ -45,7 +45,8 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "installing what the tests need; PySpark alone is 450 MB"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
 check: $(TOOLS)
