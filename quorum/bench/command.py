@@ -11,6 +11,7 @@ from rich.console import Console
 
 from quorum.bench import backlog as backlog_bench
 from quorum.bench import selectors_run as selectors_bench
+from quorum.bench import spark_flows as spark_bench
 from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan, Result
 from quorum.bench.report import table
@@ -18,6 +19,7 @@ from quorum.bench.run import BenchFailed, run
 
 BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
+SPARK_MESSAGES = 1_000_000
 TRANSFER_BATCH, TRANSFER_RATE = 10, 1_000
 """A hundred batches a second: some thousand values for a 99th percentile, and no load to speak of."""
 SELECTORS_RATE = 500
@@ -31,6 +33,7 @@ class BenchMode(StrEnum):
     backlog = "backlog"
     transfer = "transfer"
     selectors = "selectors"
+    spark = "spark"
 
 
 def bench(
@@ -50,7 +53,9 @@ def bench(
     consumers: Annotated[int, typer.Option(min=1, help="on followers in turn")] = Plan().consumers,
     seconds: Annotated[float, typer.Option(min=0.1, help="measured time")] = Plan().seconds,
     warmup: Annotated[float, typer.Option(min=0.0, help="time before it, not measured")] = Plan().warmup_s,
-    members: Annotated[int, typer.Option(min=1, help="member processes")] = Plan().members,
+    members: Annotated[
+        int, typer.Option(min=0, help=f"member processes; 0: {Plan().members}, in mode spark one")
+    ] = 0,
     rate: Annotated[
         int,
         typer.Option(
@@ -64,8 +69,9 @@ def bench(
         int,
         typer.Option(
             min=0,
-            help=f"messages in all; 0: in mode backlog {BACKLOG_MESSAGES:,}, in mode transfer {TRANSFER_MESSAGES:,}; "
-            "in mode selectors the most that wait, 0: 10,000,000, in the cluster 1,000,000",
+            help=f"messages in all; 0: in mode backlog {BACKLOG_MESSAGES:,}, in mode transfer {TRANSFER_MESSAGES:,}, "
+            f"in mode spark {SPARK_MESSAGES:,}; in mode selectors the most that wait, 0: 10,000,000, "
+            "in the cluster 1,000,000",
         ),
     ] = 0,
     filter_enabled: Annotated[
@@ -88,9 +94,11 @@ def bench(
         backlog, batch, rate = messages or TRANSFER_MESSAGES, batch or TRANSFER_BATCH, rate or TRANSFER_RATE
     if mode == BenchMode.selectors:
         backlog, rate = messages, rate or SELECTORS_RATE
+    if mode == BenchMode.spark:
+        backlog, members = messages or SPARK_MESSAGES, members or 1
     plan = Plan(
         mode=mode.value,
-        members=members,
+        members=members or Plan().members,
         body_bytes=body,
         batch=batch or Plan().batch,
         window=window,
@@ -109,7 +117,11 @@ def bench(
         console.print(f"[dim]{text}[/dim]")
 
     result: (
-        Result | backlog_bench.BacklogResult | transfer_bench.TransferResult | selectors_bench.SelectorsResult
+        Result
+        | backlog_bench.BacklogResult
+        | transfer_bench.TransferResult
+        | selectors_bench.SelectorsResult
+        | spark_bench.SparkResult
     )
     try:
         if mode == BenchMode.backlog:
@@ -121,6 +133,9 @@ def bench(
         elif mode == BenchMode.selectors:
             result = selectors_bench.run(plan, note, alone=alone)
             console.print(selectors_bench.table(result))
+        elif mode == BenchMode.spark:
+            result = spark_bench.run(plan, note)
+            console.print(spark_bench.table(result))
         else:
             result = run(plan, note)
             console.print(table(result))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Mode = Literal["publish", "consume", "both", "backlog", "transfer", "selectors"]
+Mode = Literal["publish", "consume", "both", "backlog", "transfer", "selectors", "spark"]
 
 FIELD_SELECTORS = (
     "region = 'north'",

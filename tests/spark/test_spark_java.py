@@ -39,15 +39,20 @@ def test_a_wrong_java_home_is_told_and_not_passed_over(tmp_path: Path) -> None:
         java.java_home({"JAVA_HOME": str(old), "PATH": ""})
 
 
-def test_a_java_on_path_is_used_as_it_is(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "jdk", "21")
-    assert java.java_home({"PATH": f"{home}/bin:/bin:/usr/bin"}) is None
+def test_a_java_on_path_is_used_without_the_argument_that_makes_it_warn(tmp_path: Path) -> None:
+    found = fake_java(tmp_path / "jdk", "21")
+    environment = {"PATH": f"{found}/bin:/bin:/usr/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = java.java_home(environment)
+    assert home.is_relative_to(tmp_path / "cache")
+    command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Xmx1g", "a b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "-Xmx1g\na b\n"
 
 
 def test_without_a_java_the_one_from_pypi_runs_without_the_arguments_it_cannot_take(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     home = java.java_home(environment)
-    assert home is not None and home.is_relative_to(tmp_path / "cache")
+    assert home.is_relative_to(tmp_path / "cache")
     done = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
@@ -62,11 +67,11 @@ def test_an_old_java_on_path_is_passed_over(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     environment = {"PATH": f"{old}/bin:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     home = java.java_home(environment)
-    assert home is not None and home.is_relative_to(tmp_path / "cache")
+    assert home.is_relative_to(tmp_path / "cache")
 
 
 def test_the_shim_keeps_every_other_argument_as_it_is(tmp_path: Path) -> None:
-    home = java.shim(fake_java(tmp_path / "it's a jdk", "21"), tmp_path)
+    home = java.shim(fake_java(tmp_path / "it's a jdk", "21") / "bin" / "java", tmp_path)
     arguments = [
         "-Da=b c",
         "",
