@@ -65,13 +65,10 @@ def test_what_was_written_wrongly_is_a_complaint(
 
 
 def test_without_a_java_that_works_one_sentence_is_told() -> None:
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "selectors")))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "quorum", "pipeline", "verify", "x.jsonl"],
-        env={
-            **os.environ,
-            "JAVA_HOME": "/nowhere",
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "selectors"))),
-        },
+        env={**os.environ, "JAVA_HOME": "/nowhere", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
