@@ -47,7 +47,8 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "installing what the tests need; PySpark alone is 450 MB"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.tools
@@ -72,6 +73,7 @@ campaign: $(TOOLS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
 	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
+	PYTHONPATH=tests $(PY) -m support.big_history
 	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/fifo tests/selectors tests/log tests/node
 
 bench: $(STAMP)

@@ -11,7 +11,7 @@ from quorum.cli.console import JsonOption, UrlOption, default_url, print_json
 from quorum.cli.queues import shown
 
 if TYPE_CHECKING:
-    from quorum.bulk import BulkClient
+    from quorum.client.bulk import BulkClient
 
 app = typer.Typer(
     help="Durable groups of a queue: who reserves messages of it, as a Spark query does, and how far they are.",
@@ -25,7 +25,7 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="the group's
 
 
 def _client(url: str | None) -> BulkClient:
-    from quorum.bulk import BulkClient
+    from quorum.client.bulk import BulkClient
 
     return BulkClient(url or default_url())
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import cluster, data_files, groups, messages, pipelines, policies, queues
+from quorum.cli import archives, cluster, data_files, groups, messages, pipeline, policies, queues
 from quorum.cli.console import DEFECT, Complaint, complain, is_told
 from quorum.errors import ConfigError
 
@@ -30,7 +30,9 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(queues.app, name="queues")
 app.add_typer(policies.app, name="policies")
 app.add_typer(groups.app, name="groups")
-app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(pipeline.app, name="pipeline")
+pipeline.app.command()(archives.archive)
+pipeline.app.command()(archives.selectivity)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("browse")(messages.browse)

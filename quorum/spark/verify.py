@@ -1,567 +1,444 @@
-"""Whether recorded histories show what a queue must never do. The format and the findings: docs/histories.md.
+"""Judges recorded histories: six kinds of violation, each a message that was not treated as it was promised.
 
-Three passes: a row a sequence (who had it, how it ended), joined with a row a published message; the order of sequences
-against times and numbers; and, only for what was delivered more than once, who held it when.
+How (docs/histories.md says what and why): names become numbers, so that Spark aggregates in place. There are two
+tables: `places`, what happened at each sequence of each queue, and `messages`, what happened to each (producer,
+number), wherever it went. From these everything is counted; only who was reordered and who was held twice needs a look
+at pairs, the latter of messages that two had. What nobody knows the outcome of counts on neither side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorum.spark.errors import OptionError
+from quorum.spark.failures import plain_failures
+from quorum.spark.histories import FORMS, HistoryError
+from quorum.spark.history_input import Events, read
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA = (
-    "kind STRING, queue STRING, client STRING, producer STRING, number BIGINT, sequence BIGINT, count BIGINT, "
-    "invoked BIGINT, returned BIGINT, outcome STRING"
-)
-CORRUPT = "_unreadable"
+KINDS = ("lost", "duplicated", "reordered", "held_twice", "settled_then_delivered", "phantom")
+COUNTS = ("confirmed", "rejected", "unknown", "delivered", "settled", "left")
+SHOWN = 5
+MAX_NAMES = 1_000_000
+"""Of queues, producers and consumers together: the driver holds them."""
 
-OF_A_MESSAGE = ("queue", "client", "sequence", "invoked")
-NEEDS: dict[str, tuple[str, ...]] = {
-    "publish": ("queue", "producer", "number", "invoked"),
-    "deliver": ("queue", "client", "producer", "number", "sequence", "returned"),
-    "settle": OF_A_MESSAGE,
-    "return": OF_A_MESSAGE,
-    "discard": OF_A_MESSAGE,
-    "release": ("client", "invoked"),
-    "remain": ("queue", "producer", "number", "sequence"),
-}
-OUTCOMES = ("ok", "refused", "unknown")
-JSON_ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz")
-MAX_COUNT = 1_000_000
-ORDER_BLOCK = 1 << 17
-"""Sequences that one task looks at for their order."""
-
-FINDINGS = (
-    "lost",
-    "phantom",
-    "duplicated",
-    "sequence-reused",
-    "reordered",
-    "held-twice",
-    "settled-then-delivered",
-    "settled-twice",
-    "settled-but-there",
-)
+Tell = Callable[[str], None]
 
 
-@dataclass
+@dataclass(slots=True)
+class Line:
+    """What became of a producer's messages to a queue, in messages. broken: by kind of violation."""
+
+    queue: str
+    producer: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    broken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """An example of a violation. why: one sentence."""
+
+    queue: str
+    producer: str
+    number: int
+    why: str
+
+
+@dataclass(slots=True)
 class Report:
+    """lines: by queue and producer. culprits: a few of each kind that there are."""
+
+    records: int
     operations: int
-    messages: int
-    """Published, or seen."""
-    findings: dict[str, int] = field(default_factory=dict)
-    """How often, by kind of finding; only what was found."""
-    examples: list[str] = field(default_factory=list)
-    """A line each, some of every kind."""
+    lines: list[Line]
+    culprits: dict[str, list[Culprit]]
+    seconds: float = 0.0
+
+    def total(self, kind: str) -> int:
+        return sum(line.broken[kind] for line in self.lines)
 
     @property
     def is_clean(self) -> bool:
-        return not self.findings
+        return not any(self.total(kind) for kind in KINDS)
 
 
-def verify(
-    spark: SparkSession, paths: Sequence[str], *, is_complete: bool = True, examples: int = 10
-) -> Report:
-    """Checks the histories in these files together. is_complete: what remained at the end is in them.
+def verify(spark: SparkSession, paths: Sequence[Path], tell: Tell | None = None) -> Report:
+    """Reads the histories in these files and directories as one, and judges it. tell: is told of progress.
 
-    Raises OptionError for what is no history.
+    Raises HistoryError for what cannot be judged, QueryFailed where Spark fails.
     """
-    from pyspark import StorageLevel
-    from pyspark.sql import functions as F
-
-    events = _read(spark, paths).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        operations = _check(events)
-        single = _singles(events)
-        sequences = _sequences(single).persist(StorageLevel.MEMORY_AND_DISK)
-        messages = _messages(single, sequences).persist(StorageLevel.MEMORY_AND_DISK)
+    started = time.monotonic()
+    with plain_failures(), tempfile.TemporaryDirectory(prefix="quorum-verify-") as scratch:
+        check = _Check(spark, tell or (lambda text: None))
         try:
-            total = messages.select("queue", "producer", "number").distinct().count()
-            report = Report(operations, total)
-            found = [
-                *_of_messages(messages, is_complete),
-                *_of_sequences(sequences),
-                _duplicated(sequences),
-                _in_time(messages),
-                _in_numbers(messages),
-                _held_twice(single),
-            ]
-            # together, so that Spark runs them side by side
-            every = reduce(lambda one, other: one.unionByName(other), found).persist(
-                StorageLevel.MEMORY_AND_DISK
-            )
-            try:
-                counts = {
-                    row["kind"]: row["n"]
-                    for row in every.groupBy("kind").agg(F.count("*").alias("n")).collect()
-                }
-                for kind in FINDINGS:
-                    if kind in counts:
-                        report.findings[kind] = counts[kind]
-                        some = (
-                            every.where(F.col("kind") == kind)
-                            .orderBy("queue", "text")
-                            .limit(examples)
-                            .collect()
-                        )
-                        report.examples.extend(f"{kind}: queue {row['queue']}: {row['text']}" for row in some)
-            finally:
-                every.unpersist()
-            return report
+            check.tell(f"reading {', '.join(map(str, paths))}")
+            report = check.run(read(spark, paths, Path(scratch)))
         finally:
-            messages.unpersist()
-            sequences.unpersist()
-    finally:
-        events.unpersist()
+            check.forget()
+    report.seconds = time.monotonic() - started
+    return report
 
 
-# ---- reading
+def _code(kind: str) -> int:
+    return list(FORMS).index(kind)
 
 
-def _read(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    from pyspark.sql import functions as F
+PUBLISH, DELIVER, SETTLE, RETURN = _code("publish"), _code("deliver"), _code("settle"), _code("return")
+DISCARD, END, LEFT = _code("discard"), _code("end"), _code("left")
+_DONE = f"op IN ({SETTLE}, {DISCARD})"
+_CLOSES = f"op IN ({SETTLE}, {RETURN}, {DISCARD})"
 
-    frames = []
-    for path in paths:
-        names = _files(path)
-        if names[0].endswith(".parquet"):
-            frame = spark.read.parquet(*names)
-            frame = frame.select(
-                *(_column(frame, each) for each in SCHEMA.split(", ")), F.lit(None).alias(CORRUPT)
+PLACES = {
+    # two messages at one sequence: the one with the lowest number has the place, the highest is an intruder
+    "number": "min(number)",
+    "producer": "if(min(number) = max(number), min(producer), min_by(producer, number))",
+    "other_number": "max(number)",
+    "other_producer": "if(min(number) = max(number), max(producer), max_by(producer, number))",
+    "deliveries": f"count_if(op = {DELIVER})",
+    "last_delivered_us": f"max(if(op = {DELIVER}, returned_us, NULL))",
+    "consumer": f"min(if(op = {DELIVER}, consumer, NULL))",
+    "other_consumer": f"max(if(op = {DELIVER}, consumer, NULL))",
+    "settled_us": f"min(if({_DONE} AND outcome = 'ok', returned_us, NULL))",
+    "settlements": f"count_if({_DONE} AND outcome = 'ok')",
+    "maybe_settled": f"count_if({_DONE} AND outcome <> 'ok')",
+    "discards": f"count_if(op = {DISCARD})",
+    "lefts": f"count_if(op = {LEFT})",
+}
+"""By (queue, sequence)."""
+
+IS_BACK = "(last_delivered_us > settled_us OR settlements > 1 OR (settlements > 0 AND lefts > 0))"
+"""Of a place: settled for certain, and yet handed out later, settled again, or still there."""
+
+MESSAGES = {
+    "queue": "min(queue)",
+    "other_queue": "max(queue)",
+    "publishes": "count(queue)",
+    "invoked_us": "min(invoked_us)",
+    "confirmed_us": "min(confirmed_us)",
+    "accepted": "count_if(is_accepted)",
+    "confirmed": "count_if(confirmed_us IS NOT NULL)",
+    "places": "count(place_queue)",
+    "kept_places": "count_if(NOT is_discarded)",
+    "place_queue": "min(place_queue)",
+    "other_place_queue": "max(place_queue)",
+    "sequence": "min(sequence)",
+    "other_sequence": "max(sequence)",
+    "delivered": "count_if(is_delivered)",
+    "settled": "count_if(is_settled)",
+    "maybe_settled": "count_if(is_maybe_settled)",
+    "lefts": "count_if(is_left)",
+    "late": "count_if(is_late)",
+    "intruders": "count_if(has_intruder)",
+}
+"""By (producer, number), of its publishes and its places together."""
+
+IS = {
+    "lost": "confirmed > 0 AND settled = 0 AND maybe_settled = 0 AND lefts = 0",
+    # a discarded message may be dead-lettered into another queue
+    "duplicated": "places > 1 AND (kept_places > 1 OR place_queue = other_place_queue)",
+    "settled_then_delivered": "late > 0",
+    "phantom": "places > 0 AND accepted = 0",
+}
+
+
+class _Check:
+    """One history's checks. Names are numbers in every frame."""
+
+    def __init__(self, spark: SparkSession, tell: Tell) -> None:
+        self._spark = spark
+        self.tell = tell
+        self._kept: list[DataFrame] = []
+        self._names: dict[int, str] = {}
+        self._lines: dict[tuple[int, int], Line] = {}
+        self._culprits: dict[str, list[Culprit]] = {}
+
+    def run(self, events: Events) -> Report:
+        from pyspark.sql import functions as F
+
+        self.tell(f"{events.operations:,} operations in {events.records:,} records")
+        self._read_names(events.frame)
+        numbered = {name: F.expr(_number_of(name)) for name in ("queue", "producer", "consumer")}
+        self._events = events.frame.withColumns(numbered)
+        self.tell("what happened to each message")
+        places = self._keep(self._places())
+        several = self._have_several_consumers(places)
+        messages = self._keep(self._messages(places))
+        self._judge_messages(messages)
+        self._show_judged(messages, places)
+        self.tell("order")
+        self._judge_order(messages)
+        if several:
+            self.tell("messages that several consumers had")
+            self._judge_holders(places)
+        lines = sorted(self._lines.values(), key=lambda line: (line.queue, line.producer))
+        culprits = {kind: self._culprits[kind] for kind in KINDS if kind in self._culprits}
+        return Report(events.records, events.operations, lines, culprits)
+
+    def forget(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        from pyspark import StorageLevel
+
+        frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self._kept.append(frame)
+        return frame
+
+    # ---- names
+
+    def _read_names(self, frame: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        queues = frame.groupBy("queue").agg(
+            F.count_if(F.col("op") == LEFT).alias("lefts"),
+            F.expr(f"count_if(op = {PUBLISH} AND outcome = 'confirmed')").alias("confirmed"),
+        )
+        told = {row["queue"]: row for row in queues.collect()}
+        if silent := sorted(queue for queue, row in told.items() if not row["lefts"]):
+            raise HistoryError(
+                f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
+                f"or one with 'count' 0 where nothing was"
             )
-        else:
-            frame = spark.read.schema(f"{SCHEMA}, {CORRUPT} STRING").json(
-                names, columnNameOfCorruptRecord=CORRUPT, mode="PERMISSIVE"
+        if not any(row["confirmed"] for row in told.values()):
+            raise HistoryError("no message was confirmed in this history; there is nothing to judge")
+        everybody = frame.select(F.explode(F.array("queue", "producer", "consumer")).alias("name"))
+        names = everybody.where("name IS NOT NULL").distinct().limit(MAX_NAMES + 1)
+        found = names.selectExpr("name", f"{_number_of('name')} AS id").collect()
+        if len(found) > MAX_NAMES:
+            raise HistoryError(
+                f"the history names more than {MAX_NAMES:,} queues, producers and consumers; "
+                f"that is the most that is judged at once"
             )
-        frames.append(frame)
-    return reduce(lambda one, other: one.unionByName(other), frames).fillna({"count": 1, "outcome": "ok"})
+        self._names = {row["id"]: row["name"] for row in found}
+        if len(self._names) < len(found):
+            taken = next(row["name"] for row in found if self._names[row["id"]] != row["name"])
+            raise HistoryError(f"the name '{taken}' has the same hash as another one; rename it")
 
+    def _name(self, number: int | None) -> str:
+        assert number is not None
+        return self._names[number]
 
-def _column(frame: DataFrame, declared: str) -> Column:
-    from pyspark.sql import functions as F
+    # ---- the two tables
 
-    name, kind = declared.split()
-    return (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
+    def _places(self) -> DataFrame:
+        from pyspark.sql import functions as F
 
-
-def _files(path: str) -> list[str]:
-    at = Path(path)
-    files = sorted(str(each) for each in at.rglob("*") if each.is_file()) if at.is_dir() else [str(at)]
-    files = [each for each in files if not Path(each).name.startswith((".", "_"))]
-    if not at.exists() or not files:
-        raise OptionError(f"{path}: there is no history")
-    as_json = [each for each in files if each.endswith(JSON_ENDINGS)]
-    as_parquet = [each for each in files if each.endswith(".parquet")]
-    if len(as_json) not in (0, len(files)) or len(as_json) + len(as_parquet) < len(files):
-        raise OptionError(
-            f"{path}: a history is JSON lines ({', '.join(JSON_ENDINGS)}) or Parquet (.parquet), "
-            "and a directory has only the one or the other"
+        touched = _each_message(
+            self._events.where(f"(op = {DELIVER} OR {_CLOSES} OR op = {LEFT}) AND count > 0")
         )
-    return files
-
-
-def _check(events: DataFrame) -> int:
-    """How many operations. Raises OptionError for the first that is none."""
-    from pyspark.sql import functions as F
-
-    problem = F.when(F.col(CORRUPT).isNotNull(), F.concat(F.lit("no JSON object of this form: "), CORRUPT))
-    problem = problem.when(
-        F.col("kind").isNull() | ~F.col("kind").isin(*NEEDS), F.lit(f"kind is none of {', '.join(NEEDS)}")
-    )
-    problem = problem.when(
-        ~F.col("outcome").isin(*OUTCOMES), F.lit(f"outcome is none of {', '.join(OUTCOMES)}")
-    )
-    problem = problem.when(~F.col("count").between(1, MAX_COUNT), F.lit(f"count is not in 1..{MAX_COUNT}"))
-    for kind, needed in NEEDS.items():
-        for name in needed:
-            problem = problem.when(
-                (F.col("kind") == kind) & F.col(name).isNull(), F.lit(f"a {kind} needs {name}")
-            )
-    is_answered = F.col("kind").isin("publish", "settle") & (F.col("outcome") == "ok")
-    problem = problem.when(
-        is_answered & F.col("returned").isNull(), F.lit("an ok publish or settle needs returned")
-    )
-    problem = problem.when(F.col("returned") < F.col("invoked"), F.lit("it returned before it was invoked"))
-    judged = events.withColumn("problem", problem)
-    row = judged.agg(
-        F.count("*").alias("n"),
-        F.count("problem").alias("bad"),
-        F.first(F.when(F.col("problem").isNotNull(), F.struct("problem", _shown(events))), True).alias(
-            "first"
-        ),
-    ).first()
-    assert row is not None
-    if row["bad"]:
-        raise OptionError(
-            f"{row['bad']} operations cannot be read; one: {row['first'][0]}: {row['first'][1][:300]}"
+        return touched.groupBy("queue", "sequence").agg(
+            *[F.expr(text).alias(name) for name, text in PLACES.items()]
         )
-    return int(row["n"])
 
+    def _messages(self, places: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
 
-def _shown(events: DataFrame) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.to_json(F.struct(*(name for name in events.columns if name != CORRUPT)))
-
-
-def _singles(events: DataFrame) -> DataFrame:
-    """An operation a message: counts are gone."""
-    from pyspark.sql import functions as F
-
-    one = events.where("count = 1").drop("count", CORRUPT)
-    many = (
-        events.where("count > 1")
-        .withColumn("at", F.explode(F.expr("sequence(0L, count - 1)")))
-        .withColumn("number", F.col("number") + F.col("at"))
-        .withColumn("sequence", F.col("sequence") + F.col("at"))
-        .drop("at", "count", CORRUPT)
-    )
-    return one.unionByName(many)
-
-
-# ---- a row a sequence, a row a message
-
-
-def _is(kind: str, *outcomes: str) -> Column:
-    from pyspark.sql import functions as F
-
-    return (F.col("kind") == kind) & F.col("outcome").isin(*(outcomes or OUTCOMES))
-
-
-def _sequences(single: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    is_seen = F.col("kind").isin("deliver", "remain")
-    name = F.struct("producer", "number")
-    return (
-        single.where(F.col("sequence").isNotNull() & ~F.col("kind").isin("publish", "release"))
-        .groupBy("queue", "sequence")
-        .agg(
-            F.min(F.when(is_seen, name)).alias("least"),
-            F.max(F.when(is_seen, name)).alias("most"),
-            F.count_if(_is("settle", "ok")).alias("settled"),
-            F.count_if(_is("settle", "ok", "unknown") | _is("discard", "ok", "unknown")).alias("ended"),
-            F.count_if(F.col("kind") == "remain").alias("remains"),
-            F.count_if(F.col("kind") == "deliver").alias("delivered"),
-            F.min(F.when(_is("settle", "ok"), F.col("returned"))).alias("settled_at"),
-            F.max(F.when(F.col("kind") == "deliver", F.struct("returned", "client"))).alias("last_delivery"),
-        )
-    )
-
-
-def _messages(single: DataFrame, sequences: DataFrame) -> DataFrame:
-    """By queue, producer and number: how it was published, and each sequence it has."""
-    from pyspark.sql import functions as F
-
-    published = (
-        single.where(F.col("kind") == "publish")
-        .groupBy("queue", "producer", "number")
-        .agg(
-            F.lit(True).alias("is_published"),
-            F.count_if(F.col("outcome") == "ok").alias("confirmed"),
-            F.count_if(F.col("outcome") != "refused").alias("possible"),
-            F.min("invoked").alias("invoked"),
-            F.min(F.when(F.col("outcome") == "ok", F.col("returned"))).alias("returned"),
-        )
-    )
-    seen = sequences.where(F.col("least").isNotNull()).select(
-        "queue",
-        F.col("least.producer").alias("producer"),
-        F.col("least.number").alias("number"),
-        "sequence",
-        "ended",
-        "remains",
-        "delivered",
-    )
-    return published.join(seen, ["queue", "producer", "number"], "full_outer")
-
-
-def _found(frame: DataFrame, kind: str, condition: Column, text: Column) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return frame.where(condition).select(F.lit(kind).alias("kind"), "queue", text.alias("text"))
-
-
-def _text(form: str, *values: Any) -> Column:
-    """`form` with %s, one for each column."""
-    from pyspark.sql import functions as F
-
-    parts: list[Column] = []
-    for literal, value in zip(form.split("%s"), [*values, None], strict=True):
-        parts.append(F.lit(literal))
-        if value is not None:
-            column = F.col(value) if isinstance(value, str) else value
-            parts.append(F.coalesce(column.cast("string"), F.lit("?")))
-    return F.concat(*parts)
-
-
-def _of_messages(messages: DataFrame, is_complete: bool) -> list[DataFrame]:
-    from pyspark.sql import functions as F
-
-    never = (F.col("confirmed") > 0) & F.col("sequence").isNull()
-    gone = (F.col("confirmed") > 0) & (F.col("ended") == 0) & (F.col("remains") == 0)
-    unknown = F.col("sequence").isNotNull() & (F.col("is_published").isNull() | (F.col("possible") == 0))
-    why = F.when(F.col("is_published").isNull(), F.lit("nobody published it")).otherwise(
-        F.lit("its publish was refused")
-    )
-    found = [
-        _found(
-            messages,
-            "phantom",
-            unknown,
-            _text("producer %s number %s has sequence %s, and %s", "producer", "number", "sequence", why),
-        )
-    ]
-    if is_complete:
-        found += [
-            _found(
-                messages,
-                "lost",
-                never,
-                _text(
-                    "producer %s number %s was confirmed at %s, was never delivered, and is not there",
-                    "producer",
-                    "number",
-                    "returned",
-                ),
-            ),
-            _found(
-                messages,
-                "lost",
-                gone,
-                _text(
-                    "producer %s number %s, sequence %s, was confirmed at %s and delivered %s times, "
-                    "nobody settled it, and it is not there",
-                    "producer",
-                    "number",
-                    "sequence",
-                    "returned",
-                    "delivered",
-                ),
-            ),
-        ]
-    return found
-
-
-def _of_sequences(sequences: DataFrame) -> list[DataFrame]:
-    from pyspark.sql import functions as F
-
-    who = ("sequence", "least.producer", "least.number")
-    return [
-        _found(
-            sequences,
-            "sequence-reused",
-            F.col("least") != F.col("most"),
-            _text(
-                "sequence %s is of producer %s number %s and of producer %s number %s",
-                *who,
-                "most.producer",
-                "most.number",
-            ),
-        ),
-        _found(
-            sequences,
-            "settled-then-delivered",
-            F.col("last_delivery.returned") > F.col("settled_at"),
-            _text(
-                "sequence %s, producer %s number %s, was settled at %s and came to %s at %s",
-                *who,
-                "settled_at",
-                "last_delivery.client",
-                "last_delivery.returned",
-            ),
-        ),
-        _found(
-            sequences,
-            "settled-twice",
-            F.col("settled") > 1,
-            _text("sequence %s, producer %s number %s, was settled %s times", *who, "settled"),
-        ),
-        _found(
-            sequences,
-            "settled-but-there",
-            (F.col("settled") > 0) & (F.col("remains") > 0),
-            _text("sequence %s, producer %s number %s, was settled at %s and is there", *who, "settled_at"),
-        ),
-    ]
-
-
-def _duplicated(sequences: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    several = (
-        sequences.where(F.col("least").isNotNull())
-        .groupBy("queue", F.col("least.producer").alias("producer"), F.col("least.number").alias("number"))
-        .agg(F.count("*").alias("n"), F.min("sequence").alias("first"), F.max("sequence").alias("last"))
-    )
-    form = "producer %s number %s has %s sequences, the first %s, the last %s"
-    return _found(
-        several, "duplicated", F.col("n") > 1, _text(form, "producer", "number", "n", "first", "last")
-    )
-
-
-# ---- order
-
-
-def _in_time(messages: DataFrame) -> DataFrame:
-    """What was confirmed before another one was sent comes before it.
-
-    For each message the earliest confirmation among those behind it: that one should have been in front if it was
-    earlier than this one was sent. In blocks of sequences, so that a queue is not one task.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    known = messages.where("sequence IS NOT NULL AND is_published").select(
-        "queue",
-        "sequence",
-        "invoked",
-        F.struct("returned", "sequence", "producer", "number").alias("me"),
-        F.floor(F.col("sequence") / ORDER_BLOCK).alias("block"),
-    )
-    confirmed = F.when(F.col("me.returned").isNotNull(), F.col("me"))
-    behind = Window.partitionBy("queue").orderBy(F.desc("block")).rowsBetween(Window.unboundedPreceding, -1)
-    blocks = (
-        known.groupBy("queue", "block")
-        .agg(F.min(confirmed).alias("least"))
-        .withColumn("later", F.min("least").over(behind))
-        .drop("least")
-    )
-    within = (
-        Window.partitionBy("queue", "block")
-        .orderBy(F.desc("sequence"))
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
-    judged = known.join(F.broadcast(blocks), ["queue", "block"]).withColumn(
-        "culprit", F.least(F.min(confirmed).over(within), "later")
-    )
-    wrong = (
-        judged.where(F.col("culprit.returned") < F.col("invoked"))
-        .groupBy("queue", "culprit")
-        .agg(F.count("*").alias("n"), F.max(F.struct("sequence", "invoked")).alias("one"))
-    )
-    return _found(
-        wrong,
-        "reordered",
-        F.lit(True),
-        _text(
-            "producer %s number %s was confirmed at %s and has sequence %s, behind %s sent later; "
-            "one has sequence %s, sent at %s",
-            "culprit.producer",
-            "culprit.number",
-            "culprit.returned",
-            "culprit.sequence",
-            "n",
-            "one.sequence",
-            "one.invoked",
-        ),
-    )
-
-
-def _in_numbers(messages: DataFrame) -> DataFrame:
-    """A producer's numbers ascend with their sequences."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    known = messages.where("sequence IS NOT NULL AND is_published").select(
-        "queue", "producer", "number", "sequence"
-    )
-    behind = (
-        Window.partitionBy("queue", "producer")
-        .orderBy(F.desc("sequence"))
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
-    wrong = (
-        known.withColumn("culprit", F.min(F.struct("number", "sequence")).over(behind))
-        .where(F.col("culprit.number") < F.col("number"))
-        .groupBy("queue", "producer", "culprit")
-        .agg(F.count("*").alias("n"), F.max(F.struct("number", "sequence")).alias("one"))
-    )
-    return _found(
-        wrong,
-        "reordered",
-        F.lit(True),
-        _text(
-            "producer %s number %s has sequence %s, behind %s with higher numbers; one is number %s, sequence %s",
-            "producer",
-            "culprit.number",
-            "culprit.sequence",
-            "n",
-            "one.number",
-            "one.sequence",
-        ),
-    )
-
-
-# ---- who held what when
-
-
-def _held_twice(single: DataFrame) -> DataFrame:
-    """Of deliveries that follow one another, the earlier one has to be over when the later one comes.
-
-    It is over from the moment its client sent its end, whatever became of that, or from the moment the client last knew
-    its session to be alive.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    in_turn = Window.partitionBy("queue", "sequence").orderBy("returned", "client")
-    pairs = (
-        single.where(F.col("kind") == "deliver")
-        .select("queue", "sequence", "producer", "number", "client", "returned")
-        .withColumn("then", F.lead(F.struct("client", "returned")).over(in_turn))
-        .where(F.col("then").isNotNull())
-        .withColumn("pair", F.monotonically_increasing_id())
-    )
-    ends = single.where(F.col("kind").isin("settle", "return", "discard")).select(
-        "queue", "sequence", "client", F.col("invoked").alias("end")
-    )
-    releases = single.where(F.col("kind") == "release").select(
-        F.col("queue").alias("of"), "client", F.col("invoked").alias("end")
-    )
-    is_between = F.col("end").between(F.col("returned"), F.col("then.returned"))
-    left = (
-        pairs.join(ends, ["queue", "sequence", "client"], "left")
-        .groupBy("pair")
-        .agg(
-            F.first("queue").alias("queue"),
-            F.first("sequence").alias("sequence"),
-            F.first("producer").alias("producer"),
-            F.first("number").alias("number"),
-            F.first("client").alias("client"),
-            F.first("returned").alias("returned"),
-            F.first("then").alias("then"),
-            F.count_if(is_between).alias("over"),
-        )
-        .where("over = 0")
-    )
-    a, b = left.alias("a"), releases.alias("b")
-    over = (F.col("a.client") == F.col("b.client")) & (
-        F.col("b.of").isNull() | (F.col("b.of") == F.col("a.queue"))
-    )
-    held = a.join(
-        b, over & F.col("b.end").between(F.col("a.returned"), F.col("a.then.returned")), "left_anti"
-    )
-    return _found(
-        held,
-        "held-twice",
-        F.lit(True),
-        _text(
-            "sequence %s, producer %s number %s, came to %s at %s and to %s at %s, while the first still held it",
-            "sequence",
+        published = _each_message(self._events.where(f"op = {PUBLISH}")).selectExpr(
             "producer",
             "number",
-            "client",
-            "returned",
-            "then.client",
-            "then.returned",
-        ),
-    )
+            "queue",
+            "invoked_us",
+            "if(outcome = 'confirmed', returned_us, NULL) AS confirmed_us",
+            "outcome <> 'rejected' AS is_accepted",
+        )
+        found = places.where("number IS NOT NULL").selectExpr(
+            "producer",
+            "number",
+            "queue AS place_queue",
+            "sequence",
+            "discards > 0 AS is_discarded",
+            "deliveries > 0 AS is_delivered",
+            "settled_us IS NOT NULL AS is_settled",
+            "maybe_settled > 0 AS is_maybe_settled",
+            "lefts > 0 AS is_left",
+            f"{IS_BACK} AS is_late",
+            "number <> other_number OR producer <> other_producer AS has_intruder",
+        )
+        return (
+            published.unionByName(found, allowMissingColumns=True)
+            .groupBy("producer", "number")
+            .agg(*[F.expr(text).alias(name) for name, text in MESSAGES.items()])
+        )
+
+    # ---- what can be told of each message alone
+
+    def _judge_messages(self, messages: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        rows = (
+            messages.groupBy(F.coalesce("queue", "place_queue").alias("of_queue"), "producer")
+            .agg(
+                F.expr("count_if(confirmed > 0)").alias("confirmed"),
+                F.expr("count_if(publishes > 0 AND accepted = 0)").alias("rejected"),
+                F.expr("count_if(accepted > 0 AND confirmed = 0)").alias("unknown"),
+                F.expr("count_if(delivered > 0)").alias("delivered"),
+                F.expr("count_if(settled > 0)").alias("settled"),
+                F.expr("count_if(lefts > 0)").alias("left"),
+                *[F.expr(f"count_if({IS[kind]})").alias(f"is_{kind}") for kind in IS],
+                F.sum("intruders").alias("intruders"),
+                F.expr("min(if(queue <> other_queue, number, NULL))").alias("in_two_queues"),
+            )
+            .collect()
+        )
+        for row in rows:
+            if row["in_two_queues"] is not None:
+                raise HistoryError(
+                    f"producer '{self._name(row['producer'])}' has published number {row['in_two_queues']} "
+                    f"to two queues; a producer's numbers are of one message each"
+                )
+            line = self._line(row["of_queue"], row["producer"])
+            line.counts.update({name: row[name] for name in COUNTS})
+            line.broken.update({kind: row[f"is_{kind}"] for kind in IS})
+            line.broken["phantom"] += row["intruders"]
+
+    def _line(self, queue: int, producer: int) -> Line:
+        if (queue, producer) not in self._lines:
+            self._lines[queue, producer] = Line(self._name(queue), self._name(producer))
+        return self._lines[queue, producer]
+
+    def _total(self, kind: str) -> int:
+        return sum(line.broken[kind] for line in self._lines.values())
+
+    def _show_judged(self, messages: DataFrame, places: DataFrame) -> None:
+        explanations: dict[str, Callable[[Any], str]] = {
+            "lost": self._why_lost,
+            "duplicated": self._why_duplicated,
+            "phantom": lambda row: (
+                f"{self._where(row['place_queue'], row['sequence'])}, and "
+                + ("refused when it was published" if row["publishes"] else "never published")
+            ),
+        }
+        for kind, explain in explanations.items():
+            if self._total(kind):
+                for row in messages.where(IS[kind]).orderBy("producer", "number").limit(SHOWN).collect():
+                    queue = row["queue"] if row["queue"] is not None else row["place_queue"]
+                    self._show(kind, queue, row["producer"], row["number"], explain(row))
+        if any(line.broken["phantom"] for line in self._lines.values()):
+            self._show_intruders(places)
+        if self._total("settled_then_delivered"):
+            self._show_late(places)
+
+    def _have_several_consumers(self, places: DataFrame) -> bool:
+        """Whether any message was delivered to two. Raises HistoryError where a delivery is missing."""
+        from pyspark.sql import functions as F
+
+        told = places.agg(
+            F.min(F.when(F.col("number").isNull(), F.struct("queue", "sequence"))).alias("orphan"),
+            F.count_if(F.expr("consumer <> other_consumer")).alias("several"),
+        ).collect()[0]
+        if told["orphan"] is not None:
+            raise HistoryError(
+                f"sequence {told['orphan']['sequence']} of queue '{self._name(told['orphan']['queue'])}' is "
+                f"settled, returned or discarded, and never delivered; each delivery needs its record"
+            )
+        return bool(told["several"])
+
+    def _why_lost(self, row: Any) -> str:
+        if not row["places"]:
+            return "confirmed, never delivered, not left in the queue"
+        return f"confirmed, {self._where(row['place_queue'], row['sequence'])}, never settled, not left in the queue"
+
+    def _why_duplicated(self, row: Any) -> str:
+        first = f"'{self._name(row['place_queue'])}'"
+        last = f"'{self._name(row['other_place_queue'])}'"
+        if first != last:
+            return f"{row['places']} times, in the queues {first} and {last}"
+        return (
+            f"{row['places']} times in {first}, among them at {row['sequence']} and {row['other_sequence']}"
+        )
+
+    def _where(self, queue: int, sequence: int) -> str:
+        return f"found at sequence {sequence} of '{self._name(queue)}'"
+
+    def _show_intruders(self, places: DataFrame) -> None:
+        found = places.where("number <> other_number OR producer <> other_producer")
+        for row in found.orderBy("queue", "sequence").limit(SHOWN).collect():
+            owner = f"{self._name(row['producer'])}:{row['number']}"
+            why = f"{self._where(row['queue'], row['sequence'])}, which is {owner}'s"
+            self._show("phantom", row["queue"], row["other_producer"], row["other_number"], why)
+
+    def _show_late(self, places: DataFrame) -> None:
+        for row in places.where(IS_BACK).orderBy("queue", "sequence").limit(SHOWN).collect():
+            why = f"sequence {row['sequence']}, "
+            late = ((row["last_delivered_us"] or 0) - row["settled_us"]) / 1e6
+            if late > 0:
+                consumer = self._consumer_at(row["queue"], row["sequence"], row["last_delivered_us"])
+                why += f"delivered to '{consumer}' {late:.6f} s after it was settled for certain"
+            elif row["settlements"] > 1:
+                why += f"settled for certain {row['settlements']} times"
+            else:
+                why += "settled for certain, and left in the queue"
+            self._show("settled_then_delivered", row["queue"], row["producer"], row["number"], why)
+
+    def _consumer_at(self, queue: int, sequence: int, at_us: int) -> str:
+        text = (
+            f"op = {DELIVER} AND queue = {queue} AND returned_us = {at_us} "
+            f"AND {sequence} BETWEEN sequence AND sequence + count - 1"
+        )
+        return self._name(min(row["consumer"] for row in self._events.where(text).collect()))
+
+    def _show(self, kind: str, queue: int, producer: int, number: int, why: str) -> None:
+        shown = self._culprits.setdefault(kind, [])
+        if len(shown) < SHOWN:
+            shown.append(Culprit(self._name(queue), self._name(producer), number, why))
+
+    # ---- order
+
+    def _judge_order(self, messages: DataFrame) -> None:
+        from quorum.spark.verify_order import culprits_of_order
+
+        placed = messages.where(
+            "publishes > 0 AND accepted > 0 AND place_queue = other_place_queue AND place_queue = queue"
+        ).select("queue", "producer", "number", "sequence", "invoked_us", "confirmed_us")
+        for found in culprits_of_order(placed):
+            self._line(found.queue, found.producer).broken["reordered"] += found.total
+            for example in found.examples[:SHOWN]:
+                self._show("reordered", found.queue, found.producer, example.number, example.why)
+
+    # ---- holders
+
+    def _judge_holders(self, places: DataFrame) -> None:
+        from quorum.spark.verify_holders import held_twice
+
+        found = self._keep(held_twice(self._events, places))
+        for row in found.groupBy("queue", "producer").count().collect():
+            self._line(row["queue"], row["producer"]).broken["held_twice"] += row["count"]
+        for row in found.orderBy("queue", "sequence").limit(SHOWN).collect():
+            until = f"held until {row['end_us'] / 1e6:.6f} s"
+            why = (
+                f"sequence {row['sequence']}, delivered to '{self._name(row['other_consumer'])}' at "
+                f"{row['other_at_us'] / 1e6:.6f} s, while '{self._name(row['consumer'])}' {until}"
+            )
+            self._show("held_twice", row["queue"], row["producer"], row["number"], why)
+
+
+def _number_of(name: str) -> str:
+    """Names as numbers, of which it is checked that no two are the same. NULL stays NULL."""
+    return f"if({name} IS NULL, NULL, xxhash64({name}))"
+
+
+def _each_message(events: DataFrame) -> DataFrame:
+    """A row a message."""
+    from pyspark.sql import functions as F
+
+    spread = events.withColumn("step", F.explode(F.expr("sequence(0L, count - 1)")))
+    return spread.withColumns(
+        {"sequence": F.col("sequence") + F.col("step"), "number": F.col("number") + F.col("step")}
+    ).drop("step", "count")
+
+
+def totals(lines: Iterable[Line]) -> dict[str, int]:
+    """The counts of all lines together."""
+    found = dict.fromkeys(COUNTS, 0)
+    for line in lines:
+        for name in COUNTS:
+            found[name] += line.counts[name]
+    return found

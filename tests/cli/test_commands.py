@@ -86,6 +86,7 @@ def test_help_and_version_come_without_anything_heavy() -> None:
         "consume",
         "browse",
         "selector",
+        "pipeline",
         "bench",
         "demo",
     ):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Consumer, Delivery
 from quorum.client.delivery import Holder
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
+from quorum.spark import histories
 from quorum.v1 import queue_pb2
 from support.checkers import HandOut, History, Publish, Settle
 
@@ -72,13 +74,16 @@ class Recorder:
         consumers: int = 2,
         load: Load = LIGHT,
         url: str | None = None,
+        record: Path | None = None,
     ) -> None:
-        """url: where producers connect to, if not to all members in turn."""
+        """url: where producers connect to, if not to all members in turn. record: a file for all that clients did and
+        were told, for `quorum pipeline verify`."""
         self.load = load
         self._url = url
         self.cluster = cluster
         self.queue = queue
         self.history = History()
+        self._record = None if record is None else histories.Recorder(record)
         self._confirmed_count = 0
         self._producer_count = producers
         self._consumer_count = consumers
@@ -100,6 +105,8 @@ class Recorder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._record is not None:
+            self._record.close()
 
     async def resumed(self, fault_at: float) -> float:
         """Waits until something sent after the fault is confirmed; seconds that took."""
@@ -136,6 +143,8 @@ class Recorder:
                 self._raise_what_failed()
                 assert time.monotonic() < deadline, f"{left} messages stay in the queue"
                 await asyncio.sleep(POLL_S)
+        if self._record is not None:
+            self._record.left(self.queue)
 
     def _raise_what_failed(self) -> None:
         ended = self.cluster.ended()
@@ -168,6 +177,7 @@ class Recorder:
     def _confirmed(self, done: asyncio.Future[int], place: int, room: asyncio.Semaphore) -> None:
         room.release()
         if done.cancelled():
+            self._record_publish(place, None)
             return
         error = done.exception()
         if error is None:
@@ -177,6 +187,23 @@ class Recorder:
         elif not isinstance(error, PublishRejected | ClosedError):
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "publish failed", "exception": error}
+            )
+        self._record_publish(place, error)
+
+    def _record_publish(self, place: int, error: BaseException | None) -> None:
+        if self._record is None:
+            return
+        sent = self.history.publishes[place]
+        now = time.monotonic()
+        for first, last, outcome in publish_outcomes(sent, error):
+            self._record.publish(
+                self.queue,
+                sent.producer,
+                first,
+                count=last - first + 1,
+                invoked_us=in_us(sent.sent_at),
+                returned_us=None if outcome == histories.UNKNOWN else in_us(sent.confirmed_at or now),
+                outcome=outcome,
             )
 
     async def _consume(self, name: str, first_node: int) -> None:
@@ -192,15 +219,80 @@ class Recorder:
 
     async def _settle(self, consumer: Consumer, name: str, delivery: Delivery) -> None:
         keys = record_hand_outs(self.history, name, delivery)
+        messages = self._record_delivery(name, delivery, keys)
+        invoked_at = time.monotonic()
         try:
             is_settled = await consumer.settle_batch(delivery, wait=True)
-        except QuorumError:
-            return  # not acknowledged: it may have been settled or not
+        except (QuorumError, asyncio.CancelledError) as error:
+            # not acknowledged: it may have been settled or not
+            self._record_settlement(name, delivery, messages, invoked_at, None)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return
         if is_settled:
             now = time.monotonic()
             for ordinal, key in enumerate(keys):
                 sequence = delivery.sequence_at(ordinal)
                 self.history.settles.append(Settle(now, name, delivery.attach, sequence, key))
+            self._record_settlement(name, delivery, messages, invoked_at, now)
+
+    def _record_delivery(
+        self, name: str, delivery: Delivery, keys: list[tuple[str, int]]
+    ) -> list[histories.Run]:
+        if self._record is None:
+            return []
+        messages = [
+            histories.Run(delivery.sequence_at(ordinal), *key, redelivered=delivery.redelivered_at(ordinal))
+            for ordinal, key in enumerate(keys)
+        ]
+        at = self.history.hand_outs[-1].at
+        self._record.deliver(self.queue, attachment(name, delivery), messages, at_us=in_us(at))
+        return messages
+
+    def _record_settlement(
+        self,
+        name: str,
+        delivery: Delivery,
+        messages: list[histories.Run],
+        invoked_at: float,
+        returned_at: float | None,
+    ) -> None:
+        if self._record is None:
+            return
+        self._record.settle(
+            self.queue,
+            attachment(name, delivery),
+            messages,
+            invoked_us=in_us(invoked_at),
+            returned_us=None if returned_at is None else in_us(returned_at),
+            outcome=histories.UNKNOWN if returned_at is None else histories.OK,
+        )
+
+
+def in_us(at: float) -> int:
+    return int(at * 1e6)
+
+
+def attachment(name: str, delivery: Delivery) -> str:
+    """What a recorded history calls a consumer: what it held under one attachment is void under the next."""
+    return f"{name}/{delivery.attach}"
+
+
+def publish_outcomes(sent: Publish, error: BaseException | None) -> Iterator[tuple[int, int, str]]:
+    """(first number, last number, outcome) of the parts of a batch: a refusal names those it is about."""
+    if error is None:
+        yield sent.first, sent.last, histories.CONFIRMED if sent.confirmed_at else histories.UNKNOWN
+    elif not isinstance(error, PublishRejected):
+        yield sent.first, sent.last, histories.UNKNOWN
+    else:
+        number = sent.first
+        for first, last in sorted(error.rejected):
+            if sent.first + first > number:
+                yield number, sent.first + first - 1, histories.CONFIRMED
+            yield sent.first + first, sent.first + last, histories.REJECTED
+            number = sent.first + last + 1
+        if number <= sent.last:
+            yield number, sent.last, histories.CONFIRMED
 
 
 def record_hand_outs(history: History, name: str, delivery: Delivery) -> list[tuple[str, int]]:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 
@@ -43,10 +44,12 @@ READ_LIMIT_S = 30.0
 ASK_S = 0.2
 
 
-async def kill_leader(cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT) -> str:
-    """The leader of the queue's group is killed under load, again and again, and started again."""
+async def kill_leader(
+    cluster: LocalCluster, queue: str, rounds: int, load: Load = LIGHT, record: Path | None = None
+) -> str:
+    """The leader of the queue's group is killed under load, again and again, and started again. record: as Recorder."""
     times: list[float] = []
-    async with Recorder(cluster, queue, load=load) as recorder:
+    async with Recorder(cluster, queue, load=load, record=record) as recorder:
         await recorder.progress()
         for _ in range(rounds):
             leader = await leader_of(cluster, queue)

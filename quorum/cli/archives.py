@@ -1,4 +1,4 @@
-"""`quorum pipeline`: work on many messages or operations at a time, in Spark on this machine."""
+"""`quorum pipeline archive|selectivity`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, no
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-app = typer.Typer(help="Checks and archives that run in Spark.", no_args_is_help=True)
 
 MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM: 2g, 4096m")]
 
@@ -34,41 +32,6 @@ def _spark(name: str, memory: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-@app.command()
-def verify(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="JSON lines, Parquet, or directories")
-    ],
-    incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="what remained at the end is not in the history")
-    ] = False,
-    examples: Annotated[int, typer.Option(min=1, max=10_000, help="of each kind of finding")] = 10,
-    memory: MemoryOption = "2g",
-    as_json: JsonOption = False,
-) -> None:
-    """Recorded histories: what was lost, duplicated, reordered, held twice (docs/histories.md). 1: something was."""
-    with _spark("verify", memory) as spark:
-        from quorum.spark.verify import verify as check
-
-        report = check(spark, paths, is_complete=not incomplete, examples=examples)
-    if as_json:
-        print_json(
-            {
-                "operations": report.operations,
-                "messages": report.messages,
-                "findings": report.findings,
-                "examples": report.examples,
-            }
-        )
-    else:
-        for line in report.examples:
-            print(line)
-        told = ", ".join(f"{kind} {count:,}" for kind, count in report.findings.items()) or "nothing wrong"
-        note(f"{report.operations:,} operations, {report.messages:,} messages: {told}")
-    raise typer.Exit(0 if report.is_clean else 1)
-
-
-@app.command()
 def archive(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE...")],
     to: Annotated[
@@ -104,7 +67,6 @@ def archive(
         note(f"archived {count:,} messages to {to}")
 
 
-@app.command()
 def selectivity(
     directory: Annotated[
         Path, typer.Argument(metavar="ARCHIVE", help="directory of `quorum pipeline archive`")

@@ -1,0 +1,152 @@
+"""`quorum pipeline ...`: jobs on Spark that run on this machine, in a process of their own."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorum.cli.console import Complaint, JsonOption, note, print_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from quorum.spark.verify import Line, Report
+
+app = typer.Typer(help="Jobs on Spark.", no_args_is_help=True)
+
+VIOLATED, CANNOT_JUDGE = 1, 2
+LEAST_MB = 512
+"""Spark itself refuses less than 450."""
+SHOWN_LINES = 40
+PARTITIONS = 16
+"""Of a shuffle: small enough that one fits into memory; Spark puts small ones together again."""
+
+MemoryOption = Annotated[
+    str,
+    typer.Option("--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; what is more goes to disk"),
+]
+
+
+@app.callback()
+def _root() -> None:
+    """Jobs on Spark (pip install 'quorum-queue[spark]')."""
+
+
+@app.command()
+def verify(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="files of a recorded history, or directories of such"),
+    ],
+    memory: MemoryOption = "2g",
+    as_json: JsonOption = False,
+) -> None:
+    """Judges a recorded history (docs/histories.md): what was lost, doubled, misplaced, held by two, back, invented.
+
+    Status 0: clean; 1: violations; 2: it cannot be judged.
+    """
+    from quorum.errors import OperatorError
+    from quorum.spark.errors import QuorumSparkError
+    from quorum.spark.history_input import check
+    from quorum.spark.verify import verify as judge
+
+    settings = {
+        "spark.driver.memory": heap(memory),
+        "spark.sql.shuffle.partitions": PARTITIONS,
+        "spark.local.dir": tempfile.gettempdir(),  # Java does not look at TMPDIR
+    }
+    try:
+        check(paths)  # before Spark starts, which takes seconds
+        spark = start(settings)
+        try:
+            report = judge(spark, paths, Progress())
+        finally:
+            stop(spark)
+    except (QuorumSparkError, OperatorError) as error:
+        raise Complaint(str(error), CANNOT_JUDGE) from error
+    except OSError as error:
+        raise Complaint(f"{error.filename or 'a file'}: {error.strerror or error}", CANNOT_JUDGE) from error
+    if as_json:
+        print_json({"clean": report.is_clean, **asdict(report)})
+    else:
+        _show(report)
+    raise typer.Exit(0 if report.is_clean else VIOLATED)
+
+
+def heap(text: str) -> str:
+    """A size as Java takes it. Raises Complaint."""
+    match = re.fullmatch(r"(\d{1,6})([mMgG])", text)
+    if match is None or int(match[1]) * (1024 if match[2] in "gG" else 1) < LEAST_MB:
+        raise Complaint(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")
+    return text.lower()
+
+
+def start(settings: dict[str, Any]) -> SparkSession:
+    """A session of this process; says that it takes a while."""
+    from quorum.spark import session
+
+    note("starting Spark")
+    return session("quorum-pipeline", **settings)
+
+
+def stop(spark: SparkSession) -> None:
+    """Ends it without a word: tasks that are still on their way would complain."""
+    spark.sparkContext.setLogLevel("OFF")
+    spark.stop()
+
+
+class Progress:
+    """Tells each stage on stderr, with the seconds since the first."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        note(f"{time.monotonic() - self._started:6.1f} s  {text}")
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from quorum.spark.verify import COUNTS, KINDS, totals
+
+    table = Table()
+    for heading in ("queue", "producer"):
+        table.add_column(heading, overflow="fold")
+    for heading in COUNTS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("violations", overflow="fold")
+    for line in _worst_first(report.lines)[:SHOWN_LINES]:
+        broken = ", ".join(
+            f"{kind.replace('_', ' ')}: {line.broken[kind]:,}" for kind in KINDS if line.broken[kind]
+        )
+        cells = [f"{each:,}" if each else "" for each in line.counts.values()]
+        table.add_row(line.queue, line.producer, *cells, broken)
+    Console().print(table)
+    if len(report.lines) > SHOWN_LINES:
+        print(f"and {len(report.lines) - SHOWN_LINES:,} producers more (--json shows all)")
+    for kind, shown in report.culprits.items():
+        total = report.total(kind)
+        print(
+            f"{kind.replace('_', ' ')}: {total:,}"
+            + (f", {len(shown)} of them:" if total > len(shown) else ":")
+        )
+        for each in shown:
+            print(f"  queue '{each.queue}', {each.producer}:{each.number}: {each.why}")
+    counts = totals(report.lines)
+    verdict = "no violation" if report.is_clean else "VIOLATED"
+    print(
+        f"{verdict}: {report.operations:,} operations, {counts['confirmed']:,} messages confirmed, "
+        f"{counts['settled']:,} settled, {counts['left']:,} left; {report.seconds:.1f} s"
+    )
+
+
+def _worst_first(lines: list[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: -sum(line.broken.values()))

@@ -1,0 +1,84 @@
+"""Holders: a message is held by one consumer at a time.
+
+A delivery is held for certain from when the consumer got it until the consumer asked to settle, return or discard it,
+with success; else until the time it says itself (`held_until_us`); else until the consumer's end. Two such times of
+different consumers must not overlap. Of a delivery whose end nobody knows only its beginning is known, and that counts
+against a certain hold only if that one was the message's first delivery: else the two may have come from their nodes in
+the other order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorum.spark.histories import FORMS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_KINDS = list(FORMS)
+DELIVER, END = _KINDS.index("deliver"), _KINDS.index("end")
+CLOSING = ", ".join(str(_KINDS.index(kind)) for kind in ("settle", "return", "discard"))
+PLACE = ("queue", "sequence")
+
+
+def held_twice(events: DataFrame, places: DataFrame) -> DataFrame:
+    """A row a message that two had at once, the first such pair: queue, sequence, producer, number, consumer, end_us
+    (how long it held for certain), other_consumer, other_at_us (when that one got it)."""
+    from pyspark.sql import functions as F
+
+    several = places.where("consumer <> other_consumer").select(*PLACE, "producer", "number")
+    holds = _holds(events, several)
+    one = holds.where("end_us IS NOT NULL")
+    other = holds.selectExpr(
+        *PLACE, "consumer AS other_consumer", "at_us AS other_at_us", "end_us AS other_end_us"
+    )
+    both_certain = (
+        "other_end_us IS NOT NULL AND other_at_us >= at_us AND other_at_us < end_us AND other_end_us > other_at_us"
+        " AND end_us > at_us"
+    )
+    one_certain = "other_end_us IS NULL AND NOT redelivered AND other_at_us > at_us AND other_at_us < end_us"
+    pairs = one.join(other, list(PLACE)).where(
+        f"consumer <> other_consumer AND (({both_certain}) OR ({one_certain}))"
+    )
+    columns = ("other_at_us", "consumer", "end_us", "other_consumer")
+    first = pairs.groupBy(*PLACE).agg(F.min(F.struct(*columns)).alias("first"))
+    return first.select(*PLACE, "first.*").join(several, list(PLACE))
+
+
+def _holds(events: DataFrame, several: DataFrame) -> DataFrame:
+    """A row a delivery of one of these messages: queue, sequence, consumer, at_us, end_us (NULL: nobody knows),
+    redelivered."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    wanted = events.where(f"op = {DELIVER} OR (op IN ({CLOSING}) AND outcome = 'ok')")
+    steps = (
+        wanted.withColumn("step", F.explode(F.expr("sequence(0L, count - 1)")))
+        .withColumn("sequence", F.col("sequence") + F.col("step"))
+        .join(several.select(*PLACE), list(PLACE), "left_semi")
+        .selectExpr(
+            *PLACE,
+            "consumer",
+            f"op <> {DELIVER} AS is_close",
+            f"if(op = {DELIVER}, returned_us, invoked_us) AS at_us",
+            "held_until_us",
+            "redelivered",
+        )
+    )
+    own = Window.partitionBy(*PLACE, "consumer").orderBy("at_us", "is_close")
+    follows = F.lead(F.struct("is_close", "at_us")).over(own)
+    ends = events.where(f"op = {END}").groupBy("queue", "consumer").agg(F.min("invoked_us").alias("ended_us"))
+    return (
+        steps.withColumn("next", follows)
+        .where("NOT is_close")
+        .join(ends, ["queue", "consumer"], "left")
+        .withColumn(
+            "end_us",
+            F.expr(
+                "coalesce(if(next.is_close, next.at_us, NULL), held_until_us, "
+                "if(ended_us IS NULL, NULL, greatest(ended_us, at_us)))"
+            ),
+        )
+        .select(*PLACE, "consumer", "at_us", "end_us", "redelivered")
+    )
