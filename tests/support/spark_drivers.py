@@ -1,7 +1,7 @@
 """Drivers of data flows, to be killed: `python -P -m support.spark_drivers NAME ARGUMENTS`, each a process with its
 own JVM. A driver that ends by itself exits with 0 once its work is done.
 
-Tasks of every second partition fail at their first attempt, after they have handed on all they had: so what they wrote
+Tasks of every second partition fail at their first attempt, after they have handed on what they had: so what they wrote
 is there, and must not count.
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from quorum.spark.session import session
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def failing_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All of them, and then a failure, at the first attempt of every second partition."""
+
+def passed(value: int, every: int) -> int:
+    """The value; a failure at the first attempt of every second partition, at the last value of so many."""
     from pyspark import TaskContext
 
-    yield from batches
     context = TaskContext.get()
     assert context is not None
-    if context.attemptNumber() == 0 and context.partitionId() % 2 == 0:
+    if context.attemptNumber() == 0 and context.partitionId() % 2 == 0 and value % every == every - 1:
         raise RuntimeError("this attempt fails")
+    return value
 
 
 def shuffled(
@@ -42,11 +42,10 @@ def shuffled(
         .schema("sequence BIGINT, body BINARY")
         .load()
     )
-    moved = rows.repartition(3, "sequence").select("body")
-    if fails:
-        moved = moved.mapInArrow(failing_first, "body BINARY")
+    moved = rows.repartition(3, "sequence").selectExpr("CAST(CAST(body AS STRING) AS BIGINT) AS number")
     query = (
-        moved.writeStream.format("quorum")
+        _bodies(moved, 50)
+        .writeStream.format("quorum")
         .option("url", url)
         .option("queue", target)
         .option("checkpointLocation", checkpoint)
@@ -59,9 +58,9 @@ def shuffled(
 def written(url: str, queue: str, rows: int, partitions: int, application: str, version: int) -> None:
     """A frame of so many rows, as one batch."""
     spark = session("written", "local[2,4]")
-    frame = spark.range(0, rows, 1, partitions).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS body")
+    frame = spark.range(0, rows, 1, partitions).selectExpr("id AS number")
     (
-        frame.mapInArrow(failing_first, "body BINARY")
+        _bodies(frame, rows // partitions)
         .write.format("quorum")
         .option("url", url)
         .option("queue", queue)
@@ -70,6 +69,13 @@ def written(url: str, queue: str, rows: int, partitions: int, application: str, 
         .mode("append")
         .save()
     )
+
+
+def _bodies(numbers: DataFrame, every: int) -> DataFrame:
+    from pyspark.sql.functions import col, lit, udf
+
+    number = udf(passed, "BIGINT")(col("number"), lit(every))
+    return numbers.select(number.cast("string").cast("binary").alias("body"))
 
 
 DRIVERS: dict[str, Any] = {"shuffled": shuffled, "written": written}

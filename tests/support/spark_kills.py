@@ -17,11 +17,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quorum import sync
+from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
+from quorum.client import Message
+from quorum.demo.flights import Flight
 from support.repository import ROOT
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHT_FIELDS = {
+    "carrier": "STRING",
+    "origin": "STRING",
+    "dest": "STRING",
+    "month": "BIGINT",
+    "distance": "BIGINT",
+    "cancelled": "BOOLEAN",
+    "dep_time": "BIGINT",
+    "dep_delay": "BIGINT",
+}
 DRIVER_LIMIT_S = 600.0
 """One life of a driver, on a machine with other work."""
 BATCH = 500
@@ -234,3 +251,57 @@ def _equal(found: Counter[bytes], wanted: Counter[bytes]) -> None:
     lost, more = wanted - found, found - wanted
     assert not lost, f"{lost.total():,} messages are lost: {list(lost)[:10]}"
     assert not more, f"{more.total():,} messages are there too often: {list(more)[:10]}"
+
+
+def archive_flights(
+    cluster: LocalCluster,
+    folder: Path,
+    flights: Sequence[Flight],
+    spark: SparkSession,
+    *,
+    batch: int,
+    kills: int,
+    seed: int,
+) -> str:
+    """Flights from a queue into Parquet, by the command, while members are killed, too. Spark compares what is there
+    with the data; the queue is empty; the group can be deleted and none is left."""
+    from quorum.spark.archive import CHECKPOINT, read_archive
+
+    chance = random.Random(seed)
+    queue, directory = f"flights-{seed}", folder / "archive"
+    with sync.connect(cluster.url) as client:
+        client.declare(queue)
+        for start in range(0, len(flights), BATCH):
+            part = flights[start : start + BATCH]
+            client.publish_batch(
+                queue, [Message(each.body, None, each.application_properties) for each in part]
+            )
+    command = [sys.executable, "-P", "-m", "quorum", "pipeline", "archive", queue, "--to", str(directory)]
+    command += ["--once", "--batch", str(batch), "--url", cluster.url]
+    command += ["--fields", ", ".join(f"{name} {kind}" for name, kind in FLIGHT_FIELDS.items())]
+    checkpoint = directory / CHECKPOINT
+    with MemberKills(cluster, every_s=8.0, chance=random.Random(seed + 1)) as members:
+        done = killed_again_and_again(
+            command, folder / "archive.log", offsets_in(checkpoint), kills, chance, longest_s=3.0
+        )
+    assert done == kills, f"the archive was complete after {done} kills; wanted: {kills}"
+    assert members.count, "no member was killed"
+    columns = [f"fields.{name} AS {name}" for name in FLIGHT_FIELDS]
+    archived = read_archive(spark, directory).selectExpr("body", *columns)
+    schema = "body BINARY, " + ", ".join(f"{name} {kind}" for name, kind in FLIGHT_FIELDS.items())
+    rows = [
+        (bytearray(each.body), *(each.application_properties.get(name) for name in FLIGHT_FIELDS))
+        for each in flights
+    ]
+    data = spark.createDataFrame(rows, schema)
+    lost, more = data.exceptAll(archived).count(), archived.exceptAll(data).count()
+    assert (lost, more) == (0, 0), f"{lost:,} flights are lost, {more:,} are there too often or were changed"
+    assert is_empty(cluster, queue)
+    with BulkClient(cluster.url) as bulk:
+        assert [group.state.outstanding for group in bulk.groups(queue)] == [0]
+        bulk.delete_group(queue, "archive")
+        assert bulk.groups(queue) == []
+    return (
+        f"{len(flights):,} flights archived, driver killed {done} times, members {members.count} times; "
+        "equal to the data, row by row"
+    )
