@@ -1,14 +1,12 @@
 # Everything a contributor or a CI machine runs. Needs Python 3.11 or later, and the network for the first `make`:
 # the environment lives in .venv and is brought up to date when pyproject.toml changes. `make demo` and `make bench`
-# install what the service needs; everything else also what its tests need, and `make check` and `make test` Spark, too
-# (half a gigabyte).
+# install what the service needs; everything else also what its tests need.
 
 PYTHON ?= python3
 VENV   ?= .venv
 PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
 TOOLS  ?= $(VENV)/.tools
-SPARK  ?= $(VENV)/.spark
 # Options for pytest (make test ARGS="-k catalog"), campaign (--rounds), bench (make bench ARGS="--batch 50") and demo (make demo ARGS=--full)
 ARGS   ?=
 # Seeds of the simulation: how many, and the first; CANARIES=1 looks for broken builds instead
@@ -51,17 +49,13 @@ $(VENV)/.tools: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
-$(VENV)/.spark: $(VENV)/.tools
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
-	@touch $@
-
-check: $(SPARK)
+check: $(TOOLS)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest tests/layout
 
-test: $(SPARK)
+test: $(TOOLS)
 	$(PY) -m pytest tests $(ARGS)
 
 simulate: $(TOOLS)
