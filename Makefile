@@ -55,8 +55,17 @@ check: $(TOOLS)
 	$(PY) -m mypy
 	$(PY) -m pytest tests/layout
 
+# Those of Spark, which wait for a JVM most of the time, run beside the others; what they say is shown at the end.
 test: $(TOOLS)
+ifeq ($(ARGS),)
+	@$(PY) -m pytest tests/spark > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
+	echo "tests/spark runs beside the others, into $(VENV)/spark-tests.log"; \
+	$(PY) -m pytest tests --ignore tests/spark; others=$$?; \
+	wait $$spark; spark=$$?; echo; echo "tests/spark:"; cat $(VENV)/spark-tests.log; \
+	exit $$((others | spark))
+else
 	$(PY) -m pytest tests $(ARGS)
+endif
 
 simulate: $(TOOLS)
 	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS) \

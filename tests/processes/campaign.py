@@ -1,10 +1,10 @@
 """The long rounds of the tests with real processes, with a report: `python tests/processes/campaign.py`.
 
 Run from the repository root. By default 30 rounds of SIGKILL of all members and 30 power cuts of all, 100 kills of the
-leader, under full load, and 1,000 bits turned over in each kind of file; `--rounds N` is the number of leaders killed,
-and everything else scales with it. `--only WORD` runs the parts whose names have this word in them. Every part runs on
-a cluster of its own; a failed one keeps its directory, says where, and the campaign goes on. The last lines are totals;
-the exit status is 0 only if all held.
+leader, under full load, 31 kills of the drivers of data flows, and 1,000 bits turned over in each kind of file;
+`--rounds N` is the number of leaders killed, and everything else scales with it. `--only WORD` runs the parts whose
+names have this word in them. Every part runs on a cluster of its own; a failed one keeps its directory, says where, and
+the campaign goes on. The last lines are totals; the exit status is 0 only if all held.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from support import processes_links as links
 from support import processes_losses as losses
 from support import processes_scenarios as scenarios
 from support import processes_unlike as unlike
+from support import spark_kills as flows
 from support.processes_cluster import FaultyCluster
 from support.processes_load import FULL
 
@@ -113,6 +114,22 @@ def parts(rounds: int) -> Iterator[Part]:
     for number in range(tenth):
         lossy = {"seed": number, **damage.OPTIONS}
         yield Part("files lost", lambda c: losses.FileLosses(c, QUEUE).run(at_start=True), options=lossy)
+    yield Part(
+        "data flow's driver killed, archive",
+        lambda c: flows.all_flights(c, tenth),
+        options=None,
+        rounds=tenth,
+    )
+    fifth = max(1, rounds // 5)
+    yield Part(
+        "data flow's driver killed, queue to queue",
+        lambda c: flows.many_kills(c, fifth),
+        options=None,
+        rounds=fifth,
+    )
+    yield Part(
+        "data flow's driver killed, one batch", lambda c: flows.many_rows(c, 10_000 * rounds), options=None
+    )
     yield from _in_turns(
         "bits turned over in each kind of file",
         10 * rounds,

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+SMALL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "768m",
+}
+"""Of a JVM that lives for seconds, beside others."""
+
+
 def passed(value: int, every: int) -> int:
     """The value; a failure at the first attempt of every second partition, at the last value of so many."""
     from pyspark import TaskContext
@@ -32,7 +39,7 @@ def shuffled(
     url: str, source: str, target: str, checkpoint: str, per_trigger: int, fails: bool = True
 ) -> None:
     """From one queue to another, with a shuffle in between, until the first one is empty."""
-    spark = session("shuffled", "local[2,4]")
+    spark = session("shuffled", "local[2,4]", **SMALL)
     rows = (
         spark.readStream.format("quorum")
         .option("url", url)
@@ -57,7 +64,7 @@ def shuffled(
 
 def written(url: str, queue: str, rows: int, partitions: int, application: str, version: int) -> None:
     """A frame of so many rows, as one batch."""
-    spark = session("written", "local[2,4]")
+    spark = session("written", "local[2,4]", **SMALL)
     frame = spark.range(0, rows, 1, partitions).selectExpr("id AS number")
     (
         _bodies(frame, rows // partitions)

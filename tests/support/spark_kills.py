@@ -6,12 +6,14 @@ lost, double or left behind.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,7 +25,7 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Message
-from quorum.demo.flights import Flight
+from quorum.demo.flights import Flight, everything
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -305,3 +307,46 @@ def archive_flights(
         f"{len(flights):,} flights archived, driver killed {done} times, members {members.count} times; "
         "equal to the data, row by row"
     )
+
+
+# ---- in full
+
+
+async def all_flights(cluster: LocalCluster, kills: int) -> str:
+    """Every flight there is into an archive."""
+    return await _with_folder(_all_flights, cluster, kills)
+
+
+def _all_flights(cluster: LocalCluster, folder: Path, kills: int) -> str:
+    from quorum.spark import session
+
+    spark = session("compare", "local[2]")
+    try:
+        return archive_flights(cluster, folder, everything(), spark, batch=10_000, kills=kills, seed=1)
+    finally:
+        spark.stop()
+
+
+async def many_kills(cluster: LocalCluster, kills: int) -> str:
+    """A flow between two queues whose driver is killed so often."""
+
+    def run(cluster: LocalCluster, folder: Path, kills: int) -> str:
+        return queue_to_queue(cluster, folder, messages=4_000 * kills, per_trigger=1_000, kills=kills, seed=2)
+
+    return await _with_folder(run, cluster, kills)
+
+
+async def many_rows(cluster: LocalCluster, rows: int) -> str:
+    """One large batch."""
+
+    def run(cluster: LocalCluster, folder: Path, rows: int) -> str:
+        return batch_write(cluster, folder, rows=rows, kills=1, seed=3)
+
+    return await _with_folder(run, cluster, rows)
+
+
+async def _with_folder(
+    work: Callable[[LocalCluster, Path, int], str], cluster: LocalCluster, number: int
+) -> str:
+    with tempfile.TemporaryDirectory(prefix="quorum-flows-") as folder:
+        return await asyncio.to_thread(work, cluster, Path(folder), number)
