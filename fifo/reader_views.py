@@ -95,6 +95,8 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     if groups.seen_by(group) < machine.next_sequence:
         return True
     for number in groups.matched.numbers(group.selector):
+        if number < start >> BLOCK_BITS or groups.matched.is_spent(group.selector, number):
+            continue
         members = groups.matched.get(group.selector, number)
         if members == FORGOTTEN or _has(machine, number, members, start):
             return True

@@ -243,6 +243,58 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
     assert world.machine.readers(1)[0].settled == 0
 
 
+def sparse_and_cold(world: World, blocks: int) -> None:
+    """One red message in each of so many full blocks, which somebody has looked at and released; all are cold."""
+    for _ in range(blocks):
+        world.publish(name_of(world), BLOCK_SIZE, [COLOURS[0], *[COLOURS[1]] * (BLOCK_SIZE - 1)])
+    open_reader(world, "colour = 'red'", reader="looks")
+    assert count_of(reserve(world, reader="looks")) == blocks
+    do(world, ReleaseReader(1, "looks", 1))
+    go_cold(world)
+
+
+def go_cold(world: World) -> None:
+    for block in world.machine.queues[1].blocks.warm():
+        world.machine.page_out(1, block.number)
+
+
+def count_of(reply: Reply) -> int:
+    assert isinstance(reply, Reserved)
+    return reply.count
+
+
+def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: World) -> None:
+    sparse_and_cold(world, 6)
+    open_reader(world, "colour = 'red'", start="latest")
+    assert count_of(reserve(world)) == 0
+    go_cold(world)
+    memory = world.machine.memory
+    before = memory.loads
+    assert not world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world)) == 0
+    assert memory.loads == before
+    world.publish(name_of(world), 2, COLOURS)
+    assert world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world)) == 1
+    assert memory.loads - before <= 1, "the last block, where the message came"
+
+
+def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(world: World) -> None:
+    sparse_and_cold(world, 6)
+    open_reader(world, "colour = 'red'")
+    assert count_of(reserve(world)) == 6
+    assert count_of(reserve(world, 1)) == 0
+    go_cold(world)
+    memory = world.machine.memory
+    before = memory.loads
+    assert not world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world, 1)) == 0
+    assert memory.loads == before
+    do(world, ReleaseReader(1, "spark", 1))
+    assert world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world, 1)) == 6, "what came back is found again"
+
+
 def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -> None:
     name = name_of(world)
     world.publish(name, 3, [COLOURS[0]] * 3)
