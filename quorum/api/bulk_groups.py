@@ -122,6 +122,12 @@ class GroupCalls(BulkCalls):
                     continue
             left = deadline - loop.time()
             if left <= 0:
+                if not self._hub.may_deliver(
+                    queue.group
+                ):  # it may have been cut off, and there may be messages
+                    raise status.unavailable(
+                        "behind", f"this node has lost its lease on group {queue.group}; ask another node"
+                    )
                 return pb.Reservation(offset=request.after, ready=found.ready, index=found.index)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, MOST_POLL_S)
@@ -216,7 +222,7 @@ class GroupCalls(BulkCalls):
             async for block in blocks(self._hub, made.feed(portion.runs, failures)):
                 yield block
             found = sum(run.count for run in portion.runs)
-            if found < count:
+            if found < count and not portion.has_more:
                 break
             first += found
         async for block in blocks(self._hub, made.take()):
