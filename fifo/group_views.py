@@ -92,7 +92,7 @@ class GroupViews:
     def reserved(
         self, queue: int, reader: str, offset: int, first_ordinal: int, count: int
     ) -> Portion | Refused:
-        """A slice by ordinals of an outstanding reservation; shorter where the reservation ends."""
+        """A slice by ordinals of an outstanding reservation; shorter where the reservation ends, or it has_more."""
         machine = self.queues.get(queue)
         if machine is None:
             return no_queue(queue)

@@ -4,6 +4,9 @@ For each selector and block a set of matches. Few of them are kept as sorted 2-b
 would go beyond the queue's budget is FORGOTTEN: it is known that something was looked at there, and who wants to know
 what evaluates it anew, in the end once for each time the block is come to. So a thousand groups that match everything
 take what the budget says. The entry itself stays, some 250 bytes for each selector and block with matches.
+
+Of a block none of whose matches is ready (all are held) that is noted, until some come or come back: who holds matches
+all over a long queue and asks for more reads none of those blocks.
 """
 
 from __future__ import annotations
@@ -57,11 +60,12 @@ def unpack(packed: Packed) -> int:
 class Matched:
     """The matches of one queue's selectors, by selector and block."""
 
-    __slots__ = ("_by_block", "_of", "size_bytes")
+    __slots__ = ("_by_block", "_of", "_spent", "size_bytes")
 
     def __init__(self) -> None:
         self._of: dict[bytes, dict[int, Packed]] = {}
         self._by_block: dict[int, dict[bytes, None]] = {}
+        self._spent: dict[int, dict[bytes, None]] = {}
         self.size_bytes = 0
 
     def numbers(self, selector: bytes) -> list[int]:
@@ -80,8 +84,21 @@ class Matched:
         """Which have matches in a block, in the order in which they got the first."""
         return self._by_block.get(number, ())
 
+    def is_spent(self, selector: bytes, number: int) -> bool:
+        """Whether it is known that none of its matches in a block is ready."""
+        return number in self._spent and selector in self._spent[number]
+
+    def spend(self, selector: bytes, number: int) -> None:
+        """None of its matches in a block is ready."""
+        self._spent.setdefault(number, {})[selector] = None
+
+    def came_back(self, number: int) -> None:
+        """Messages of a block are ready again."""
+        self._spent.pop(number, None)
+
     def add(self, selector: bytes, number: int, members: int) -> None:
         """More matches in a block: what is forgotten there stays forgotten."""
+        self._unspend(selector, number)
         before = self.get(selector, number)
         if before != FORGOTTEN:
             self.put(selector, number, before | members)
@@ -111,6 +128,7 @@ class Matched:
 
     def drop_block(self, number: int) -> None:
         """No message of the block is left."""
+        self._spent.pop(number, None)
         for selector in self._by_block.pop(number, ()):
             self._leave(selector, number)
 
@@ -119,7 +137,15 @@ class Matched:
         for number in self.numbers(selector):
             self.drop(selector, number)
 
+    def _unspend(self, selector: bytes, number: int) -> None:
+        spent = self._spent.get(number)
+        if spent is not None:
+            spent.pop(selector, None)
+            if not spent:
+                del self._spent[number]
+
     def _leave(self, selector: bytes, number: int) -> None:
+        self._unspend(selector, number)
         own = self._of[selector]
         self.size_bytes -= _ENTRY_BYTES + _size(own.pop(number))
         if not own:

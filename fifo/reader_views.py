@@ -15,6 +15,9 @@ from fifo.state import PRIORITY, Portion, ReaderInfo, ReservationInfo
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
+READ_BLOCKS = 64
+"""Blocks that one look at a reservation goes through: each may be cold."""
+
 
 def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
     """A queue's readers in the order of being made."""
@@ -49,7 +52,8 @@ def _info(reader: DurableReader) -> ReaderInfo:
 def reserved(
     machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
 ) -> Portion | Refused:
-    """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them."""
+    """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and READ_BLOCKS
+    blocks go; at least one, if there is one."""
     reader = machine.readers.by_name.get(name)
     if reader is None:
         return Refused("not_found", f"queue {machine.config.name!r} has no reader {name!r}")
@@ -67,10 +71,28 @@ def reserved(
         return Portion((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
     shown = checkout.Delivery(reader.consumer, machine.queue, first)
-    for block, members in machine.by_block(reader.consumer.held.between(first, first + count - 1)):
+    ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1))
+    for block, members in machine.by_block(ranges):
         shown.describe(block, members)
-    redelivered = bits.span(0, count) if found.opens else shown.redelivered
-    return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens)
+    redelivered = bits.span(0, shown.count) if found.opens else shown.redelivered
+    return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count)
+
+
+def _of_blocks(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The first of these (sequence, count) ranges, which ascend, up to the end of the last block that may be read."""
+    found: list[tuple[int, int]] = []
+    rest, number = READ_BLOCKS, -1
+    for sequence, count in ranges:
+        first, last = sequence >> BLOCK_BITS, (sequence + count - 1) >> BLOCK_BITS
+        rest -= last - first + (first != number)
+        number = last
+        if rest < 0:
+            end = (last + 1 + rest) << BLOCK_BITS
+            if end > sequence:
+                found.append((sequence, end - sequence))
+            break
+        found.append((sequence, count))
+    return found
 
 
 def may_reserve(machine: QueueMachine, name: str) -> bool:
@@ -95,6 +117,8 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     if groups.seen_by(group) < machine.next_sequence:
         return True
     for number in groups.matched.numbers(group.selector):
+        if number < start >> BLOCK_BITS or groups.matched.is_spent(group.selector, number):
+            continue
         members = groups.matched.get(group.selector, number)
         if members == FORGOTTEN or _has(machine, number, members, start):
             return True

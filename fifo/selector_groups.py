@@ -214,6 +214,7 @@ class SelectorGroups:
 
     def came_back(self, number: int, members: int) -> None:
         """These messages of a block are ready again."""
+        self.matched.came_back(number)
         for selector in self.matched.selectors(number):
             group = self.turns.get(selector)
             if group is not None and self.matched.get(selector, number) & members:
@@ -255,6 +256,8 @@ class SelectorGroups:
         for number in self.matched.numbers(group.selector):
             if taken == wanted or delivery.is_full:
                 return taken, True
+            if number < delivery.start >> BLOCK_BITS or self.matched.is_spent(group.selector, number):
+                continue
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
                 continue  # all of it is held: neither a page nor forgotten matches are asked for
@@ -262,6 +265,9 @@ class SelectorGroups:
             members = self._matches(group, block)
             if not members & (block.ready | block.held):
                 self.matched.drop(group.selector, number)
+                continue
+            if not members & block.ready:
+                self.matched.spend(group.selector, number)
                 continue
             found = self._take_from(entry, delivery, block, members, wanted - taken)
             if found < 0:

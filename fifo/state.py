@@ -236,12 +236,14 @@ class ReaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo."""
+    """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo. has_more:
+    it ends early, since it has gone through many blocks."""
 
     runs: tuple[Run, ...]
     redelivered: int
     delivery_counts: tuple[tuple[int, int], ...]
     opens: int
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quorum.api import status
+from quorum.api.arrow_messages import has_compressed
 from quorum.api.bulk_columns import TEXTS
 from quorum.api.json_values import read_into
 from quorum.v1 import queue_pb2 as pb
@@ -21,7 +23,9 @@ from quorum.v1 import queue_pb2 as pb
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 1 << 20
 MOST_NESTED_BYTES = 64 << 20
-"""What a block may be once it is unpacked."""
+"""What a record batch may be, and what is made of it at a time: a dictionary gives many rows the same long text."""
+VALUE_BYTES = 64
+"""What an application property takes beside its name and text, about."""
 ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
 _WIRE = {"text": pa.string(), "integer": pa.int64(), "floating": pa.float64(), "boolean": pa.bool_()}
 
@@ -30,14 +34,16 @@ def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int
     """(serialized MessageBatch, messages) of each chunk of a block: the same ones for the same block, on every node, as
     a call that is repeated counts on it. StatusError says what is wrong with the block."""
     try:
+        if has_compressed(data):
+            raise _bad("it is compressed; allowed: no compression")
         with pa.ipc.open_stream(data) as stream:
             _check_names(stream.schema)
             for batch in stream:
                 batch.validate(full=True)  # its offsets come from outside
                 if batch.nbytes > MOST_NESTED_BYTES:
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
-                if batch.num_rows:
-                    yield from _Rows(batch).chunks(max_rows)
+                for part in _parts(batch):
+                    yield from _Rows(part).chunks(max_rows)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(f"the block cannot be read as an Arrow IPC stream: {error}") from error
 
@@ -49,17 +55,79 @@ def _bad(text: str) -> status.StatusError:
 def _check_names(schema: pa.Schema) -> None:
     for name in schema.names:
         if name not in ALLOWED:
-            close = get_close_matches(name, ALLOWED, n=1)
+            close = get_close_matches(name[:40], ALLOWED, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise _bad(f"there is no column {name!r}; {hint}allowed: {', '.join(ALLOWED)}")
+            raise _bad(f"there is no column {name[:40]!r}; {hint}allowed: {', '.join(ALLOWED)}")
         if schema.names.count(name) > 1:
             raise _bad(f"the column {name!r} is there twice")
     if "body" not in schema.names:
         raise _bad("there is no column 'body'; every message has one")
 
 
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The record batch, cut so that what is made of a part at a time is bounded."""
+    body = batch.column("body").type
+    if not _is_bytes(_values(body)):
+        raise _bad(f"the column 'body' is {body}; allowed: binary")
+    if batch.num_columns == 1 and (pa.types.is_binary(body) or pa.types.is_string(body)):
+        if batch.num_rows:
+            yield batch  # its bytes are all there is
+        return
+    first = 0
+    while first < batch.num_rows:
+        part = batch.slice(first, CHUNK_ROWS)
+        while (size := _spread_bytes(part)) > MOST_NESTED_BYTES:
+            if part.num_rows == 1:
+                raise _bad(f"row {first} takes {size} bytes; at most {MOST_NESTED_BYTES}")
+            part = part.slice(0, part.num_rows // 2)
+        yield part
+        first += part.num_rows
+
+
+def _spread_bytes(batch: pa.RecordBatch) -> int:
+    """About what the rows take once each has values of its own."""
+    size = 0
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not pa.types.is_struct(column.type):
+            size += _text_bytes(column)
+        elif name == "fields":
+            for field, values in zip(column.type, column.flatten(), strict=True):
+                there = len(values) - values.null_count
+                size += there * (VALUE_BYTES + len(field.name)) + _text_bytes(values)
+    return size
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Of all values, as far as they are bytes or texts."""
+    if not _is_bytes(_values(column.type)):
+        return 0
+    if pa.types.is_dictionary(column.type):
+        lengths = _lengths(column.dictionary).take(column.indices)
+    else:
+        lengths = _lengths(column)
+    return pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        # each view begins with its length; of a NULL it says nothing
+        views = np.frombuffer(column.buffers()[1], dtype=np.int32)[::4]
+        lengths = views[column.offset : column.offset + len(column)]
+        return pa.array(lengths, mask=column.is_null().to_numpy(zero_copy_only=False))
+    return pc.binary_length(column)
+
+
+def _values(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return _is_text(kind) or bool(is_binary or pa.types.is_fixed_size_binary(kind))
+
+
 class _Rows:
-    """The rows of one record batch."""
+    """Rows of one record batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         bodies = _cast("body", batch.column("body"), pa.binary())
@@ -135,7 +203,7 @@ def _properties(batch: pa.RecordBatch) -> list[pb.Properties]:
 
 
 def _texts(name: str, column: pa.Array) -> list[str | None]:
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind = _values(column.type)
     if not (_is_text(kind) or pa.types.is_null(kind)):
         raise _bad(f"the column {name!r} is {column.type}; allowed: string")
     values: list[str | None] = column.to_pylist()
@@ -173,7 +241,7 @@ def _fields(made: list[pb.Properties], column: pa.Array) -> None:
 
 def _kind_of(field: pa.Field) -> str | None:
     """Of its values; None where it has none but NULL."""
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    kind = _values(field.type)
     if _is_text(kind):
         return "text"
     if pa.types.is_boolean(kind):

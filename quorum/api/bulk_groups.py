@@ -32,6 +32,7 @@ from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import queue_pb2
 
 DEFAULT_TIMEOUT_MS = 86_400_000
+MAX_NAME_BYTES = 255
 MAX_RESERVED = 65_536
 NO_LIMIT = (1 << 63) - 1
 MAX_WAIT_MS = 30_000
@@ -66,6 +67,7 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def OpenGroup(self, request: pb.OpenGroupRequest, context: Context) -> pb.GroupState:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         if request.start not in STARTS or request.on_expiry not in EXPIRIES:
             raise status.invalid(
@@ -93,6 +95,7 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Reservation:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         if request.wait_ms > MAX_WAIT_MS:
             raise status.invalid("bad_argument", f"wait_ms {request.wait_ms}; allowed: 0..{MAX_WAIT_MS}")
@@ -119,6 +122,12 @@ class GroupCalls(BulkCalls):
                     continue
             left = deadline - loop.time()
             if left <= 0:
+                if not self._hub.may_deliver(
+                    queue.group
+                ):  # it may have been cut off, and there may be messages
+                    raise status.unavailable(
+                        "behind", f"this node has lost its lease on group {queue.group}; ask another node"
+                    )
                 return pb.Reservation(offset=request.after, ready=found.ready, index=found.index)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, MOST_POLL_S)
@@ -213,7 +222,7 @@ class GroupCalls(BulkCalls):
             async for block in blocks(self._hub, made.feed(portion.runs, failures)):
                 yield block
             found = sum(run.count for run in portion.runs)
-            if found < count:
+            if found < count and not portion.has_more:
                 break
             first += found
         async for block in blocks(self._hub, made.take()):
@@ -221,6 +230,7 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.GroupState:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         command = c.SettleReserved(queue.id, request.group, request.generation, request.to)
         while True:
@@ -230,12 +240,14 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.GroupState:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         command = c.KeepReader(queue.id, request.group, request.generation)
         return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
 
     @unary
     async def ReleaseGroup(self, request: pb.ReleaseGroupRequest, context: Context) -> pb.GroupState:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         command = c.ReleaseReader(queue.id, request.group, request.generation)
         while True:
@@ -246,6 +258,7 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
+        _check_name(request.group)
         queue = await self._queue(request.queue)
         await again(self._hub, queue.group, c.DeleteReader(queue.id, request.group), Ok)
         return pb.DeleteGroupResponse(index=await index_of(self._hub, queue.group))
@@ -271,6 +284,15 @@ class GroupCalls(BulkCalls):
             return response
 
         return await self._hub.ask(groups)
+
+
+def _check_name(group: str) -> None:
+    """What has no wire form must not get as far as the node."""
+    length = len(group.encode())
+    if not 0 < length <= MAX_NAME_BYTES:
+        raise status.invalid(
+            "bad_argument", f"a group's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8"
+        )
 
 
 def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 from fifo import commands as c
@@ -23,6 +23,9 @@ AHEAD = 4
 MAX_BATCH = (1 << 63) - 1
 PART_BYTES = 16
 MAX_PRODUCER_BYTES = 255
+MAX_PARTS = 4_096
+"""In one Publish or Discard: as many as a queue keeps."""
+MAX_CHUNK = (1 << 32) - 1
 
 
 class StagingCalls(BulkCalls):
@@ -46,7 +49,7 @@ class StagingCalls(BulkCalls):
 
     @unary
     async def Publish(self, request: pb.PublishStagedRequest, context: Context) -> pb.PublishStagedResponse:
-        _check_batch(request.batch)
+        _check_named(request.producer, request.batch, [each.part for each in request.parts])
         queue = await self._queue(request.queue)
         parts = tuple((each.part, each.rows) for each in request.parts if each.rows)  # no rows: never staged
         command = c.PublishStaged(queue.id, request.producer, request.batch, parts)
@@ -60,7 +63,7 @@ class StagingCalls(BulkCalls):
 
     @unary
     async def Discard(self, request: pb.DiscardStagedRequest, context: Context) -> pb.DiscardStagedResponse:
-        _check_batch(request.batch)
+        _check_named(request.producer, request.batch, request.parts)
         queue = await self._queue(request.queue)
         command = c.DiscardStaged(queue.id, request.producer, request.batch, tuple(request.parts))
         return pb.DiscardStagedResponse(rows=(await again(self._hub, queue.group, command, Ok)).count)
@@ -71,15 +74,7 @@ class _Part:
 
     def __init__(self, hub: Hub, queue: CatalogQueue, request: pb.StageRequest) -> None:
         """StatusError where the request names no part."""
-        if len(request.part) != PART_BYTES:
-            text = f"a part of {len(request.part)} bytes; allowed: {PART_BYTES}, in the first request"
-            raise status.invalid("bad_argument", text)
-        if not 0 < len(request.producer.encode()) <= MAX_PRODUCER_BYTES:
-            raise status.invalid(
-                "bad_argument",
-                f"a producer's name has 1..{MAX_PRODUCER_BYTES} bytes, not {request.producer!r}",
-            )
-        _check_batch(request.batch)
+        _check_named(request.producer, request.batch, [request.part])
         self._hub = hub
         self._queue = queue
         self._request = request
@@ -103,6 +98,8 @@ class _Part:
             await self._send(checked)
 
     async def _send(self, checked: batches.CheckedBatch) -> None:
+        if self.next_chunk > MAX_CHUNK:
+            raise status.invalid("bad_argument", f"chunk {self.next_chunk}; allowed: 0..{MAX_CHUNK}")
         command = c.Stage(
             self._queue.id,
             self._request.producer,
@@ -147,6 +144,16 @@ def _next_checked(
     return None if chunk is None else batches.check(chunk[0], limits, kept, max_field_bytes)
 
 
-def _check_batch(batch: int) -> None:
+def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:
+    """What has no wire form, or is too much, must not get as far as the node."""
+    if not 0 < len(producer.encode()) <= MAX_PRODUCER_BYTES:
+        raise status.invalid(
+            "bad_argument", f"a producer's name has 1..{MAX_PRODUCER_BYTES} bytes, not {producer[:40]!r}"
+        )
     if batch > MAX_BATCH:
         raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{MAX_BATCH}")
+    if len(parts) > MAX_PARTS:
+        raise status.invalid("limit", f"{len(parts)} parts; allowed: {MAX_PARTS}")
+    for part in parts:
+        if len(part) != PART_BYTES:
+            raise status.invalid("bad_argument", f"a part of {len(part)} bytes; allowed: {PART_BYTES}")

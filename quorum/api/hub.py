@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -28,6 +29,7 @@ from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
 from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member
+from quorum.node.operations import MAX_OPERATION_BYTES, encode
 from quorum.node.replica import SYSTEM_GROUP
 
 T = TypeVar("T")
@@ -350,6 +352,7 @@ class _OwnSession:
         return bool(self._calls)
 
     async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
+        _check_wire_form(command, batch)
         future = self._expect()
         self._hub.submit(ev.Submit(self._number, group, command, future, batch))
         return _accepted(await self._hub.decided(group, future))
@@ -452,6 +455,18 @@ class _OwnSession:
         self._gets.clear()
         if reason != "stopping":
             self.open()
+
+
+def _check_wire_form(command: c.Command | CatalogCommand, batch: bytes) -> None:
+    """INVALID_ARGUMENT for what the Raft thread could not write, or would find too large: it would end there."""
+    try:
+        size = len(encode(command, None)) + len(batch)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise status.invalid("bad_argument", f"{type(command).__name__} has no wire form: {error}") from error
+    if size > MAX_OPERATION_BYTES:
+        raise status.invalid(
+            "limit", f"{type(command).__name__} takes {size} bytes; allowed: {MAX_OPERATION_BYTES}"
+        )
 
 
 def _accepted(reply: Reply | None) -> Reply | None:

@@ -103,7 +103,7 @@ def _set(target: pb.Value, name: str, value: object) -> None:
         target.text = value
     elif isinstance(value, dict) and len(value) == 1:
         ((kind, text),) = value.items()
-        if kind == "double" and text in _DOUBLES:
+        if kind == "double" and isinstance(text, str) and text in _DOUBLES:
             target.floating = _DOUBLES[text]
         elif kind == "base64" and isinstance(text, str):
             try:

@@ -415,6 +415,7 @@ def test_types_that_mean_the_same_are_taken() -> None:
         ({"body": [b""], "properties": ["[" * 100_000]}, "'properties' in row 0"),
         ({"body": [b""], "properties": ['{"a": [1]}']}, "'a' is a list; allowed: text"),
         ({"body": [b""], "properties": ['{"a": {"base64": "?"}}']}, "bad base64"),
+        ({"body": [b""], "properties": ['{"a": {"double": []}}']}, "the property 'a' is an object; allowed"),
         ({"body": [b""], "properties": ['{"a": {"x": 1}}']}, "'a' is an object"),
         ({"body": [b""], "properties": ['{"a": 9223372036854775808}']}, "does not fit 64 bits"),
         ({"body": [b""], "properties": ['{"a": NaN}']}, "NaN is no JSON"),
@@ -434,6 +435,100 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
         stream.write_batch(made)
     with pytest.raises(status.StatusError, match="'body' is there twice"):
         list(arrow_in.chunks(sink.getvalue().to_pybytes()))
+
+
+def stream_of(columns: Mapping[str, pa.Array], compression: str | None = None) -> bytes:
+    made = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, made.schema, options=options) as stream:
+        stream.write_batch(made)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.dictionary(pa.int8(), pa.binary())])
+def test_a_compressed_block_is_refused_before_it_is_unpacked(compression: str, kind: pa.DataType) -> None:
+    column = pa.array([bytes(1 << 20)] * 4).cast(kind)
+    assert [count for _, count in arrow_in.chunks(stream_of({"body": column}))] == [1, 1, 1, 1]
+    before = pa.total_allocated_bytes()
+    with pytest.raises(status.StatusError, match="it is compressed; allowed: no compression"):
+        list(arrow_in.chunks(stream_of({"body": column}, compression)))
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def shared(count: int, text: str) -> pa.Array:
+    """The same text in every row, written once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array([text]))
+
+
+@pytest.mark.parametrize("where", ["body", "subject", "fields"])
+def test_texts_that_rows_share_are_unpacked_little_by_little(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_in, "MOST_NESTED_BYTES", 1 << 20)
+    spread: list[int] = []
+    rows_of = arrow_in._Rows
+
+    def noted(batch: pa.RecordBatch) -> arrow_in._Rows:
+        spread.append(batch.num_rows)
+        return rows_of(batch)
+
+    monkeypatch.setattr(arrow_in, "_Rows", noted)
+    text = shared(100, "x" * 100_000)
+    columns = {"body": pa.array([b"b"] * 100)}
+    columns |= {where: pa.StructArray.from_arrays([text], names=["f"]) if where == "fields" else text}
+    made = [pb.MessageBatch.FromString(data) for data, _ in arrow_in.chunks(stream_of(columns))]
+    assert sum(each.count for each in made) == sum(spread) == 100
+    assert max(spread) <= 10
+    size = sum(len(each.bodies) + sum(row.ByteSize() for row in each.properties) for each in made)
+    assert size >= 100 * 100_000
+
+
+def test_a_row_that_is_too_large_once_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_in, "MOST_NESTED_BYTES", 1 << 20)
+    flags = [pa.array([True, None])] * 20_000
+    fields = pa.StructArray.from_arrays(flags, names=[f"{n:05}" for n in range(20_000)])
+    with pytest.raises(status.StatusError, match="row 0 takes 1380001 bytes; at most 1048576"):
+        list(arrow_in.chunks(stream_of({"body": pa.array([b"b"] * 2), "fields": fields})))
+
+
+def test_many_names_and_values_of_few_bytes_are_unpacked_little_by_little() -> None:
+    flags = pa.array([True] * 8_192)
+    fields = pa.StructArray.from_arrays([flags] * 40, names=[f"{n:0>400}" for n in range(40)])
+    data = stream_of({"body": pa.array([b""] * 8_192), "fields": fields})
+    assert len(data) < 1 << 20
+    assert max(count for _, count in arrow_in.chunks(data)) < 8_192
+    (first, _), *_ = arrow_in.chunks(data)
+    assert len(pb.MessageBatch.FromString(first).properties[0].application_properties) == 40
+
+
+@pytest.mark.parametrize("kind", [pa.binary_view(), pa.string_view(), pa.large_binary(), pa.binary(3)])
+def test_bodies_in_whatever_way_arrow_keeps_them(kind: pa.DataType) -> None:
+    values = [b"abc", b"def", b"xyz"]
+    column = pa.array([b"?!."] * 2 + values).cast(kind).slice(2)
+    columns = {
+        "body": column,
+        "subject": pa.array(["long enough to lie elsewhere", None, "s"], pa.string_view()),
+    }
+    ((data, count),) = arrow_in.chunks(stream_of(columns))
+    made = pb.MessageBatch.FromString(data)
+    assert (made.bodies, count) == (b"abcdefxyz", 3)
+    assert [row.subject for row in made.properties] == ["long enough to lie elsewhere", "", "s"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.nulls(3),
+        pa.array([1, 2, 3]),
+        pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array([b""])),
+    ],
+)
+def test_bodies_that_are_no_bytes_are_refused(column: pa.Array) -> None:
+    with pytest.raises(status.StatusError, match=r"the column 'body' is .*; allowed: binary"):
+        list(arrow_in.chunks(stream_of({"body": column})))
 
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 16), st.binary(max_size=8))

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Done, Ok, Published, Reply
-from quorum.api import bulk_calls, bulk_staging, status
+from fifo.effects import Done, Ok, Published, Reply, Run
+from fifo.state import Portion
+from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_staging, status
 from quorum.node.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
 
@@ -96,6 +98,145 @@ def test_a_chunk_whose_answer_was_lost_is_sent_again_under_its_number(
         chunks = [command.chunk for command in hub.commands if isinstance(command, c.Stage)]
         assert chunks == [3, 4, 5, 4]
         assert (part.next_chunk, part.size_bytes) == (6, 20_000)
+
+    asyncio.run(run())
+
+
+class Context:
+    """Keeps the status that a call was ended with."""
+
+    def __init__(self) -> None:
+        self.ended: Any = None
+
+    async def abort_with_status(self, ended: Any) -> None:
+        self.ended = ended
+        raise RuntimeError(ended.details)
+
+
+PART = pb.StagedPart(part=b"three", rows=3)
+LONG = "x" * 70_000
+"""Its length does not fit where a command has it."""
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "problem"),
+    [
+        ("OpenGroup", pb.OpenGroupRequest(group=LONG), "a group's name has 70000 bytes; allowed: 1 to 255"),
+        ("Reserve", pb.ReserveRequest(group=LONG), "a group's name has 70000 bytes"),
+        ("Settle", pb.SettleRequest(group="\u00e4" * 128), "a group's name has 256 bytes"),
+        ("KeepAlive", pb.KeepAliveRequest(), "a group's name has 0 bytes"),
+        ("ReleaseGroup", pb.ReleaseGroupRequest(group=LONG), "a group's name has 70000 bytes"),
+        ("DeleteGroup", pb.DeleteGroupRequest(group=LONG), "a group's name has 70000 bytes"),
+        ("Publish", pb.PublishStagedRequest(producer=LONG), "a producer's name has 1..255 bytes"),
+        (
+            "Publish",
+            pb.PublishStagedRequest(producer="p", parts=[PART]),
+            "a part of 5 bytes; allowed: 16",
+        ),
+        ("Publish", pb.PublishStagedRequest(producer="p", parts=[PART] * 4_097), "4097 parts; allowed: 4096"),
+        ("Discard", pb.DiscardStagedRequest(producer=LONG), "a producer's name has 1..255 bytes"),
+        ("Discard", pb.DiscardStagedRequest(producer="p", parts=[b"abc"]), "a part of 3 bytes; allowed: 16"),
+        ("Discard", pb.DiscardStagedRequest(producer="p", parts=[b"abc"] * 4_097), "4097 parts; allowed"),
+    ],
+)
+def test_what_a_command_cannot_hold_is_refused_before_the_node_hears_of_it(
+    method: str, request_: Any, problem: str
+) -> None:
+    async def run() -> None:
+        hub, context = FakeHub([]), Context()
+        with pytest.raises(RuntimeError, match=problem):
+            await getattr(service_of(hub), method)(request_, context)
+        assert context.ended.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert hub.commands == []
+
+    asyncio.run(run())
+
+
+async def filtering(name: str) -> Any:
+    return SimpleNamespace(id=7, group=1, config=SimpleNamespace(filter_enabled=True))
+
+
+def service_of(hub: FakeHub) -> bulk_service.BulkService:
+    hub.queue = filtering  # type: ignore[attr-defined]
+    service = bulk_service.BulkService.__new__(bulk_service.BulkService)
+    service._hub = hub  # type: ignore[assignment]
+    return service
+
+
+def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
+    async def run() -> None:
+        hub = FakeHub([], (bulk_groups._Look(None, False, 3, 9),))  # type: ignore[arg-type]
+        hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
+        request = pb.ReserveRequest(group="g", after=5)
+        found = await service_of(hub).Reserve(request, Context())  # type: ignore[arg-type]
+        assert (found.offset, found.ready, found.index) == (5, 3, 9)
+        hub.may_deliver = lambda group: False  # type: ignore[attr-defined]
+        context = Context()
+        with pytest.raises(RuntimeError, match="lost its lease on group 1; ask another node"):
+            await service_of(hub).Reserve(request, context)  # type: ignore[arg-type]
+        assert context.ended.code is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("count", "asked"), [(0, [0, 2, 5]), (4, [0, 2])])
+def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
+    count: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    fed: list[tuple[int, int]] = []
+
+    class Blocks:
+        def __init__(self, *arguments: Any) -> None:
+            pass
+
+        def feed(self, runs: Any, failures: Any) -> Any:
+            fed.extend((run.first_sequence, run.count) for run in runs)
+            return iter(())
+
+        def take(self) -> Any:
+            return iter(())
+
+    def reserved(member: Any, queue: Any, group: str, offset: int, first: int, count: int) -> Portion:
+        looks.append(first)
+        parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
+        sequence, found, has_more = parts[first]
+        return Portion((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
+
+    async def load(name: str) -> Any:
+        return SimpleNamespace(Blocks=Blocks)
+
+    async def run() -> None:
+        hub = FakeHub([])
+        config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
+        hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
+        hub.body_reader = lambda: None  # type: ignore[attr-defined]
+
+        async def ask(question: Callable[[Any], Any]) -> Any:
+            return question(None)
+
+        hub.ask = ask  # type: ignore[method-assign]
+        request = pb.ReadReservedRequest(group="g", offset=1, count=count)
+        assert [block async for block in service_of(hub).ReadReserved(request, Context())] == []  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bulk_groups, "load", load)
+    monkeypatch.setattr(bulk_groups, "_reserved", reserved)
+    asyncio.run(run())
+    assert looks == asked
+    assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
+
+
+def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_staging, "kept_fields", lambda catalog, queue: (None, -1))
+
+    async def run() -> None:
+        hub = FakeHub([Ok(8_192)])
+        last = (1 << 32) - 1
+        request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=last)
+        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request)  # type: ignore[arg-type]
+        with pytest.raises(status.StatusError, match=f"chunk {last + 1}; allowed: 0..{last}"):
+            await part.add(arrow(10_000))
+        assert [command.chunk for command in hub.commands if isinstance(command, c.Stage)] == [last]
 
     asyncio.run(run())
 

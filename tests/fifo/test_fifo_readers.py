@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fifo import readers
+from fifo import reader_views, readers
 from fifo.blocks import BLOCK_SIZE
 from fifo.commands import (
     Attach,
@@ -241,6 +241,84 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
     assert world.machine.next_wake() is None
     world.wake(50_000)
     assert world.machine.readers(1)[0].settled == 0
+
+
+def sparse_and_cold(world: World, blocks: int) -> None:
+    """One red message in each of so many full blocks, which somebody has looked at and released; all are cold."""
+    for _ in range(blocks):
+        world.publish(name_of(world), BLOCK_SIZE, [COLOURS[0], *[COLOURS[1]] * (BLOCK_SIZE - 1)])
+    open_reader(world, "colour = 'red'", reader="looks")
+    assert count_of(reserve(world, reader="looks")) == blocks
+    do(world, ReleaseReader(1, "looks", 1))
+    go_cold(world)
+
+
+def go_cold(world: World) -> None:
+    for block in world.machine.queues[1].blocks.warm():
+        world.machine.page_out(1, block.number)
+
+
+def count_of(reply: Reply) -> int:
+    assert isinstance(reply, Reserved)
+    return reply.count
+
+
+def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: World) -> None:
+    sparse_and_cold(world, 6)
+    open_reader(world, "colour = 'red'", start="latest")
+    assert count_of(reserve(world)) == 0
+    go_cold(world)
+    memory = world.machine.memory
+    before = memory.loads
+    assert not world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world)) == 0
+    assert memory.loads == before
+    world.publish(name_of(world), 2, COLOURS)
+    assert world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world)) == 1
+    assert memory.loads - before <= 1, "the last block, where the message came"
+
+
+def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(world: World) -> None:
+    sparse_and_cold(world, 6)
+    open_reader(world, "colour = 'red'")
+    assert count_of(reserve(world)) == 6
+    assert count_of(reserve(world, 1)) == 0
+    go_cold(world)
+    memory = world.machine.memory
+    before = memory.loads
+    assert not world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world, 1)) == 0
+    assert memory.loads == before
+    do(world, ReleaseReader(1, "spark", 1))
+    assert world.machine.may_reserve(1, "spark")
+    assert count_of(reserve(world, 1)) == 6, "what came back is found again"
+
+
+def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse_and_cold(world, 5)
+    world.publish(name_of(world), BLOCK_SIZE + 3, [COLOURS[0]] * (BLOCK_SIZE + 3))
+    open_reader(world, "colour = 'red'")
+    reserve(world, most=100_000)
+    whole = world.machine.reserved(1, "spark", 1, 0, 100_000)
+    assert isinstance(whole, Portion)
+    monkeypatch.setattr(reader_views, "READ_BLOCKS", 2)
+    go_cold(world)
+    found: list[Any] = []
+    counts: list[int] = []
+    has_more = True
+    while has_more:
+        before = world.machine.memory.loads
+        portion = world.machine.reserved(1, "spark", 1, len(found), 100_000)
+        assert isinstance(portion, Portion)
+        assert world.machine.memory.loads - before <= 2
+        counts.append(sum(run.count for run in portion.runs))
+        found += bodies_of(portion.runs)
+        has_more = portion.has_more
+    assert found == bodies_of(whole.runs)
+    assert counts == [2, 2, BLOCK_SIZE, 4], "the fifth one's block and the next, then the rest"
 
 
 def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -> None:
