@@ -35,7 +35,8 @@ MemoryOption = Annotated[
 ScratchOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="for what is read meanwhile; with --master one that all machines of the cluster see"
+        metavar="DIR",
+        help="for what is read meanwhile; with --master one that all machines of the cluster see",
     ),
 ]
 

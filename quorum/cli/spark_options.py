@@ -20,7 +20,9 @@ MasterOption = Annotated[
 ConfOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--conf", metavar="NAME=VALUE", help="a setting of Spark, such as spark.executor.memory=2g; several may be given"
+        "--conf",
+        metavar="NAME=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=2g; several may be given",
     ),
 ]
 

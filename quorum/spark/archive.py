@@ -112,7 +112,9 @@ class Archive:
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
         )
-        check_written(self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"])
+        check_written(
+            self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"]
+        )
 
 
 def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:

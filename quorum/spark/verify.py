@@ -74,7 +74,7 @@ def verify(
 ) -> Report:
     """Reads the histories in these files and directories as one, and judges it. tell: is told of progress.
 
-    scratch: a directory, in which one is made for the time; on a cluster, driver and workers have to see the same there.
+    scratch: a directory, in which one is made for the time; on a cluster all machines have to see the same there.
     Raises HistoryError for what cannot be judged, QueryFailed where Spark fails.
     """
     started = time.monotonic()

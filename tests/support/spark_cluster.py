@@ -7,13 +7,14 @@ are gone when the `with` block is left.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -87,6 +88,11 @@ class SparkCluster:
             _kill_session(session)
         self._wait("everything that was started is gone", lambda: not any(map(in_session, self._sessions)))
 
+    def worker_of(self, executor: str) -> str:
+        """Which worker has started an application's executor; there must have been one application until now."""
+        (found,) = (name for name in self.workers if list((self.folder / name).glob(f"app-*/{executor}")))
+        return found
+
     def _start(self, name: str, kind: str, *arguments: str) -> None:
         home = Path(self._environment["SPARK_HOME"])
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", HOST]
@@ -153,11 +159,38 @@ def in_session(session: int) -> list[int]:
 
 
 def _kill_session(session: int) -> None:
-    for pid in in_session(session):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it has just ended
+    # again and again: one may have just started another
+    while pids := in_session(session):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has just ended
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What Spark's event log says of a driver's life, as far as it is written."""
+
+    tasks: list[str]
+    """For each task that has ended well, in order, the id of its executor."""
+    removed: list[str]
+    """The executors that were lost."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Events:
+        """Of the only driver that has this folder; of none yet, nothing."""
+        found = cls([], [])
+        for file in folder.iterdir():
+            for line in file.read_text().splitlines(keepends=True):
+                if not line.endswith("\n"):
+                    break  # it is being written
+                event = json.loads(line)
+                if event["Event"] == "SparkListenerTaskEnd" and not event["Task Info"]["Failed"]:
+                    found.tasks.append(event["Task Info"]["Executor ID"])
+                elif event["Event"] == "SparkListenerExecutorRemoved":
+                    found.removed.append(event["Executor ID"])
+        return found
 
 
 def settings(events: Path | None = None) -> dict[str, str]:
@@ -183,7 +216,3 @@ def settings(events: Path | None = None) -> dict[str, str]:
             "spark.eventLog.rolling.enabled": "false",
         }
     return found
-
-
-def python() -> str:
-    return sys.executable

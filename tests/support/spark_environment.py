@@ -11,11 +11,14 @@ from pathlib import Path
 
 from support.repository import ROOT
 
+# fmt: off
 COREUTILS = (
-    "basename cat chgrp chmod chown cp cut date dd df dirname du echo env expr false head hostid id install kill link "
-    "ln ls mkdir mkfifo mktemp mv nice nohup nproc od paste printf pwd readlink realpath rm rmdir seq sleep sort split "
-    "stat stty sum sync tail tee test timeout touch tr true truncate tty uname uniq unlink wc whoami"
-).split()
+    "basename", "cat", "chmod", "chown", "cp", "cut", "date", "dirname", "echo", "env", "expr", "false",
+    "head", "id", "ln", "ls", "mkdir", "mktemp", "mv", "nice", "nohup", "nproc", "printf", "pwd",
+    "readlink", "realpath", "rm", "rmdir", "sleep", "sort", "stat", "tail", "tee", "test", "touch", "tr",
+    "true", "tty", "uname", "wc", "whoami",
+)
+# fmt: on
 TOOLS = ("bash", "ps", *COREUTILS)
 """What Spark's scripts and its checkpoints call, and no more."""
 PATHS = (ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests")
@@ -33,7 +36,11 @@ def path_without_java(directory: Path) -> str:
 
 def without_java(folder: Path) -> dict[str, str]:
     """This process's environment, with this PATH instead, a cache of its own, and no settings of Java or Spark."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAVA_", "SPARK_", "PYSPARK_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAVA_", "SPARK_", "PYSPARK_"))
+    }
     return kept | {
         "PATH": path_without_java(folder / "tools"),
         "XDG_CACHE_HOME": str(folder / "cache"),
