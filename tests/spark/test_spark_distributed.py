@@ -25,6 +25,7 @@ from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.spark.histories import Recorder, Run
 from quorum.sync import Message
+from support.repository import ROOT
 from support.spark_cluster import LIMIT_S, POLL_S, Events, SparkCluster, settings
 
 QUEUES = ("far-orders", "far-bills")
@@ -165,14 +166,14 @@ def test_jobs_run_in_the_workers_executors(
     assert done.returncode == 0, done.stdout + done.stderr + workers.said()
     told = json.loads(result.read_text())
 
-    numbers, written_in, written_by, read_in, read_by, code = zip(*told["rows"], strict=True)
+    numbers, written_in, written_by, read_in, read_by, code, roots = zip(*told["rows"], strict=True)
     assert sorted(numbers) == list(range(2_000))
     for directories, pids in ((written_in, written_by), (read_in, read_by)):
         assert {Path(each).relative_to(workers.folder).parts[0] for each in directories} == set(
             workers.workers
         )
         assert told["driver"] not in pids and len(set(pids)) >= 2
-    assert set(code) == {quorum.__file__}
+    assert (set(code), set(roots)) == ({quorum.__file__}, {str(ROOT)})
     assert sorted(int(each.body) for each in client.browse("far-rows")) == list(range(2_000))
 
     assert (told["messages"], told["matched"]) == (2 * MESSAGES, [2 * MESSAGES / len(COLOURS)])

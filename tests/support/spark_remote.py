@@ -26,9 +26,18 @@ def numbers(rows: Iterable[Any]) -> Iterator[tuple[bytes, str, str]]:
 
 def located(rows: Iterable[Any]) -> Iterator[list[Any]]:
     import quorum
+    import support.repository  # is on PYTHONPATH, and nowhere installed
 
     for row in rows:
-        yield [int(row.body), row.subject, int(row.group_id), os.getcwd(), os.getpid(), quorum.__file__]
+        yield [
+            int(row.body),
+            row.subject,
+            int(row.group_id),
+            os.getcwd(),
+            os.getpid(),
+            quorum.__file__,
+            str(support.repository.ROOT),
+        ]
 
 
 def run(
