@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -132,10 +133,9 @@ def _environment(given: dict[str, str]) -> dict[str, str]:
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None and spec.origin is not None
     kept = {name: value for name, value in given.items() if name not in NOTHING_FROM_HERE}
-    home = java_home(kept)
-    assert home is not None, "there is a java on PATH"
+    assert "JAVA_HOME" not in kept and shutil.which("java", path=kept["PATH"]) is None
     return kept | {
-        "JAVA_HOME": str(home),
+        "JAVA_HOME": str(java_home(kept)),
         "SPARK_HOME": str(Path(spec.origin).parent),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
