@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, note, print_json
+from quorum.cli.spark_options import ConfOption, MasterOption, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM: 2g, 4096m")]
+MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM here: 2g, 4096m")]
 
 
 @contextmanager
-def _spark(name: str, memory: str) -> Iterator[SparkSession]:
+def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """A session for one command. What the user wrote wrongly is a complaint, a failed query its cause."""
     from quorum.spark import OptionError, plain_failures, session
+    from quorum.spark.session import LOCAL
 
-    spark = session(f"quorum pipeline {name}", **{"spark.driver.memory": memory})
+    settings = {"spark.driver.memory": memory, **settings_of(conf)}
+    with plain_failures():
+        spark = session(f"quorum pipeline {name}", master or LOCAL, **settings)
     try:
         with plain_failures():
             yield spark
@@ -49,10 +53,12 @@ def archive(
     batch: Annotated[int, typer.Option(min=1, max=10_000_000, help="messages of a batch, at most")] = 100_000,
     interval: Annotated[float, typer.Option(min=0.1, help="seconds between batches, without --once")] = 10.0,
     memory: MemoryOption = "1g",
+    master: MasterOption = None,
+    conf: ConfOption = None,
     url: UrlOption = None,
 ) -> None:
     """Queues into Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the end."""
-    with _spark("archive", memory) as spark:
+    with _spark("archive", memory, master, conf) as spark:
         from quorum.spark.archive import Archive
 
         wanted = Archive(
@@ -79,6 +85,8 @@ def selectivity(
     ] = None,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="only of this queue")] = None,
     memory: MemoryOption = "1g",
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """How many archived messages selectors match, and which fields they use."""
@@ -87,7 +95,7 @@ def selectivity(
         texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not texts:
         raise Complaint("no selectors; give --selector or --selectors")
-    with _spark("selectivity", memory) as spark:
+    with _spark("selectivity", memory, master, conf) as spark:
         from quorum.spark.archive import read_archive
         from quorum.spark.selectivity import selectivity as judge
 

@@ -1,4 +1,4 @@
-"""`quorum pipeline ...`: jobs on Spark that run on this machine, in a process of their own."""
+"""`quorum pipeline ...`: jobs on Spark, in a process of their own, on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import Complaint, JsonOption, note, print_json
+from quorum.cli.spark_options import ConfOption, MasterOption, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,13 @@ MemoryOption = Annotated[
     str,
     typer.Option("--memory", metavar="SIZE", help="Java heap, such as 2g or 800m; what is more goes to disk"),
 ]
+ScratchOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="for what is read meanwhile; with --master one that all machines of the cluster see",
+    ),
+]
 
 
 @app.callback()
@@ -45,6 +53,9 @@ def verify(
         typer.Argument(metavar="PATH...", help="files of a recorded history, or directories of such"),
     ],
     memory: MemoryOption = "2g",
+    scratch: ScratchOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Judges a recorded history (docs/histories.md): what was lost, doubled, misplaced, held by two, back, invented.
@@ -54,18 +65,28 @@ def verify(
     from quorum.errors import OperatorError
     from quorum.spark.errors import QuorumSparkError
     from quorum.spark.history_input import check
+    from quorum.spark.session import LOCAL, is_local
     from quorum.spark.verify import verify as judge
 
     settings = {
         "spark.driver.memory": heap(memory),
         "spark.sql.shuffle.partitions": PARTITIONS,
         "spark.local.dir": tempfile.gettempdir(),  # Java does not look at TMPDIR
+        **settings_of(conf),
     }
+    master = master or LOCAL
+    if scratch is None and not is_local(master):
+        raise Complaint(
+            f"--master {master} wants --scratch DIR, a directory that this machine and all workers see as the same",
+            CANNOT_JUDGE,
+        )
+    if scratch is not None and not scratch.is_dir():
+        raise Complaint(f"--scratch {scratch}: there is no such directory", CANNOT_JUDGE)
     try:
         check(paths)  # before Spark starts, which takes seconds
-        spark = start(settings)
+        spark = start(master, settings)
         try:
-            report = judge(spark, paths, Progress())
+            report = judge(spark, paths, Progress(), scratch)
         finally:
             stop(spark)
     except (QuorumSparkError, OperatorError) as error:
@@ -87,12 +108,13 @@ def heap(text: str) -> str:
     return text.lower()
 
 
-def start(settings: dict[str, Any]) -> SparkSession:
+def start(master: str, settings: dict[str, Any]) -> SparkSession:
     """A session of this process; says that it takes a while."""
-    from quorum.spark import session
+    from quorum.spark import plain_failures, session
 
     note("starting Spark")
-    return session("quorum-pipeline", **settings)
+    with plain_failures():
+        return session("quorum-pipeline", master, **settings)
 
 
 def stop(spark: SparkSession) -> None:

@@ -6,7 +6,8 @@ Each batch of the stream is written into directories of its own, which are repla
     DIRECTORY/_checkpoint/         where the stream is; it belongs to the directory: batches are numbered in it
 
 So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
-reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts.
+reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
+file system that the driver and all workers see as the same; a batch that is not whole there fails.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorum.spark.errors import OptionError
+from quorum.spark.written import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,16 +95,25 @@ class Archive:
         )
 
     def _write(self, rows: DataFrame, number: int) -> None:
-        """One batch; the same directories again if it is the same batch again."""
+        """One batch; the same directories again if it is the same batch again.
+
+        Raises QuorumSparkError where not all of it is in the archive then: the batch is not done, and stays taken.
+        """
+        from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
+        written = Observation()
         (
-            rows.withColumn("date", F.to_date("enqueued"))
+            rows.observe(written, F.count(F.lit(1)).alias("rows"))
+            .withColumn("date", F.to_date("enqueued"))
             .withColumn("batch", F.lit(number))
             .write.partitionBy("queue", "date", "batch")
             .mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
+        )
+        check_written(
+            self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"]
         )
 
 

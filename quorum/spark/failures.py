@@ -16,6 +16,8 @@ _TRACE = "Traceback (most recent call last):"
 _JVM_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more|Caused by:|Suppressed:|\tat )")
 _SQLSTATE = re.compile(r"^ SQLSTATE: \w+$")
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_PY4J = "An error occurred while calling "
+_JVM_CLASS = re.compile(r"^[a-z]\w*(\.[\w$]+)+: ")
 MAX_CHARACTERS = 2_000
 
 
@@ -68,4 +70,8 @@ def _without_kind(raised: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """Without what Py4J puts above it, and the class that the JVM has raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith(_PY4J) and lines[1].startswith(": "):
+        return _JVM_CLASS.sub("", lines[1].removeprefix(": "))
+    return lines[0] if lines else ""

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quorum.spark.histories import COLUMNS, FLAG, FORMS, INTEGER, TEXT, HistoryError, condition, problem
+from quorum.spark.written import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +82,7 @@ def check(paths: Sequence[Path]) -> list[Path]:
 
 
 def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
-    """Raises HistoryError for what is no history."""
+    """Raises HistoryError for what is no history, QuorumSparkError where workers see another scratch directory."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -116,6 +117,7 @@ def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
         raise _first_problem(Path(unquote(urlparse(told["where"]).path)))
     if not told["records"]:
         raise HistoryError(f"{', '.join(map(str, paths))}: there is no record; nothing can be judged")
+    check_written(scratch, [scratch / "events"], told["records"])
     return Events(spark.read.parquet(target), told["records"], told["operations"])
 
 

@@ -69,17 +69,20 @@ class Report:
         return not any(self.total(kind) for kind in KINDS)
 
 
-def verify(spark: SparkSession, paths: Sequence[Path], tell: Tell | None = None) -> Report:
+def verify(
+    spark: SparkSession, paths: Sequence[Path], tell: Tell | None = None, scratch: Path | None = None
+) -> Report:
     """Reads the histories in these files and directories as one, and judges it. tell: is told of progress.
 
+    scratch: a directory, in which one is made for the time; on a cluster all machines have to see the same there.
     Raises HistoryError for what cannot be judged, QueryFailed where Spark fails.
     """
     started = time.monotonic()
-    with plain_failures(), tempfile.TemporaryDirectory(prefix="quorum-verify-") as scratch:
+    with plain_failures(), tempfile.TemporaryDirectory(prefix="quorum-verify-", dir=scratch) as own:
         check = _Check(spark, tell or (lambda text: None))
         try:
             check.tell(f"reading {', '.join(map(str, paths))}")
-            report = check.run(read(spark, paths, Path(scratch)))
+            report = check.run(read(spark, paths, Path(own)))
         finally:
             check.forget()
     report.seconds = time.monotonic() - started

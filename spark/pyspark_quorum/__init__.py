@@ -14,7 +14,8 @@ def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         try:
             from quorum.spark.source import QuorumSource
-        except ImportError as error:
+        except Exception as error:
+            # not only ImportError: generated code raises errors of its own for a protobuf or grpc that is too old
             raise AttributeError(f"the data source quorum cannot be imported: {error}") from error
         return QuorumSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

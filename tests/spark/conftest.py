@@ -4,64 +4,42 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from support.repository import ROOT
+from support import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-TOOLS = (
-    "bash",
-    "sh",
-    "env",
-    "ps",
-    "chmod",
-    "dirname",
-    "basename",
-    "uname",
-    "cat",
-    "ls",
-    "rm",
-    "readlink",
-    "sed",
-    "nice",
-)
-"""What Spark's scripts call."""
-
-
-def path_without_java(directory: Path) -> str:
-    """A PATH on which there is all that Spark needs, and no java."""
-    for tool in TOOLS:
-        found = shutil.which(tool)
-        if found is not None:
-            (directory / tool).symlink_to(found)
-    return str(directory)
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def without_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the tests here."""
+    return spark_environment.without_java(tmp_path_factory.mktemp("environment"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment(without_java: dict[str, str]) -> Iterator[None]:
+    """Every test's, and of each process that it starts; other rooms' tests have theirs as it was."""
+    with patch.dict(os.environ, without_java, clear=True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]) -> Iterator[SparkSession]:
     from quorum.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
-    tools = folder / "tools"
-    tools.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", path_without_java(tools))
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.delenv("JAVA_HOME", raising=False)
-        # workers are processes of their own: they have to find the same code
-        paths = [ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests"]
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+    with patch.dict(os.environ, without_java, clear=True):
         started = session(
             "quorum-tests",
             **{
@@ -72,8 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.local.dir": str(folder / "local"),
             },
         )
-        yield started
-        started.stop()
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

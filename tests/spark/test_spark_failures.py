@@ -47,6 +47,8 @@ def test_without_a_python_error_the_first_line_is_told() -> None:
         cause(RuntimeError("\n[TABLE_NOT_FOUND] no table\n\tat x.y(Z.scala)")) == "[TABLE_NOT_FOUND] no table"
     )
     assert cause(RuntimeError()) == "RuntimeError"
+    called = "An error occurred while calling o52.load.\n: org.apache.spark.SparkException: [X] none\n\tat x.y(Z.scala)"
+    assert cause(RuntimeError(called)) == "[X] none"
 
 
 def test_only_what_spark_raises_is_turned_into_a_failed_query() -> None:

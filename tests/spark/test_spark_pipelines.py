@@ -11,7 +11,7 @@ import pytest
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from quorum.spark import OptionError, plain_failures
+from quorum.spark import OptionError, QueryFailed, plain_failures, written
 from quorum.spark.archive import Archive, read_archive
 from quorum.spark.selectivity import FieldUse, selectivity
 from quorum.sync import Message
@@ -97,6 +97,30 @@ def test_an_archive_beside_consumers_leaves_everything(
     run(spark, Archive(cluster.url, (queue,), tmp_path / "a", takes=False))
     assert read_archive(spark, tmp_path / "a").count() == 10
     assert bulk.queue_info(queue).ready == 10
+
+
+def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a cluster whose workers have disks of their own: what they write is not where the driver looks."""
+    publish(client, queue, 0, 10)
+    archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
+    with monkeypatch.context() as patch:
+        patch.setattr(written, "rows_in", lambda directories: 0)
+        with pytest.raises(QueryFailed, match=r"10 rows were written to .*, and 0 are there"):
+            run(spark, archive)
+    info = bulk.queue_info(queue)
+    assert (info.ready, info.held) == (0, 10)
+    run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 10
+    info = bulk.queue_info(queue)
+    assert (info.ready, info.held) == (0, 0)
 
 
 def test_what_is_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""Spark's tests run without a Java of the machine: in this process, and in those it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from quorum.spark.java import packaged_runtime
+from support import spark_environment, spark_kills
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAY = """
+import json, os, shutil
+print(json.dumps([shutil.which("java"), os.environ.get("JAVA_HOME"), sorted(os.listdir(os.environ["PATH"]))]))
+"""
+
+
+@pytest.fixture(scope="module")
+def early() -> str:
+    """What fixtures of modules see: some start drivers."""
+    return os.environ["PATH"]
+
+
+def test_path_has_the_named_tools_and_nothing_else(early: str) -> None:
+    assert os.environ["PATH"] == early
+    found = {file.name: os.path.realpath(file) for file in Path(early).iterdir()}
+    assert set(found) <= set(spark_environment.TOOLS)
+    assert {"bash", "chmod", "ps", "ls", "env", "dirname"} <= set(found)
+    assert shutil.which("java") is None and shutil.which("python3") is None
+    assert "JAVA_HOME" not in os.environ
+
+
+@pytest.mark.parametrize("given", [None, "spark_kills"])
+def test_a_driver_that_is_a_process_of_its_own_finds_no_java(given: str | None) -> None:
+    environment = spark_kills.environment() if given else None
+    done = subprocess.run(
+        [sys.executable, "-c", SAY], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [None, None, sorted(os.listdir(os.environ["PATH"]))]
+
+
+def test_sparks_java_is_the_one_from_pypi(spark: SparkSession) -> None:
+    runtime = packaged_runtime()
+    assert runtime is not None
+    system = spark.sparkContext._jvm.java.lang.System
+    assert Path(system.getProperty("java.home")).resolve() == runtime.resolve()
+    assert system.getenv("PATH") == os.environ["PATH"]

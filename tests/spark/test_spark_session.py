@@ -1,0 +1,108 @@
+"""What a session and the commands give to Spark for a cluster. Nothing here starts Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import quorum.spark
+from quorum.cli.console import Complaint
+from quorum.cli.main import app
+from quorum.cli.spark_options import settings_of
+from quorum.spark import SetupError
+from quorum.spark.errors import QuorumSparkError
+from quorum.spark.session import EXECUTOR_PATH, _for_executors, is_local
+from quorum.spark.written import check_written
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*,4]"])
+def test_masters_in_the_drivers_own_process(master: str) -> None:
+    assert is_local(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://a:7077", "spark://local:7077", "local-cluster[2,1,1024]", "yarn"]
+)
+def test_masters_with_processes_elsewhere(master: str) -> None:
+    assert not is_local(master)
+
+
+def test_executors_get_the_drivers_pythonpath_as_absolute_paths() -> None:
+    assert _for_executors({}) == _for_executors({"PYTHONPATH": ""}) == {}
+    given = os.pathsep.join(["/opt/code", "lib", ""])
+    assert _for_executors({"PYTHONPATH": given}) == {
+        EXECUTOR_PATH: os.pathsep.join(["/opt/code", os.path.abspath("lib"), os.getcwd()])
+    }
+
+
+def test_settings_are_names_and_values() -> None:
+    assert settings_of(None) == {}
+    assert settings_of(["spark.a=1", "spark.b=x=y", "spark.c="]) == {
+        "spark.a": "1",
+        "spark.b": "x=y",
+        "spark.c": "",
+    }
+    for wrong in ("spark.a", "a=1", "=1", ""):
+        with pytest.raises(Complaint, match=r"allowed: spark\.NAME=VALUE"):
+            settings_of([wrong])
+    with pytest.raises(Complaint, match="--master is for"):
+        settings_of(["spark.master=local"])
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"op":"left","queue":"q","count":0}\n', encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", ["archive", "selectivity", "verify"])
+def test_every_pipeline_hands_master_and_settings_on(
+    command: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def session(name: str, master: str, **conf: Any) -> None:
+        asked.append((master, conf))
+        raise SetupError("no further")
+
+    monkeypatch.setattr(quorum.spark, "session", session)
+    arguments = {
+        "archive": ["orders", "--to", str(tmp_path / "archive")],
+        "selectivity": [str(tmp_path), "-s", "TRUE"],
+        "verify": [str(history), "--scratch", str(tmp_path)],
+    }[command]
+    elsewhere = ["--master", "spark://far:7077", "--conf", "spark.x=1", "--conf", "spark.driver.memory=3g"]
+    for given in ([], elsewhere):
+        done = CliRunner().invoke(app, ["pipeline", command, *arguments, *given])
+        assert "no further" in str(done.exception)
+    (here, _), (there, conf) = asked
+    assert is_local(here)
+    assert (there, conf["spark.x"], conf["spark.driver.memory"]) == ("spark://far:7077", "1", "3g")
+
+
+def test_on_a_cluster_a_verification_wants_a_directory_that_all_see(history: Path, tmp_path: Path) -> None:
+    command = ["pipeline", "verify", str(history), "--master", "spark://far:7077"]
+    assert "wants --scratch DIR" in str(CliRunner().invoke(app, command).exception)
+    none = [*command, "--scratch", str(tmp_path / "none")]
+    assert "there is no such directory" in str(CliRunner().invoke(app, none).exception)
+
+
+def test_what_workers_wrote_elsewhere_is_missed(tmp_path: Path) -> None:
+    here = tmp_path / "date=1"
+    here.mkdir()
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"n": range(5)}), here / f"{name}.parquet")
+    check_written(tmp_path, [here], 10)
+    check_written(tmp_path, [tmp_path / "none"], 0)
+    with pytest.raises(QuorumSparkError, match=r"11 rows were written to .*, and 10 are there"):
+        check_written(tmp_path, [here], 11)
+    (here / "c.parquet").write_bytes(b"PAR1")
+    with pytest.raises(QuorumSparkError, match="cannot be read again"):
+        check_written(tmp_path, [here], 10)

@@ -1,0 +1,49 @@
+"""The environment of everything that starts Spark here: no JAVA_HOME, and a PATH of bash, ps and coreutils alone.
+
+So the Java runtime is the one from PyPI, in drivers that are processes of their own, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from support.repository import ROOT
+
+# fmt: off
+COREUTILS = (
+    "basename", "cat", "chmod", "chown", "cp", "cut", "date", "dirname", "echo", "env", "expr", "false",
+    "head", "id", "ln", "ls", "mkdir", "mktemp", "mv", "nice", "nohup", "nproc", "printf", "pwd",
+    "readlink", "realpath", "rm", "rmdir", "sleep", "sort", "stat", "tail", "tee", "test", "touch", "tr",
+    "true", "tty", "uname", "wc", "whoami",
+)
+# fmt: on
+TOOLS = ("bash", "ps", *COREUTILS)
+"""What Spark's scripts and its checkpoints call, and no more."""
+PATHS = (ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests")
+
+
+def path_without_java(directory: Path) -> str:
+    """A PATH on which there is all that Spark needs, and no java. Fills the directory, which is new."""
+    directory.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        if found is not None:
+            (directory / tool).symlink_to(found)
+    return str(directory)
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """This process's environment, with this PATH instead, a cache of its own, and no settings of Java or Spark."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAVA_", "SPARK_", "PYSPARK_"))
+    }
+    return kept | {
+        "PATH": path_without_java(folder / "tools"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        # workers and drivers are processes of their own: they have to find the same code
+        "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
+    }
