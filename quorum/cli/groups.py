@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorum.cli.console import JsonOption, UrlOption, default_url, print_json
-from quorum.cli.queues import shown
+from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
     from quorum.client.bulk import BulkClient
@@ -37,19 +36,21 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
         found = client.groups(queue)
         ready = client.queue_info(queue).ready
     if as_json:
-        print_json([{**asdict(group), "ready": ready} for group in found])
+        print_json([{**plain_filter(group), "ready": ready} for group in found])
         return
     from rich.console import Console
     from rich.table import Table
 
     table = Table(caption=f"{ready:,} messages are ready")
     table.add_column("group", overflow="fold")
+    table.add_column("selects", overflow="fold")
     for heading in ("generation", "settled to", "reserved to", "outstanding", "timeout"):
         table.add_column(heading, justify="right")
     table.add_column("then what is outstanding is", overflow="fold")
     for group in found:
         table.add_row(
             shown(group.group),
+            shown(selected(group.selector, group.filter)),
             str(group.state.generation),
             f"{group.state.settled:,}",
             f"{group.state.last:,}",
