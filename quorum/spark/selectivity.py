@@ -144,7 +144,7 @@ def selectivity(
     present = tuple(name for name in COLUMNS if name in archive.columns)
     now = {queue: tuple(names) for queue, names in (names_now or {}).items()}
     # mapInArrow would do the same, and asks for pandas. Not deterministic: else filters and inline() ask it again.
-    judge = arrow_udf(_judge(present, tuple(selectors), now), FACTS)
+    judge = arrow_udf(_judge(present, tuple(selectors), now), FACTS)  # type: ignore[call-overload]
     judged = archive.select(judge.asNondeterministic()("queue", *present).alias("facts"))
     before = spark.conf.get(BATCH_CONF) or "10000"
     spark.conf.set(BATCH_CONF, BLOCK_SIZE)

@@ -140,8 +140,8 @@ class _Printer:
             case In(Field() | DeliveryMode()) | Like() | IsNull():
                 return self._test(node, "")
             case In(operand, values):  # IN takes identifiers only; the normal form joins others, too
-                left = self._compared(operand)
-                return "(" + " OR ".join(f"{left} = {self._literal(value)}" for value in values) + ")"
+                asked = self._compared(operand)
+                return "(" + " OR ".join(f"{asked} = {self._literal(value)}" for value in values) + ")"
             case Literal(None):
                 return _UNKNOWN
             case Literal(bool()) | Field() | DeliveryMode():
