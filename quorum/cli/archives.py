@@ -99,8 +99,9 @@ def selectivity(
     if not texts and not asks_cluster:
         raise Complaint("no selectors; give --selector, --selectors or --cluster")
     with _spark("selectivity", memory) as spark:
+        from quorum.cli.selectors_now import Present, of_cluster
         from quorum.spark.archive import queues_of, read_archive
-        from quorum.spark.selectivity import Present, asked, of_cluster
+        from quorum.spark.selectivity import asked
         from quorum.spark.selectivity import selectivity as judge
 
         wanted = list(map(asked, texts))

@@ -43,14 +43,12 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
 
     table = Table(caption=f"{ready:,} messages are ready")
     table.add_column("group", overflow="fold")
-    table.add_column("selects", overflow="fold")
     for heading in ("generation", "settled to", "reserved to", "outstanding", "timeout"):
         table.add_column(heading, justify="right")
     table.add_column("then what is outstanding is", overflow="fold")
     for group in found:
         table.add_row(
             shown(group.group),
-            shown(selected(group.selector, group.filter)),
             str(group.state.generation),
             f"{group.state.settled:,}",
             f"{group.state.last:,}",
@@ -58,7 +56,10 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
             f"{group.timeout_ms / 1000:,.0f} s",
             THEN[group.on_expiry],
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for group in found:
+        console.print(f"{shown(group.group)} selects {shown(selected(group.selector, group.filter))}")
 
 
 @app.command()

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from quorum.spark.archived_fields import COLUMNS, HEADERS, columns_of, distinct_texts
 from quorum.spark.errors import OptionError
-from quorum_selectors import canonical, jms, printing
+from quorum_selectors import canonical, jms
 from quorum_selectors.batch_columns import BatchColumns, Column
 from quorum_selectors.columns import BLOCK_SIZE, BlockColumns
 from quorum_selectors.errors import SelectorError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+DISTINCT_ERROR = 0.01
 FACTS = (
     "ARRAY<STRUCT<queue: STRING, what: STRING, name: STRING, n: BIGINT, bytes: BIGINT, texts: ARRAY<STRING>>>"
 )
@@ -87,7 +88,7 @@ class FieldUse:
     messages: int
     """How many messages have it; it is NULL in the others."""
     distinct: int
-    """Different values, estimated to about 5 %."""
+    """Different values, estimated: off by 1 % on average, seldom by 3 %."""
     memory_bytes: int
     """What the service keeps in memory for it, over all these messages."""
     matched: int
@@ -157,7 +158,7 @@ def selectivity(
                 # a fact's numbers stand in the first row of its texts
                 F.sum(F.when(F.coalesce("place", F.lit(0)) == 0, F.col("n"))).alias("n"),
                 F.sum(F.when(F.coalesce("place", F.lit(0)) == 0, F.col("bytes"))).alias("bytes"),
-                F.approx_count_distinct("text").alias("distinct"),
+                F.approx_count_distinct("text", DISTINCT_ERROR).alias("distinct"),
             )
             .collect()
         )
@@ -362,56 +363,3 @@ def _share(part: int, whole: int) -> str:
 
 def _per_message(size: int, messages: int) -> str:
     return f"{size / messages:.1f}" if messages else "0.0"
-
-
-# ---- what a cluster asks for
-
-
-@dataclass(frozen=True, slots=True)
-class Present:
-    """What consumers and durable groups of queues select at this moment, and what the queues keep. absent: queues that
-    the cluster has not."""
-
-    asked: tuple[Asked, ...]
-    names: Mapping[str, tuple[str, ...]]
-    absent: tuple[str, ...]
-
-
-def of_cluster(url: str, queues: Sequence[str]) -> Present:
-    """Asks a cluster. Equal selectors of a queue are one. Raises QuorumError where nobody answers."""
-    from quorum import sync
-    from quorum.client.bulk import BulkClient
-    from quorum.client.errors import QuorumError
-    from quorum.spark.service import is_reason
-
-    users: dict[tuple[str, bytes], list[str]] = {}
-    names: dict[str, tuple[str, ...]] = {}
-    absent = []
-    with sync.connect(url) as client, BulkClient(url) as bulk:
-        for queue in queues:
-            try:
-                found, groups = client.describe(queue), bulk.groups(queue)
-            except QuorumError as error:
-                if not is_reason(error, "not_found"):
-                    raise
-                absent.append(queue)
-                continue
-            for consumer in found.consumers:
-                if consumer.filter:
-                    users.setdefault((queue, consumer.filter), []).append(f"consumer {consumer.consumer_tag}")
-            for group in groups:
-                if group.filter:
-                    users.setdefault((queue, group.filter), []).append(f"group {group.group}")
-            names[queue] = _kept(found.queue.effective_arguments)
-    asked = tuple(
-        Asked(encoded, printing.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))
-        for (queue, encoded), who in sorted(users.items())
-    )
-    return Present(asked, names, tuple(absent))
-
-
-def _kept(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    if arguments.get("x-filter-enabled") is not True:
-        return ()
-    given = arguments.get("x-filter-field-names")
-    return tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else DEFAULT_FIELD_NAMES

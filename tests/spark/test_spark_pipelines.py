@@ -13,9 +13,10 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli import groups, queues
 from quorum.cli.local_cluster import LocalCluster
+from quorum.cli.selectors_now import of_cluster
 from quorum.spark import OptionError, plain_failures
 from quorum.spark.archive import Archive, read_archive
-from quorum.spark.selectivity import asked, of_cluster, selectivity
+from quorum.spark.selectivity import asked, selectivity
 from quorum.sync import Message
 from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
 
