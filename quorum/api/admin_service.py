@@ -11,6 +11,7 @@ import grpc
 from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
+from quorum.api.filters import selector_text
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
@@ -117,6 +118,8 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         except status.StatusError as error:
             await _abort(context, error)
         assert response is not None
+        for consumer in response.consumers:
+            consumer.selector = selector_text(consumer.filter)
         show_policy(response.queue, self._hub.member.catalog.effective(queue))
         return response
 
@@ -178,6 +181,7 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
             filtered=consumer.group is not None and bool(consumer.group.selector),
             credit=consumer.credit,
             held=consumer.held.total,
+            filter=b"" if consumer.group is None else consumer.group.selector,
         )
     return response
 

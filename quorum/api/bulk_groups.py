@@ -24,7 +24,7 @@ from quorum.api.bulk_calls import (
     unary,
 )
 from quorum.api.bulk_columns import wanted
-from quorum.api.filters import expression_bytes
+from quorum.api.filters import expression_bytes, selector_text
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.member import Member
@@ -275,6 +275,7 @@ class GroupCalls(BulkCalls):
                     group=each.name,
                     state=_group_state(each, machine.index),
                     filtered=bool(each.selector),
+                    filter=each.selector,
                     start_sequence=each.start_sequence,
                     last_seen_ms=each.last_seen_ms,
                     timeout_ms=each.timeout_ms,
@@ -283,7 +284,10 @@ class GroupCalls(BulkCalls):
                 )
             return response
 
-        return await self._hub.ask(groups)
+        found = await self._hub.ask(groups)
+        for each in found.groups:
+            each.selector = selector_text(each.filter)
+        return found
 
 
 def _check_name(group: str) -> None:

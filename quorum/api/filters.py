@@ -7,7 +7,7 @@ from functools import lru_cache
 from quorum.api import status
 from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.v1 import queue_pb2 as pb
-from quorum_selectors import canonical, jms, properties
+from quorum_selectors import canonical, jms, printing, properties
 from quorum_selectors.expression import Expression
 from quorum_selectors.wellknown import KeptFields, resolve_field_names
 
@@ -53,6 +53,14 @@ def expression_bytes(request: pb.Attach, queue: CatalogQueue) -> bytes:
             f"queue {request.queue!r} keeps no filter fields; declare it with x-filter-enabled",
         )
     return canonical.encode(expression)
+
+
+@lru_cache(maxsize=4096)
+def selector_text(encoded: bytes) -> str:
+    """A selector of this canonical encoding; empty for every message, and where no text on the wire says it."""
+    if not encoded:
+        return ""
+    return printing.selector(canonical.decode(encoded)) or ""
 
 
 def _value(value: pb.Value) -> bool | int | float | str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ from quorum.cli.spark_options import ConfOption, MasterOption, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from quorum.spark.selectivity import QueueSelectivity
 
 MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM here: 2g, 4096m")]
 
@@ -83,51 +86,85 @@ def selectivity(
     selectors: Annotated[
         Path | None, typer.Option("--selectors", metavar="FILE", help="a selector a line")
     ] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="what the queues' consumers and durable groups select now; --url implies it"
+        ),
+    ] = False,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="only of this queue")] = None,
     memory: MemoryOption = "1g",
     master: MasterOption = None,
     conf: ConfOption = None,
+    url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """How many archived messages selectors match, and which fields they use."""
+    """How many archived messages selectors match, what their fields cost, and which ones to keep."""
     texts = list(selector or ())
     if selectors is not None:
         texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not texts:
-        raise Complaint("no selectors; give --selector or --selectors")
+    asks_cluster = cluster or url is not None
+    if not texts and not asks_cluster:
+        raise Complaint("no selectors; give --selector, --selectors or --cluster")
     with _spark("selectivity", memory, master, conf) as spark:
-        from quorum.spark.archive import read_archive
+        from quorum.cli.selectors_now import Present, of_cluster
+        from quorum.spark.archive import queues_of, read_archive
+        from quorum.spark.selectivity import asked
         from quorum.spark.selectivity import selectivity as judge
 
-        found = judge(read_archive(spark, directory, queue or ()), texts)
+        wanted = list(map(asked, texts))
+        archived = read_archive(spark, directory, queue or ())
+        now = Present((), {}, ())
+        if asks_cluster:
+            now = of_cluster(url or default_url(), queue or queues_of(directory))
+            for name in now.absent:
+                note(f"the cluster has no queue {name}; nobody selects from it")
+        found = judge(archived, [*wanted, *now.asked], now.names)
     if as_json:
-        print_json(
-            {
-                "messages": found.messages,
-                "selectors": [
-                    {"selector": each.selector, "matched": each.matched} for each in found.selectors
-                ],
-                "fields": [_as_dict(each) for each in found.fields],
-            }
-        )
+        print_json({"queues": [_plain(each) for each in found]})
         return
+    for each in found:
+        _show(each)
+    note(f"{sum(each.messages for each in found):,} messages")
+
+
+def _plain(found: QueueSelectivity) -> dict[str, Any]:
+    plain = asdict(found)
+    plain["recommendation"]["line"] = found.recommendation.line
+    return plain
+
+
+def _show(found: QueueSelectivity) -> None:
+    """Tables as wide as they need to be: they go into files, too."""
+    whole = found.messages
+    print(f"{found.queue}: {whole:,} messages\n")
+    print("     matched     share  selector")
     for each in found.selectors:
-        print(f"{each.matched:>12,}  {_share(each.matched, found.messages)}  {each.selector}")
-    print()
-    print("   selectors  messages have it     distinct   bytes  field")
+        users = f"  ({', '.join(each.users)})" if each.users else ""
+        print(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}")
+    if not found.selectors:
+        print("              none selects anything")
+    print("\n   selectors   matched      NULL    distinct  bytes in memory  a message  field")
     for field in found.fields:
-        share = _share(field.messages, found.messages)
+        if not field.archived:
+            print(f"{field.selectors:>12,}{'not in archives':>57}  {field.field}")
+            continue
+        matched = _share(field.matched, whole) if field.selectors else "       -"
         print(
-            f"{field.selectors:>12,}  {share:>16}  {field.distinct:>11,}  {field.mean_bytes:>6.1f}  {field.field}"
+            f"{field.selectors:>12,}  {matched}  {_share(whole - field.messages, whole)}  {field.distinct:>10,}"
+            f"  {field.memory_bytes:>15,}  {field.memory_bytes / max(1, whole):>9.1f}  {field.field}"
         )
-    note(f"{found.messages:,} messages, {len(texts):,} selectors")
+    wanted = found.recommendation
+    print(f"\n{wanted.line}")
+    now = ",".join(wanted.names_now) or "nothing"
+    print(
+        f"  {wanted.memory_bytes / max(1, whole):.1f} bytes a message"
+        f"; now {wanted.memory_bytes_now / max(1, whole):.1f}, with {now}"
+    )
+    for reason in wanted.reasons:
+        print(f"  {reason}")
+    print()
 
 
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:6.2f} %" if whole else "     - %"
-
-
-def _as_dict(record: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(record)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorum.cli.console import JsonOption, UrlOption, default_url, print_json
-from quorum.cli.queues import shown
+from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
     from quorum.client.bulk import BulkClient
@@ -37,7 +36,7 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
         found = client.groups(queue)
         ready = client.queue_info(queue).ready
     if as_json:
-        print_json([{**asdict(group), "ready": ready} for group in found])
+        print_json([{**plain_filter(group), "ready": ready} for group in found])
         return
     from rich.console import Console
     from rich.table import Table
@@ -57,7 +56,10 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
             f"{group.timeout_ms / 1000:,.0f} s",
             THEN[group.on_expiry],
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for group in found:
+        console.print(f"{shown(group.group)} selects {shown(selected(group.selector, group.filter))}")
 
 
 @app.command()

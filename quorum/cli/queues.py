@@ -11,7 +11,8 @@ import typer
 from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
 
 if TYPE_CHECKING:
-    from quorum.client.records import QueueInfo, StorageInfo
+    from quorum.client.bulk_records import GroupInfo
+    from quorum.client.records import ConsumerInfo, QueueInfo, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
@@ -53,7 +54,7 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         print_json(
             {
                 "queue": _plain(found.queue),
-                "consumers": [asdict(each) for each in found.consumers],
+                "consumers": [plain_filter(each) for each in found.consumers],
                 "storage": asdict(found.storage),
             }
         )
@@ -81,12 +82,12 @@ def show(queue: NameArgument, url: UrlOption = None, as_json: JsonOption = False
         table.add_row(name, value)
     console.print(table)
     if found.consumers:
-        consumers = Table("consumer", "node", "filtered", "credit", "held")
+        consumers = Table("consumer", "node", "selects", "credit", "held")
         for each in found.consumers:
             row = (
                 shown(each.consumer_tag),
                 each.node,
-                "yes" if each.filtered else "no",
+                shown(selected(each.selector, each.filter)),
                 str(each.credit),
                 f"{each.held:,}",
             )
@@ -126,6 +127,21 @@ def purge(queue: NameArgument, url: UrlOption = None) -> None:
     with connect(url) as client:
         count = client.purge(queue)
     print(f"purged {count:,} message{'' if count == 1 else 's'} from {queue}")
+
+
+def selected(selector: str, encoded: bytes) -> str:
+    """What a consumer or group selects, for people."""
+    from quorum_selectors import canonical, printing
+
+    return selector or (printing.shown(canonical.decode(encoded)) if encoded else "everything")
+
+
+def plain_filter(record: ConsumerInfo | GroupInfo) -> dict[str, Any]:
+    """For JSON: `selects` in place of the bytes; a selector's text, or a property filter's where `selector` is
+    empty."""
+    fields = asdict(record)
+    fields["selects"] = selected(record.selector, fields.pop("filter"))
+    return fields
 
 
 def _places(storage: StorageInfo) -> list[tuple[str, str]]:

@@ -203,6 +203,8 @@ class BulkClient:
                 each.timeout_ms,
                 _EXPIRY[each.on_expiry],
                 each.reservations,
+                each.selector,
+                each.filter,
             )
             for each in found.groups
         ]

@@ -59,7 +59,8 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """on_expiry: "release", "discard" or "keep"."""
+    """on_expiry: "release", "discard" or "keep". selector: one that means what the group's does, empty for all
+    messages; filter: the same as quorum_selectors.canonical encodes it."""
 
     group: str
     state: GroupState
@@ -69,6 +70,8 @@ class GroupInfo:
     timeout_ms: int
     on_expiry: str
     reservations: int
+    selector: str = ""
+    filter: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,15 +65,22 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
+    """selector: one that means what its own does; empty where it has none, or a property filter. filter: either of
+    them as quorum_selectors.canonical encodes it, empty for every message."""
+
     consumer_tag: str
     node: str
     filtered: bool
     credit: int
     held: int
+    selector: str = ""
+    filter: bytes = b""
 
     @classmethod
     def of(cls, wire: Any) -> ConsumerInfo:
-        return cls(wire.consumer_tag, wire.node, wire.filtered, wire.credit, wire.held)
+        return cls(
+            wire.consumer_tag, wire.node, wire.filtered, wire.credit, wire.held, wire.selector, wire.filter
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from quorum.spark.errors import OptionError
 from quorum.spark.written import check_written
@@ -127,3 +128,8 @@ def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = (
     frame = spark.read.option("mergeSchema", "true").parquet(str(directory))
     frame = frame.withColumn("queue", F.col("queue").cast("string"))
     return frame.where(F.col("queue").isin(*queues)) if queues else frame
+
+
+def queues_of(directory: Path) -> list[str]:
+    """The queues that an archive has messages of, sorted."""
+    return sorted(unquote(each.name.removeprefix("queue=")) for each in directory.glob("queue=*"))

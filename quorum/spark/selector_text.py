@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from quorum_selectors import jms
 from quorum_selectors.errors import SelectorError
-from quorum_selectors.wellknown import JMS_HEADERS, JMS_REFUSED
+from quorum_selectors.printing import ESCAPE, escaped, identifier, literal
 
-MAX_INT64 = (1 << 63) - 1
-
-
-def identifier(name: str) -> str | None:
-    """The name of an application property as a selector writes it; None where no identifier names it."""
-    if not name or name.upper() in jms.KEYWORDS or name in JMS_HEADERS or name in JMS_REFUSED:
-        return None
-    if name == "JMSDeliveryMode" or not jms.is_identifier_start(name[0]):
-        return None
-    return name if all(jms.is_identifier_part(each) for each in name) else None
-
-
-def literal(value: Any) -> str | None:
-    """A value as a selector writes it; None where it cannot: NaN, infinities, what is beyond 64 bits, lone halves."""
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return None
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, int):
-        return str(value) if -MAX_INT64 - 1 <= value <= MAX_INT64 else None
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    return None
+__all__ = ["check", "comparison", "identifier", "is_sound", "like", "literal", "one_of"]
 
 
 def comparison(name: str, operator: str, value: Any) -> str | None:
@@ -56,9 +29,9 @@ def one_of(name: str, values: Sequence[Any]) -> str | None:
 
 def like(name: str, before: str, text: str, after: str) -> str:
     """`text` itself, with a wildcard before or after it or none."""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    pattern = literal(before + escaped + after)
-    return f"{name} LIKE {pattern}" + (" ESCAPE '\\'" if escaped != text else "")
+    quoted = escaped(text)
+    pattern = literal(before + quoted + after)
+    return f"{name} LIKE {pattern}" + (f" ESCAPE '{ESCAPE}'" if quoted != text else "")
 
 
 def is_sound(selector: str) -> bool:

@@ -247,7 +247,7 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class BulkGroup(_message.Message):
-    __slots__ = ("group", "state", "filtered", "start_sequence", "last_seen_ms", "timeout_ms", "on_expiry", "reservations")
+    __slots__ = ("group", "state", "filtered", "start_sequence", "last_seen_ms", "timeout_ms", "on_expiry", "reservations", "selector", "filter")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +256,8 @@ class BulkGroup(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ON_EXPIRY_FIELD_NUMBER: _ClassVar[int]
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: GroupState
     filtered: bool
@@ -264,7 +266,9 @@ class BulkGroup(_message.Message):
     timeout_ms: int
     on_expiry: OpenGroupRequest.OnExpiry
     reservations: int
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[GroupState, _Mapping]] = ..., filtered: _Optional[bool] = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenGroupRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ...) -> None: ...
+    selector: str
+    filter: bytes
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[GroupState, _Mapping]] = ..., filtered: _Optional[bool] = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenGroupRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "index")

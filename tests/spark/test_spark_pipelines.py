@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +11,14 @@ import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
+from quorum.cli import groups, queues
 from quorum.cli.local_cluster import LocalCluster
+from quorum.cli.selectors_now import of_cluster
 from quorum.spark import OptionError, QueryFailed, plain_failures, written
 from quorum.spark.archive import Archive, read_archive
-from quorum.spark.selectivity import FieldUse, selectivity
+from quorum.spark.selectivity import asked, selectivity
 from quorum.sync import Message
+from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,18 +70,32 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
         f"batch={n}" for n in range(4)
     ]
 
-    found = selectivity(rows, ["color = 'red'", "size < 10 AND ratio >= 1.0", "JMSType = 's'", "missing = 1"])
-    assert found.messages == 100
-    assert [each.matched for each in found.selectors] == [34, 8, 100, 0]
-    assert found.fields == (
-        FieldUse("color", 1, 100, 3, pytest.approx(3.99, abs=0.1)),
-        FieldUse("missing", 1, 0, 0, 0.0),
-        FieldUse("properties.subject", 1, 100, 1, 1.0),
-        FieldUse("ratio", 1, 100, pytest.approx(100, rel=0.1), pytest.approx(4, abs=0.5)),
-        FieldUse("size", 1, 100, pytest.approx(100, rel=0.1), pytest.approx(1.9, abs=0.1)),
-    )
-    with pytest.raises(OptionError, match="cannot stand here"):
-        selectivity(rows, ["color = ="])
+    texts = ["color = 'red'", "size < 10 AND ratio >= 1.0", "JMSType = 's'", "missing = 1"]
+    (found,) = selectivity(rows, [asked(each) for each in texts])
+    assert (found.queue, found.messages) == (queue, 100)
+    assert [(each.selector, each.matched) for each in found.selectors] == [
+        (texts[0], 34),
+        (texts[1], 8),
+        (texts[2], 100),
+        (texts[3], 0),
+    ]
+    near_100 = pytest.approx(100, rel=0.1)
+    assert [
+        (each.field, each.selectors, each.messages, each.distinct, each.matched) for each in found.fields
+    ] == [
+        ("color", 1, 100, 3, 34),
+        ("missing", 1, 0, 0, 0),
+        ("properties.subject", 1, 100, 1, 100),
+        ("ratio", 1, 100, near_100, 8),
+        ("size", 1, 100, near_100, 8),
+    ]
+    by_name = {each.field: each.memory_bytes for each in found.fields}
+    # however Spark shares the files out: 9 bytes a double, 2 a small number
+    assert (by_name["ratio"], by_name["size"]) == (900, 200)
+    assert found.recommendation.line == "x-filter-field-names=color,missing,properties.subject,ratio,size"
+    assert found.recommendation.names_now == DEFAULT_FIELD_NAMES
+    with pytest.raises(OptionError, match="ends too early"):
+        asked("color =")
 
     # without its checkpoint an archive is not gone on with: batch 0 would replace batch 0
     shutil.rmtree(directory / "_checkpoint")
@@ -126,3 +144,51 @@ def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
 def test_what_is_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="holds no archive"):
         read_archive(spark, tmp_path)
+
+
+def test_the_selectors_of_a_cluster_are_judged_on_their_own_queues(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = f"{queue}-2"
+    client.declare(other, {"x-filter-enabled": True, "x-filter-field-names": "size"})
+    publish(client, queue, 0, 30)
+    publish(client, other, 0, 60)
+    directory = tmp_path / "archive"
+    run(spark, Archive(cluster.url, (queue, other), directory, fields="size INT", takes=False))
+    bulk.open_group(queue, "small", selector="size < 3")
+    with (
+        client.consume(queue, "color = 'red' AND 3 > size", consumer_tag="reds"),
+        client.consume(queue, None, {"application_properties": {"color": "blue"}}, consumer_tag="blues"),
+        client.consume(other, "size BETWEEN 1 AND 2", consumer_tag="mids"),
+    ):
+        now = of_cluster(cluster.url, [queue, other, "gone"])
+        capsys.readouterr()
+        queues.show(queue, cluster.url, as_json=True)
+        consumers = json.loads(capsys.readouterr().out)["consumers"]
+        assert {each["consumer_tag"]: (each["selector"], each["selects"]) for each in consumers} == {
+            "reds": ("color = 'red' AND size < 3", "color = 'red' AND size < 3"),
+            "blues": ("", "(color = 'blue') IS TRUE"),
+        }
+        groups.list_(queue, cluster.url, as_json=True)
+        (group,) = json.loads(capsys.readouterr().out)
+        assert (group["group"], group["selector"], group["selects"]) == ("small", "size < 3", "size < 3")
+        queues.show(queue, cluster.url)
+        assert "size < 3" in capsys.readouterr().out
+    assert now.absent == ("gone",)
+    assert now.names == {queue: DEFAULT_FIELD_NAMES, other: ("size",)}
+    first, second = selectivity(read_archive(spark, directory), now.asked, now.names)
+    assert {each.users: (each.selector, each.matched) for each in first.selectors} == {
+        ("consumer blues",): ("(color = 'blue') IS TRUE", 10),
+        ("consumer reds",): ("color = 'red' AND size < 3", 1),
+        ("group small",): ("size < 3", 3),
+    }
+    assert first.recommendation.line == "x-filter-field-names=color,size"
+    assert [(each.users, each.matched) for each in second.selectors] == [(("consumer mids",), 2)]
+    assert second.recommendation.line == "x-filter-field-names=size"
+    assert second.recommendation.memory_bytes == second.recommendation.memory_bytes_now == 120

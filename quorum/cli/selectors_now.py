@@ -1,0 +1,57 @@
+"""What a cluster's consumers and durable groups select at this moment, for `quorum pipeline selectivity`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quorum import sync
+from quorum.client.bulk import BulkClient
+from quorum.client.errors import NotFound
+from quorum.spark.selectivity import Asked
+from quorum_selectors import canonical, printing
+from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What consumers and durable groups of queues select at this moment, and what the queues keep. absent: queues that
+    the cluster has not."""
+
+    asked: tuple[Asked, ...]
+    names: Mapping[str, tuple[str, ...]]
+    absent: tuple[str, ...]
+
+
+def of_cluster(url: str, queues: Sequence[str]) -> Present:
+    """Asks a cluster. Equal selectors of a queue are one. Raises QuorumError where nobody answers."""
+    users: dict[tuple[str, bytes], list[str]] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    absent = []
+    with sync.connect(url) as client, BulkClient(url) as bulk:
+        for queue in queues:
+            try:
+                found, groups = client.describe(queue), bulk.groups(queue)
+            except NotFound:
+                absent.append(queue)
+                continue
+            for consumer in found.consumers:
+                if consumer.filter:
+                    users.setdefault((queue, consumer.filter), []).append(f"consumer {consumer.consumer_tag}")
+            for group in groups:
+                if group.filter:
+                    users.setdefault((queue, group.filter), []).append(f"group {group.group}")
+            names[queue] = _kept(found.queue.effective_arguments)
+    asked = tuple(
+        Asked(encoded, printing.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))
+        for (queue, encoded), who in sorted(users.items())
+    )
+    return Present(asked, names, tuple(absent))
+
+
+def _kept(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    if arguments.get("x-filter-enabled") is not True:
+        return ()
+    given = arguments.get("x-filter-field-names")
+    return tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else DEFAULT_FIELD_NAMES
