@@ -176,6 +176,6 @@ def test_jobs_run_in_the_workers_executors(
     assert (set(code), set(roots)) == ({quorum.__file__}, {str(ROOT)})
     assert sorted(int(each.body) for each in client.browse("far-rows")) == list(range(2_000))
 
-    assert (told["messages"], told["matched"]) == (2 * MESSAGES, [2 * MESSAGES / len(COLOURS)])
+    assert (told["messages"], told["matched"]) == (2 * MESSAGES, 2 * MESSAGES / len(COLOURS))
     assert (told["operations"], told["lost"]) == (28, 1)
     assert list(scratch.iterdir()) == []

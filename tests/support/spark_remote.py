@@ -14,7 +14,7 @@ from typing import Any
 
 from quorum.spark import plain_failures, session
 from quorum.spark.archive import read_archive
-from quorum.spark.selectivity import selectivity
+from quorum.spark.selectivity import asked, selectivity
 from quorum.spark.verify import verify
 
 
@@ -53,13 +53,13 @@ def run(
             reader = spark.read.format("quorum").option("url", url).option("queue", queue)
             read = reader.option("minPartitions", 4).load().select("body", "subject", "group_id")
             found = read.rdd.mapPartitions(located).collect()
-            judged = selectivity(read_archive(spark, Path(archive)), ["color = 'red'"])
+            judged = selectivity(read_archive(spark, Path(archive)), [asked("color = 'red'")])
             report = verify(spark, [Path(history)], scratch=Path(scratch))
         return {
             "driver": os.getpid(),
             "rows": found,
-            "messages": judged.messages,
-            "matched": [each.matched for each in judged.selectors],
+            "messages": sum(each.messages for each in judged),
+            "matched": sum(each.selectors[0].matched for each in judged),
             "operations": report.operations,
             "lost": report.total("lost"),
         }
