@@ -241,7 +241,9 @@ UNREACHED = """
     quorum/cli/processes.py
     quorum/cli/queues.py
     quorum/cli/selector_eval.py
+    quorum/cli/selectors_now.py
     quorum/cli/serve.py
+    quorum/cli/spark_options.py
     quorum/client/bulk.py
     quorum/client/bulk_calls.py
     quorum/demo/extract.py
@@ -256,6 +258,7 @@ UNREACHED = """
     quorum/replication/connection.py
     quorum/replication/wire.py
     quorum/spark/archive.py
+    quorum/spark/archived_fields.py
     quorum/spark/failures.py
     quorum/spark/histories.py
     quorum/spark/history_input.py
@@ -277,9 +280,11 @@ UNREACHED = """
     quorum/spark/verify.py
     quorum/spark/verify_holders.py
     quorum/spark/verify_order.py
+    quorum/spark/written.py
     quorum/sync.py
     fifo/invariants.py
     selectors/quorum_selectors/evaluate.py
+    selectors/quorum_selectors/printing.py
 """
 
 
