@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CALL_S = 4.0
 STREAM_S = 6.0
+SHUNNED_S = 10.0
+"""So long a node that has not answered is not asked, as long as there are others."""
 GROUP = "flow"
 READ = pb.Columns(names=["sequence", "body"])
 GIVEN_UP = frozenset((grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED))
@@ -43,9 +45,20 @@ def table(blocks: list[bytes]) -> list[tuple[int, bytes]]:
 class BulkApp(App):
     """Calls the bulk API, at any node."""
 
+    def __init__(self, world: World, name: str) -> None:
+        self._silent: dict[str, float] = {}
+        self._asked = ""
+        super().__init__(world, name)
+
     def stub(self) -> Any:
-        name = self.chance.choice(list(self.world.machines))
-        return bulk_pb2_grpc.BulkStub(self.channel(f"{name}:7400"))
+        now = self.loop.time()
+        names = list(self.world.machines)
+        names = [name for name in names if self._silent.get(name, now) <= now] or names
+        self._asked = self.chance.choice(names)
+        return bulk_pb2_grpc.BulkStub(self.channel(f"{self._asked}:7400"))
+
+    def gave_up(self) -> None:
+        self._silent[self._asked] = self.loop.time() + SHUNNED_S
 
     async def call(self, method: str, request: Any) -> Any:
         """The answer; None if it is not known whether it was done."""
@@ -53,6 +66,7 @@ class BulkApp(App):
             return await getattr(self.stub(), method)(request, timeout=CALL_S)
         except grpc.aio.AioRpcError as error:
             if error.code() in GIVEN_UP:
+                self.gave_up()
                 return None
             raise
 
@@ -65,9 +79,11 @@ class BulkApp(App):
                 while (block := await call.read()) is not grpc.aio.EOF:
                     blocks.append(block.arrow)
         except TimeoutError:
+            self.gave_up()
             return None
         except grpc.aio.AioRpcError as error:
             if error.code() in GIVEN_UP:
+                self.gave_up()
                 return None
             raise
         finally:
@@ -299,9 +315,11 @@ class Writer(BulkApp):
                 await call.done_writing()
                 answer = await call.read()
         except TimeoutError:
+            self.gave_up()
             return None
         except grpc.aio.AioRpcError as error:
             if error.code() in GIVEN_UP:
+                self.gave_up()
                 return None
             if from_rpc_error(error, "").reason == "PUBLISHED":
                 return len(rows)  # by an earlier life; Publish says so
