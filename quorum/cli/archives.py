@@ -73,6 +73,8 @@ def archive(
         finally:
             count = sum(each["numInputRows"] for each in query.recentProgress)
             query.stop()
+        if once:
+            wanted.finish()
         note(f"archived {count:,} messages to {to}")
 
 

@@ -3,15 +3,18 @@
 Each batch of the stream is written into directories of its own, which are replaced if the batch is done again:
 
     DIRECTORY/queue=orders/date=2026-11-22/batch=17/part-....parquet
-    DIRECTORY/_checkpoint/         where the stream is; it belongs to the directory: batches are numbered in it
+    DIRECTORY/_checkpoint/12/      where the stream is that began with batch 12; it belongs to the directory
 
 So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
 reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
 file system that the driver and all workers see as the same; a batch that is not whole there fails.
+
+A stream that has come to its end is finished: its group is deleted, and the next one begins with a new checkpoint.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,23 +54,55 @@ class Archive:
 
         Raises OptionError where the directory holds an archive whose checkpoint is gone.
         """
-        checkpoint = self.directory / CHECKPOINT
-        if not checkpoint.exists() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
+        if not self._checkpoints() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
             raise OptionError(
                 f"{self.directory} holds an archive without {CHECKPOINT}: batches would be numbered from 0 again and "
                 "replace what is there; name another directory, or bring the checkpoint back"
             )
-        self.directory.mkdir(parents=True, exist_ok=True)
+        first_batch = max(self._checkpoints(), default=0)
+        checkpoint = self._checkpoint(first_batch)
+        checkpoint.mkdir(parents=True, exist_ok=True)
         reader = spark.readStream.format("quorum").schema(self._schema())
         for name, value in self._options().items():
             reader = reader.option(name, value)
-        writer = (
-            reader.load().writeStream.foreachBatch(self._write).queryName(f"archive {', '.join(self.queues)}")
-        )
+
+        def write(rows: DataFrame, number: int) -> None:
+            self._write(rows, first_batch + number)
+
+        writer = reader.load().writeStream.foreachBatch(write).queryName(f"archive {', '.join(self.queues)}")
         writer = writer.option("checkpointLocation", str(checkpoint))
         if interval_s is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{max(1, round(interval_s * 1000))} milliseconds").start()
+
+    def finish(self) -> None:
+        """After a stream that ended by itself (interval_s None): no group is left in the queues. Beside the consumers
+        there was none, and the checkpoint goes on saying what has been read."""
+        if not self.takes:
+            return
+        from quorum.spark.service import service
+
+        bulk = service(self.url)
+        # opened, so that nobody else has it meanwhile and takes something
+        opened = [bulk.open_group(queue, self.group, selector=self.selector) for queue in self.queues]
+        if any(state.outstanding for state in opened):
+            return
+        # before the group goes: with the old checkpoint a stream would ask for what that one gave
+        first_batch = max(self._checkpoints())
+        self._checkpoint(first_batch + _planned(self._checkpoint(first_batch))).mkdir(exist_ok=True)
+        for queue in self.queues:
+            bulk.delete_group(queue, self.group)
+        for old in self._checkpoints()[:-1]:
+            shutil.rmtree(self._checkpoint(old))
+
+    def _checkpoint(self, first_batch: int) -> Path:
+        return self.directory / CHECKPOINT / str(first_batch)
+
+    def _checkpoints(self) -> list[int]:
+        """First batches, ascending. All but the last are finished."""
+        return sorted(
+            int(each.name) for each in (self.directory / CHECKPOINT).glob("*") if each.name.isdigit()
+        )
 
     def _options(self) -> dict[str, str]:
         options = {"url": self.url, "queue": ",".join(self.queues), "maxMessagesPerTrigger": str(self.batch)}
@@ -116,6 +151,12 @@ class Archive:
         check_written(
             self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"]
         )
+
+
+def _planned(checkpoint: Path) -> int:
+    """How many batches a stream with this checkpoint has begun; nothing is told of the first ones for ever."""
+    numbers = [int(each.name) for each in (checkpoint / "offsets").glob("*") if each.name.isdigit()]
+    return max(numbers) + 1 if numbers else 0
 
 
 def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:

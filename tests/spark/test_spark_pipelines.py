@@ -39,6 +39,7 @@ def publish(client: sync.Client, queue: str, first: int, last: int) -> None:
 def run(spark: SparkSession, archive: Archive) -> None:
     with plain_failures():
         archive.start(spark, None).awaitTermination()
+        archive.finish()
 
 
 def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
@@ -53,10 +54,14 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     archive = Archive(cluster.url, (queue,), directory, fields="color STRING, size INT", batch=40)
     publish(client, queue, 0, 90)
     run(spark, archive)
+    assert bulk.groups(queue) == []
     publish(client, queue, 90, 100)
+    archive.start(spark, None).awaitTermination()  # and is killed before it can finish
+    assert [each.state.outstanding for each in bulk.groups(queue)] == [0]
     run(spark, archive)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held) == (0, 0)
+    assert (info.ready, info.held, bulk.groups(queue)) == (0, 0, [])
+    assert [each.name for each in (directory / "_checkpoint").iterdir()] == ["4"]
 
     # the last batch is done again, as after a crash between writing it and the commit log; its files are others then
     rows = read_archive(spark, directory)
