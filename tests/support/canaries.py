@@ -8,10 +8,14 @@ seed that catches each; `seeds` is a short range known to hold one, which `make 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from fifo.commands import Reserve
+from fifo.effects import Reply
 from fifo.group import GroupMachine
+from fifo.readers import DurableReader, Readers
+from fifo.staging import Staging
 from fifo.state import Entry
 from quorum.api.hub import Hub
 from quorum.log import Log, record
@@ -154,6 +158,20 @@ class ForgetsUnsettled(GroupMachine):
         super()._end_departed(entry)
 
 
+reserve = Readers._reserve
+
+
+def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
+    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
+    return reserve(readers, entry, reader, replace(command, after=reader.last))
+
+
+def not_remembered(staging: Staging, producer: str, batch: int) -> None:
+    """In the place of Staging.published: which batch it was is forgotten."""
+    for key in [key for key in staging.parts if key[0] == producer and key[1] <= batch]:
+        staging.drop(key)
+
+
 class ForgetsLapses(Heartbeats):
     """A lease that has lapsed and was renewed is taken for one that never lapsed: nobody's stream ends with it."""
 
@@ -236,6 +254,16 @@ CANARIES: tuple[Canary, ...] = (
         "unsettled messages forgotten",
         _patched("unsettled messages forgotten", quorum__node__founding__GroupMachine=ForgetsUnsettled),
         (5, 12),
+    ),
+    Canary(
+        "reservation not repeated",
+        _patched("reservation not repeated", fifo__readers__Readers___reserve=always_new),
+        (8, 6),
+    ),
+    Canary(
+        "published batch forgotten",
+        _patched("published batch forgotten", fifo__staging__Staging__published=not_remembered),
+        (38, 6),
     ),
     Canary(
         "lapse of a lease ignored",
