@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorum.client.errors import QuorumError, UnavailableError
+from quorum.client.errors import NotFound, QuorumError
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
@@ -89,7 +89,12 @@ class _Open:
     last: int
     """The newest reservation there was then: up to it they are as large as they were made."""
     outstanding: int
+    index: int
+    """Of the newest entry of the queue's log that this process knows of: a member that has it sees all of this."""
     is_fenced: bool = False
+
+    def seen(self, index: int) -> None:
+        self.index = max(self.index, index)
 
 
 class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -122,7 +127,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 timeout_ms=options.group_timeout_ms,
                 on_expiry=options.on_expiry,
             )
-            self._queues[queue] = _Open(state.generation, state.settled, state.last, state.outstanding)
+            self._queues[queue] = _Open(
+                state.generation, state.settled, state.last, state.outstanding, state.index
+            )
             if self._keeper is None:
                 self._keeper = _Keeper(self._service, options, self._queues)
         return self._queues[queue]
@@ -143,15 +150,18 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is ready now, and what was reserved and not settled, is what the query takes; never much more."""
         left = 0
         for queue in self._options.queues:
-            outstanding = self._open(queue).outstanding
-            left += outstanding + self._service.queue_info(queue).ready
+            opened = self._open(queue)
+            left += opened.outstanding + self._service.queue_info(queue, index=opened.index).ready
         self._left = left
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         options = self._options
         at = {queue: start.get(queue, self._open(queue).settled) for queue in options.queues}
-        for queue, offset in at.items():
-            self._settle(queue, offset)
+        for queue, offset in start.items():
+            if queue in at:
+                self._settle(queue, offset)
+            else:
+                self._settle_left(queue, offset)
         # a limit of the options is the default limit, unless the trigger overrules it (ReadAllAvailable)
         is_all = isinstance(limit, ReadAllAvailable)
         budget = _Budget(
@@ -202,7 +212,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except QuorumError as error:
                 if messages and is_reason(error, "limit"):
                     break  # so much is outstanding; it is a batch
-                raise self._explained(queue, at[queue], error) from error
+                self._pass_over(queue, at, error)
+                continue
+            opened.seen(made.index)
             if made.offset == at[queue]:
                 break
             if messages and budget.messages is not None and messages + made.count > budget.messages:
@@ -213,6 +225,17 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if made.count < wanted and made.offset > opened.last:
                 break  # that was all there is now
         return messages, size
+
+    def _pass_over(self, queue: str, at: Offset, error: QuorumError) -> None:
+        """With failOnDataLoss=false, at[queue] moves behind reservations that are gone. Else the error is raised."""
+        opened, explained = self._open(queue), self._explained(queue, at[queue], error)
+        if not is_reason(error, "settled", "released") or self._options.fail_on_data_loss:
+            raise explained from error
+        state = self._service.keep_alive(queue, self._options.group, opened.generation)
+        if state.settled <= at[queue]:
+            raise explained from error
+        lost_data(self._options, str(explained))
+        at[queue] = opened.settled = state.settled
 
     def _least(self) -> int:
         """How many messages have to be ready: minMessagesPerTrigger until maxTriggerDelay is over."""
@@ -227,8 +250,17 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             state = self._service.settle(queue, self._options.group, opened.generation, offset)
             opened.settled = state.settled
+            opened.seen(state.index)
         except QuorumError as error:
             raise self._explained(queue, offset, error) from error
+
+    def _settle_left(self, queue: str, offset: int) -> None:
+        """What the query has taken from a queue that it is not told to read any more; then it is let alone."""
+        try:
+            self._settle(queue, offset)
+        except NotFound:
+            return  # the queue was deleted, with all that was in it
+        del self._queues[queue]
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing, as a rule: latestOffset has settled it already."""
@@ -244,19 +276,26 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- reading
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Of all queues that the batch was made of, though the query may have been started again with others."""
         found: list[InputPartition] = []
-        for queue in self._options.queues:
-            if queue in end:
-                low = start.get(queue)
-                self._open(queue)
-                found.extend(self._slices(queue, low, end[queue], len(found)))
+        for queue in sorted(end):
+            try:
+                found.extend(self._slices(queue, start.get(queue), end[queue], len(found)))
+            except NotFound as error:
+                if queue in self._options.queues:
+                    raise
+                lost_data(self._options, str(error))
         return found
 
     def _slices(self, queue: str, low: int | None, high: int, turn: int) -> Iterator[Slice]:
-        after = self._open(queue).settled if low is None else low
+        opened = self._open(queue)
+        after = opened.settled if low is None else low
         if high <= after:
             return
-        answer = self._service.reservations(queue, self._options.group, after=after, to=high)
+        # a member that has not heard of a reservation yet would say that it is not there
+        answer = self._service.reservations(
+            queue, self._options.group, after=after, to=high, index=opened.index
+        )
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
         if missing:
@@ -268,9 +307,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         total = sum(each.count for each in there.values())
         parts = self._options.min_partitions or default_partitions(total)
         for number, (first, last) in enumerate(split(total, parts)):
-            yield Slice(
-                queue, _pieces(list(there.values()), first, last), reader(answer.endpoints, turn + number)
-            )
+            pieces = _pieces(list(there.values()), first, last, answer.group.index)
+            yield Slice(queue, pieces, reader(answer.endpoints, turn + number))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
@@ -347,14 +385,15 @@ class _Budget:
         )
 
 
-def _pieces(reservations: list[ReservationInfo], first: int, last: int) -> tuple[Piece, ...]:
-    """Those of the messages first..last (not included), counted through all the reservations."""
+def _pieces(reservations: list[ReservationInfo], first: int, last: int, index: int) -> tuple[Piece, ...]:
+    """Those of the messages first..last (not included), counted through all the reservations. index: a member that is
+    so far has all of them, and how often they were handed out."""
     found = []
     begin = 0
     for each in sorted(reservations, key=lambda one: one.offset):
         low, high = max(first, begin), min(last, begin + each.count)
         if low < high:
-            found.append(Piece(each.offset, low - begin, high - low, each.index))
+            found.append(Piece(each.offset, low - begin, high - low, index))
         begin += each.count
     return tuple(found)
 
@@ -389,8 +428,8 @@ class _Keeper:
     def _keep(self, queue: str, opened: _Open) -> None:
         try:
             self._at.keep_alive(queue, self._group, opened.generation)
-        except UnavailableError as error:
-            log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)
-        except QuorumError:
-            # fenced, or the queue is gone: the next call for an offset says so to the query
-            opened.is_fenced = True
+        except QuorumError as error:
+            # fenced, or the queue is gone: the next call for an offset says so to the query. All else may pass
+            opened.is_fenced = isinstance(error, NotFound) or is_reason(error, "wrong_generation")
+            if not opened.is_fenced:
+                log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)

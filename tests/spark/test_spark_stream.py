@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from quorum.client.errors import RefusedError
+from quorum.client.errors import RefusedError, ServiceError
 from quorum.spark import DataLoss
+from quorum.spark.stream import Slice
 from quorum.sync import Message
 from support.spark_streams import ALL, Driver
 
@@ -204,6 +206,111 @@ def test_what_was_released_is_lost_to_the_checkpoint_and_there_for_others(
     with pytest.raises(DataLoss, match="these messages were given back to the queue"):
         [batch for part in parts for batch in query.reader.read(part)]
     assert bulk.queue_info(queue).ready == 10
+
+
+def test_what_was_released_before_a_batch_was_made_of_it_is_passed_over(
+    start: Callable[..., Driver], fill: Callable[[int, int], None], bulk: BulkClient, queue: str
+) -> None:
+    fill(0, 10)
+    query = start(maxMessagesPerTrigger="4")
+    begin = query.reader.initialOffset()
+    end = query.latest(begin)
+    query.latest(end)  # a driver that dies before it has noted this
+    bulk.release_group(queue, "g", bulk.groups(queue)[0].state.generation)
+    with pytest.raises(DataLoss, match="these messages were given back to the queue"):
+        start().latest(end)
+    again = start(failOnDataLoss="false")
+    last = again.latest(end)
+    assert again.bodies(end, last) == texts(4, 10)
+
+
+def test_a_member_that_is_behind_is_not_asked_what_was_reserved(
+    start: Callable[..., Driver],
+    fill: Callable[[int, int], None],
+    bulk: BulkClient,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node that has answered a Reserve may be gone when the batch is planned, and another one be behind it."""
+    fill(0, 10)
+    query = start()
+    begin = query.reader.initialOffset()
+    end = query.latest(begin)
+    (made,) = bulk.reservations(queue, "g").reservations
+    told: list[int] = []
+    asked = BulkClient.reservations
+
+    def spied(self: BulkClient, queue: str, group: str, **given: int) -> object:
+        told.append(given.get("index", 0))
+        return asked(self, queue, group, **given)
+
+    monkeypatch.setattr(BulkClient, "reservations", spied)
+    again = start()  # makes no reservation before it plans the batch that its predecessor has noted
+    for each in (query, again):
+        assert each.bodies(begin, end) == texts(0, 10)
+    (part,) = again.reader.partitions(begin, end)
+    opened = bulk.groups(queue)[0].state.index
+    assert min(told) >= made.index
+    assert isinstance(part, Slice)
+    # else the followers would not know yet how often this was handed out
+    assert made.index < part.pieces[0].index <= opened
+
+
+def test_a_queue_that_is_not_read_any_more_is_settled_as_far_as_it_was_committed(
+    start: Callable[..., Driver], client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    names = [f"{queue}-{n}" for n in range(3)]
+    for name in names:
+        client.declare(name)
+        client.publish_batch(name, texts(0, 3))
+    query = start(queue=",".join(names))
+    begin = query.reader.initialOffset()
+    end = query.latest(begin)
+    # the driver dies with the batch in its offset log; the next one has fewer queues, and does the whole batch
+    client.delete(names[2])
+    again = start(queue=names[0])
+    with pytest.raises(DataLoss, match=f"there is no queue '{names[2]}'"):
+        again.rows(begin, end)
+    assert len(start(queue=names[0], failOnDataLoss="false").rows(begin, end)) == 6
+    again = start(queue=names[0])
+    end = {name: end[name] for name in names[:2]}
+    rows = again.rows(begin, end)
+    assert [(row["queue"], row["body"]) for row in rows] == [
+        (name, body) for name in names[:2] for body in texts(0, 3)
+    ]
+    # it has committed the batch and dies; what was taken from the other queues is done, too
+    last = start(queue=names[0])
+    assert last.latest({**end, names[2]: 1}) == {names[0]: 1}
+    info = bulk.queue_info(names[1], index=bulk.groups(names[1])[0].state.index)
+    assert (info.ready, info.held) == (0, 0)
+
+
+def test_a_group_is_kept_alive_though_a_node_fails_to(
+    start: Callable[..., Driver],
+    fill: Callable[[int, int], None],
+    bulk: BulkClient,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(0, 10)
+    failures = [ServiceError("a defect"), RefusedError("too much", reason="OVERLOADED")]
+    keep = BulkClient.keep_alive
+
+    def fails_first(self: BulkClient, *given: Any) -> object:
+        if failures:
+            raise failures.pop()
+        return keep(self, *given)
+
+    monkeypatch.setattr(BulkClient, "keep_alive", fails_first)
+    query = start(groupTimeout="3s")
+    begin = query.reader.initialOffset()
+    query.latest(begin)
+    seen = bulk.groups(queue)[0].last_seen_ms
+    deadline = time.monotonic() + 30
+    while bulk.groups(queue)[0].last_seen_ms == seen:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not failures
 
 
 def test_a_long_batch_is_kept_alive(
