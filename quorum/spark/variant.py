@@ -2,8 +2,8 @@
 
 The service writes an object of scalars: booleans, integers, texts and null as such, floating-point numbers with a
 point or an exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the
-names) and value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never becomes a
-decimal.
+names) and value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never
+becomes a decimal.
 """
 
 from __future__ import annotations
