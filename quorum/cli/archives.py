@@ -55,6 +55,12 @@ def archive(
     ] = "",
     batch: Annotated[int, typer.Option(min=1, max=10_000_000, help="messages of a batch, at most")] = 100_000,
     interval: Annotated[float, typer.Option(min=0.1, help="seconds between batches, without --once")] = 10.0,
+    pass_lost: Annotated[
+        bool,
+        typer.Option(
+            "--pass-lost", help="go on where an unfinished batch's messages were given back to their queue"
+        ),
+    ] = False,
     memory: MemoryOption = "1g",
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -65,7 +71,15 @@ def archive(
         from quorum.spark.archive import Archive
 
         wanted = Archive(
-            url or default_url(), tuple(queues), to, group, selector, fields, takes=not leave, batch=batch
+            url or default_url(),
+            tuple(queues),
+            to,
+            group,
+            selector,
+            fields,
+            takes=not leave,
+            batch=batch,
+            passes_lost=pass_lost,
         )
         query = wanted.start(spark, None if once else interval)
         try:

@@ -12,6 +12,7 @@ file system that the driver and all workers see as the same; a batch that is not
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 CHECKPOINT = "_checkpoint"
 DEFAULT_GROUP = "archive"
 DEFAULT_BATCH = 100_000
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Spark's directory name for NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,20 @@ class Archive:
     takes: bool = True
     """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
+    passes_lost: bool = False
+    """Goes on where a batch cannot be done again, because its messages were given back to the queue meanwhile."""
 
     def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
         """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
 
-        Raises OptionError where the directory holds an archive whose checkpoint is gone.
+        Raises OptionError where the directory holds an archive whose checkpoint is gone, and for queues that cannot be
+        named.
         """
+        for queue in self.queues:
+            if "," in queue or queue != queue.strip() or queue == NO_VALUE:
+                raise OptionError(
+                    f"a queue named {queue!r} cannot be archived: no commas, no blanks at the ends, and not {NO_VALUE}"
+                )
         checkpoint = self.directory / CHECKPOINT
         if not checkpoint.exists() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
             raise OptionError(
@@ -73,7 +84,9 @@ class Archive:
         options = {"url": self.url, "queue": ",".join(self.queues), "maxMessagesPerTrigger": str(self.batch)}
         if self.selector:
             options["selector"] = self.selector
-        return options | ({"group": self.group} if self.takes else {"mode": "tail"})
+        if not self.takes:
+            return options | {"mode": "tail"}
+        return options | {"group": self.group, "failOnDataLoss": str(not self.passes_lost).lower()}
 
     def _schema(self) -> StructType:
         from pyspark.sql.types import StringType, StructField, StructType
@@ -96,13 +109,16 @@ class Archive:
         )
 
     def _write(self, rows: DataFrame, number: int) -> None:
-        """One batch; the same directories again if it is the same batch again.
+        """One batch, in place of what an earlier attempt at it has written, also where that has other directories.
 
         Raises QuorumSparkError where not all of it is in the archive then: the batch is not done, and stays taken.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
+        of_batch = f"queue=*/date=*/batch={number}"
+        for earlier in sorted(self.directory.glob(of_batch)):
+            shutil.rmtree(earlier)
         written = Observation()
         (
             rows.observe(written, F.count(F.lit(1)).alias("rows"))
@@ -113,20 +129,22 @@ class Archive:
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
         )
-        check_written(
-            self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"]
-        )
+        check_written(self.directory, self.directory.glob(of_batch), written.get["rows"])
 
 
 def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:
     """The archived messages, of these queues or all, with the columns date and batch. Raises OptionError."""
     if not directory.is_dir() or not any(directory.glob("queue=*")):
         raise OptionError(f"{directory} holds no archive (no directories queue=...)")
-    # a queue may be named 7, a batch is a number: names are not to be guessed at
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
 
-    frame = spark.read.option("mergeSchema", "true").parquet(str(directory))
-    frame = frame.withColumn("queue", F.col("queue").cast("string"))
+    # a queue may be named 007, a batch is a number: names are not to be guessed at
+    guessed = spark.read.option("mergeSchema", "true").parquet(str(directory)).schema
+    schema = StructType(
+        [StructField("queue", StringType()) if each.name == "queue" else each for each in guessed.fields]
+    )
+    frame = spark.read.schema(schema).parquet(str(directory))
     return frame.where(F.col("queue").isin(*queues)) if queues else frame
 
 

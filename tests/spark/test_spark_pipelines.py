@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,6 +140,70 @@ def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
     assert read_archive(spark, tmp_path / "a").count() == 10
     info = bulk.queue_info(queue)
     assert (info.ready, info.held) == (0, 0)
+
+
+def test_a_batch_that_comes_out_otherwise_replaces_all_that_was_written_of_it(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written, and then not committed. Beside consumers its messages may be gone when it is done again."""
+    other = f"{queue}-2"
+    client.declare(other)
+    publish(client, queue, 0, 10)
+    publish(client, other, 0, 5)
+    archive = Archive(cluster.url, (queue, other), tmp_path / "a", fields="color STRING", takes=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(written, "rows_in", lambda directories: 0)
+        with pytest.raises(QueryFailed, match=r"15 rows were written to .*, and 0 are there"):
+            run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 15
+    client.purge(other)
+    run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 10
+
+
+def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wanted(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish(client, queue, 0, 4)
+    archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
+    run(spark, archive)
+    publish(client, queue, 4, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(written, "rows_in", lambda directories: 0)
+        with pytest.raises(QueryFailed, match="and 0 are there"):
+            run(spark, archive)
+    bulk.release_group(queue, "archive", bulk.groups(queue)[0].state.generation)
+    with pytest.raises(QueryFailed, match="were settled or released"):
+        run(spark, archive)
+    run(spark, replace(archive, passes_lost=True))
+    rows = read_archive(spark, tmp_path / "a").select("body").collect()
+    assert sorted(int(bytes(row.body)) for row in rows) == list(range(10))
+    info = bulk.queue_info(queue)
+    assert (info.ready, info.held) == (0, 0)
+
+
+def test_queues_are_found_by_the_names_they_have(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, tmp_path: Path
+) -> None:
+    client.declare("007")
+    publish(client, "007", 0, 3)
+    run(spark, Archive(cluster.url, ("007",), tmp_path / "a", fields="color STRING"))
+    assert read_archive(spark, tmp_path / "a", ["007"]).count() == 3
+    for name in ("a,b", " a", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(OptionError, match="cannot be archived"):
+            Archive(cluster.url, (name,), tmp_path / "b").start(spark, None)
 
 
 def test_what_is_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:
