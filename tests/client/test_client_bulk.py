@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +30,8 @@ class Node(bulk_pb2_grpc.BulkServicer):
 
     def __init__(self) -> None:
         self.failures = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         self.code = grpc.StatusCode.UNAVAILABLE
         self.requests: list[Any] = []
         self.fail_after_blocks = -1
@@ -45,6 +48,7 @@ class Node(bulk_pb2_grpc.BulkServicer):
 
     def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> pb.GroupState:
         self.requests.append(request)
+        self.goes_on.wait()
         self._fail(context)
         return pb.GroupState(generation=1, settled=request.to, last=9)
 
@@ -86,6 +90,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
     found = (Node(), Node())
     yield found
     for node in found:
+        node.goes_on.set()
         node.server.stop(None).wait()
 
 
@@ -119,6 +124,19 @@ def test_a_call_is_repeated_until_its_deadline(nodes: tuple[Node, Node]) -> None
         pytest.raises(TimedOut, match=r"not now.*no node was available"),
     ):
         client.settle("q", "g", 1, 4)
+
+
+def test_a_node_that_says_nothing_does_not_take_all_of_the_time(nodes: tuple[Node, Node]) -> None:
+    """As one whose disk hangs: its connections live."""
+    one, two = nodes
+    one.goes_on.clear()
+    with client_of(nodes, timeout_ms=2_000) as client:
+        assert client.settle("q", "g", 1, 4).settled == 4
+        assert client.settle("q", "g", 1, 5).settled == 5
+        assert (len(one.requests), len(two.requests)) == (1, 2)
+        two.goes_on.clear()
+        with pytest.raises(TimedOut, match="(?i)deadline"):
+            client.settle("q", "g", 1, 6)
 
 
 def test_a_refusal_is_final(nodes: tuple[Node, Node]) -> None:
