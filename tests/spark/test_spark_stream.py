@@ -12,7 +12,8 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import RefusedError, ServiceError
-from quorum.spark import DataLoss
+from quorum.spark import DataLoss, tail
+from quorum.spark.source import Range
 from quorum.spark.stream import Slice
 from quorum.sync import Message
 from support.spark_streams import ALL, Driver
@@ -392,3 +393,53 @@ def test_a_tail_follows_and_takes_nothing(
     end = late.latest(begin)
     assert late.bodies(begin, end) == texts(10, 12)
     assert end == {queue: 13}  # sequences begin with 1
+
+
+def test_a_tail_is_not_read_from_members_that_are_behind_it(
+    fill: Callable[[int, int], None],
+    cluster: LocalCluster,
+    bulk: BulkClient,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = bulk.queue_info(queue)
+    fill(0, 10)
+    first = Driver(cluster.url, queue=queue, mode="tail")
+    begin = first.reader.initialOffset()
+    end = first.latest(begin)
+    again = Driver(cluster.url, queue=queue, mode="tail")  # plans the batch that its predecessor has noted
+    late = [before, before]
+    asked = BulkClient.queue_info
+    monkeypatch.setattr(
+        BulkClient, "queue_info", lambda *given, **named: late.pop() if late else asked(*given, **named)
+    )
+    (part,) = again.reader.partitions(begin, end)
+    assert isinstance(part, Range)
+    assert (part.start, part.end) == (1, 11)
+    assert part.index > before.index
+    late.append(before)
+    assert again.latest(end) == end
+
+
+def test_a_tail_of_a_queue_that_was_declared_again_says_so(
+    fill: Callable[[int, int], None],
+    cluster: LocalCluster,
+    client: sync.Client,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tail, "BEHIND_S", 0.3)
+    fill(0, 10)
+    driver = Driver(cluster.url, queue=queue, mode="tail")
+    begin = driver.reader.initialOffset()
+    end = driver.latest(begin)
+    client.delete(queue)
+    client.declare(queue)
+    fill(0, 5)
+    for ask in (lambda: driver.reader.partitions(begin, end), lambda: driver.latest(end)):
+        with pytest.raises(
+            DataLoss, match="the queue was deleted and declared again, or the members are far"
+        ):
+            ask()
+    waits = Driver(cluster.url, queue=queue, mode="tail", startingOffsets=f'{{"{queue}": 100}}')
+    assert waits.latest({queue: 100}) == {queue: 100}
