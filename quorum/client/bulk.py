@@ -110,7 +110,9 @@ class BulkClient:
         found = self._call(
             "Reserve", request, f"reserving for group {group!r} of {queue!r}", extra_ms=wait_ms
         )
-        return records.Reservation(found.offset, found.count, found.size_bytes, found.ready, found.index)
+        return records.Reservation(
+            found.offset, found.count, found.size_bytes, found.ready, found.index, found.unfinished
+        )
 
     def reservations(
         self, queue: str, group: str, *, after: int = 0, to: int = 0, index: int = 0

@@ -216,6 +216,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             opened.seen(made.index)
             if made.offset == at[queue]:
+                if made.is_unfinished and self._left is not None:
+                    continue  # or it would end before it has come to what it wants
                 break
             if messages and budget.messages is not None and messages + made.count > budget.messages:
                 break  # one that was reserved with another limit: the next batch begins with it

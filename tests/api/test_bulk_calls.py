@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Done, Ok, Published, Reply, Run
+from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.state import Portion
 from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_staging, status
 from quorum.node.batches import BatchLimits
@@ -175,6 +175,23 @@ def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
         with pytest.raises(RuntimeError, match="lost its lease on group 1; ask another node"):
             await service_of(hub).Reserve(request, context)  # type: ignore[arg-type]
         assert context.ended.code is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+def test_a_look_for_rare_messages_that_takes_long_says_that_it_is_not_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_groups, "SCAN_S", 0.0)
+
+    async def run() -> None:
+        nothing = [Reserved(5, 9, 0, 0, is_complete) for is_complete in (False, True)]
+        hub = FakeHub(list(nothing), (bulk_groups._Look(None, True, 3, 9),))  # type: ignore[arg-type]
+        hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
+        service = service_of(hub)
+        for is_unfinished in (True, False):
+            found = await service.Reserve(pb.ReserveRequest(group="g", after=5), Context())  # type: ignore[arg-type]
+            assert (found.offset, found.unfinished) == (5, is_unfinished)
 
     asyncio.run(run())
 

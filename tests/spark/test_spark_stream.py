@@ -11,6 +11,7 @@ import pytest
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
+from quorum.client.bulk_records import Reservation
 from quorum.client.errors import RefusedError, ServiceError
 from quorum.spark import DataLoss, tail
 from quorum.spark.source import Range
@@ -360,6 +361,30 @@ def test_available_now_ends_with_what_was_there(
         taken += query.bodies(offset, end)
         offset = end
     assert taken == texts(0, 50)
+
+
+def test_available_now_does_not_end_before_all_was_looked_at(
+    start: Callable[..., Driver],
+    fill: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a selector wants may be rare in a large queue, and finding it take many calls."""
+    fill(0, 10)
+    looks = [3]
+    reserve = BulkClient.reserve
+
+    def look(self: BulkClient, *given: Any, **named: Any) -> Reservation:
+        if looks[0]:
+            looks[0] -= 1
+            return Reservation(given[3], 0, 0, 10, 0, is_unfinished=True)
+        return reserve(self, *given, **named)
+
+    monkeypatch.setattr(BulkClient, "reserve", look)
+    query = start()
+    begin = query.reader.initialOffset()
+    assert query.latest(begin) == begin  # another query is asked again by Spark
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.bodies(begin, query.latest(begin)) == texts(0, 10)
 
 
 def test_latest_starts_a_new_group_behind_what_is_there(
