@@ -112,6 +112,10 @@ class Blocks:
         if self._rows:
             yield self._build()
 
+    def so_far(self, next_sequence: int) -> Iterator[bulk_pb2.Block]:
+        """What is left for a block, or a block without rows: a read may go on at next_sequence behind it."""
+        yield self._build() if self._rows else self._encoded([], next_sequence)
+
     def _chosen(self, part: Part) -> Iterator[tuple[int, int]]:
         """Of a part (first ordinal, count), as far as messages match."""
         if self._matches is None:
@@ -188,15 +192,19 @@ class Blocks:
 
     def _build(self) -> bulk_pb2.Block:
         columns = [self._column(name) for name in self._wanted.names]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._schema) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         last = self._parts[-1]
-        block = bulk_pb2.Block(
-            arrow=sink.getvalue().to_pybytes(), rows=self._rows, next_sequence=last.sequence + last.count
-        )
+        block = self._encoded(columns, last.sequence + last.count)
         self._clear()
         return block
+
+    def _encoded(self, columns: list[pa.Array], next_sequence: int) -> bulk_pb2.Block:
+        sink = pa.BufferOutputStream()
+        arrays = columns or [pa.nulls(0, field.type) for field in self._schema]
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        return bulk_pb2.Block(
+            arrow=sink.getvalue().to_pybytes(), rows=self._rows, next_sequence=next_sequence
+        )
 
     def _column(self, name: str) -> pa.Array:
         if name == "body":

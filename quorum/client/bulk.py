@@ -260,7 +260,8 @@ class BulkClient:
 
         tries = self._channels.tries(f"browsing {queue!r}", prefer=prefer)
         for batch in streamed(tries, begin, take):
-            yield batch
+            if batch.num_rows:  # else it was only to say how far the node is
+                yield batch
             if (limit and come >= limit) or (end_sequence and place >= end_sequence):
                 return
 

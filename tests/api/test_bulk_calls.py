@@ -13,8 +13,9 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
-from fifo.state import Portion
-from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_staging, status
+from fifo.state import Portion, Waiting
+from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
+from quorum.api.stored_rows import Failures
 from quorum.node.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
 
@@ -241,6 +242,33 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
     asyncio.run(run())
     assert looks == asked
     assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
+
+
+def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be taken for one that hangs, and be begun again from its start for ever."""
+    pages = {1: Waiting((), 50), 50: Waiting((), 70), 70: Waiting((), None)}
+
+    async def run() -> None:
+        hub = FakeHub([])
+        config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
+        hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
+        hub.body_reader = lambda: None  # type: ignore[attr-defined]
+
+        async def ask(question: Callable[[Any], Any]) -> Any:
+            return question(None)
+
+        hub.ask = ask  # type: ignore[method-assign]
+        columns = pb.Columns(names=["sequence", "fields"], fields=[pb.Field(name="a", kind=pb.Field.TEXT)])
+        request = pb.BrowseSnapshotRequest(start_sequence=1, columns=columns)
+        found = [block async for block in service_of(hub).Browse(request, Context())]  # type: ignore[arg-type]
+        assert [(block.rows, block.next_sequence) for block in found] == [(0, 50), (0, 70)]
+        with pa.ipc.open_stream(found[0].arrow) as stream:
+            assert stream.read_all().to_pydict() == {"sequence": [], "fields": []}
+
+    monkeypatch.setattr(bulk_snapshots, "SILENCE_S", -1.0)
+    monkeypatch.setattr(bulk_snapshots, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(bulk_snapshots, "_page", lambda member, start, **_: (pages[start], Failures()))
+    asyncio.run(run())
 
 
 def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

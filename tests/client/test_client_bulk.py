@@ -35,6 +35,7 @@ class Node(bulk_pb2_grpc.BulkServicer):
         self.code = grpc.StatusCode.UNAVAILABLE
         self.requests: list[Any] = []
         self.fail_after_blocks = -1
+        self.looked_to = 0
         self.rows_less = 0
         self.server = grpc.server(ThreadPoolExecutor(4))
         bulk_pb2_grpc.add_BulkServicer_to_server(self, self.server)
@@ -63,6 +64,8 @@ class Node(bulk_pb2_grpc.BulkServicer):
     def Browse(self, request: pb.BrowseSnapshotRequest, context: grpc.ServicerContext) -> Iterator[pb.Block]:
         self.requests.append(request)
         self._fail(context)
+        if self.looked_to:
+            yield pb.Block(arrow=block(0, 0).arrow, next_sequence=self.looked_to)
         end = min(request.end_sequence or 50, request.start_sequence + (request.limit or 50))
         yield from self._blocks(request.start_sequence, end, context)
 
@@ -181,6 +184,15 @@ def test_browsing_goes_on_where_it_was(
     with client_of(nodes) as client:
         found = sequences(client.browse("q", 3, start_sequence=5, **options))
     assert found == list(range(5, {"limit": 30, "end_sequence": 35}.get(next(iter(options), ""), 50)))
+
+
+def test_a_browse_goes_on_where_a_node_has_looked_though_it_found_nothing(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.looked_to = 40
+    one.fail_after_blocks = 0
+    with client_of(nodes) as client:
+        assert sequences(client.browse("q", 3)) == list(range(40, 50))
+    assert nodes[1].requests[0].start_sequence == 40
 
 
 def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> None:
