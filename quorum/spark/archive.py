@@ -4,6 +4,7 @@ Each batch of the stream is written into directories of its own, which are repla
 
     DIRECTORY/queue=orders/date=2026-11-22/batch=17/part-....parquet
     DIRECTORY/_checkpoint/         where the stream is; it belongs to the directory: batches are numbered in it
+    DIRECTORY/_fields              the fields that its files have, with their types: no two files may differ in one
 
 So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
 reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
@@ -12,8 +13,9 @@ file system that the driver and all workers see as the same; a batch that is not
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from quorum.spark.schema import Field
+
 CHECKPOINT = "_checkpoint"
+FIELDS_FILE = "_fields"
 DEFAULT_GROUP = "archive"
 DEFAULT_BATCH = 100_000
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -44,7 +49,8 @@ class Archive:
     group: str = DEFAULT_GROUP
     selector: str = ""
     fields: str = ""
-    """As the option filterFields; empty: the properties that messages have when the archive begins."""
+    """As the option filterFields; empty: the properties that messages have when it is started, but for those that the
+    archive has with another type: they stay in `properties`."""
     takes: bool = True
     """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
@@ -91,14 +97,22 @@ class Archive:
     def _schema(self) -> StructType:
         from pyspark.sql.types import StringType, StructField, StructType
 
-        from quorum.spark.schema import parse_fields, seen_fields, source_schema
+        from quorum.spark.schema import name_of, parse_fields, seen_fields, source_schema
         from quorum.spark.source import seen
 
-        fields = (
-            parse_fields(self.fields)
-            if self.fields
-            else seen_fields(seen(self.url, each) for each in self.queues)
-        )
+        known = self._known_fields()
+        if self.fields:
+            fields = parse_fields(self.fields)
+            for each in fields:
+                if not _goes_with(known, each):
+                    had = ", ".join(f"{name} {type_}" for name, type_ in known.items())
+                    raise OptionError(
+                        f"{self.directory} has the fields {had}; {each.name} {name_of(each.type)} differs"
+                    )
+        else:
+            found = seen_fields(seen(self.url, each) for each in self.queues)
+            fields = tuple(each for each in found if _goes_with(known, each))
+        self._note_fields(known | {each.name: name_of(each.type) for each in fields})
         schema = source_schema(fields, include_body=True)
         # texts, because few programs besides Spark read a VARIANT from Parquet yet
         return StructType(
@@ -107,6 +121,23 @@ class Archive:
                 for each in schema.fields
             ]
         )
+
+    def _known_fields(self) -> dict[str, str]:
+        """Those that files of the archive have: type by name."""
+        path = self.directory / FIELDS_FILE
+        if not path.exists():
+            return {}
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise OptionError(f"{path} cannot be read: {error}") from error
+        return dict(known)
+
+    def _note_fields(self, known: dict[str, str]) -> None:
+        path = self.directory / FIELDS_FILE
+        written = path.with_name(f"{FIELDS_FILE}.new")
+        written.write_text(json.dumps(known), encoding="utf-8")
+        written.replace(path)
 
     def _write(self, rows: DataFrame, number: int) -> None:
         """One batch, in place of what an earlier attempt at it has written, also where that has other directories.
@@ -130,6 +161,14 @@ class Archive:
             .parquet(str(self.directory))
         )
         check_written(self.directory, self.directory.glob(of_batch), written.get["rows"])
+
+
+def _goes_with(known: Mapping[str, str], field: Field) -> bool:
+    """Whether files with the field can be read together with the others. Spark does not tell names' case apart."""
+    from quorum.spark.schema import name_of
+
+    same = [name for name in known if name.lower() == field.name.lower()]
+    return not same or (same == [field.name] and known[field.name] == name_of(field.type))
 
 
 def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = ()) -> DataFrame:

@@ -194,6 +194,22 @@ def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wan
     assert (info.ready, info.held) == (0, 0)
 
 
+def test_a_property_that_changes_its_kind_does_not_make_an_archive_unreadable(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "a"
+    archive = Archive(cluster.url, (queue,), directory)
+    changing: list[dict[str, bool | int | float | str | bytes]] = [{"n": 1}, {"n": "one", "N": 2, "m": True}]
+    for properties in changing:
+        client.publish_batch(queue, [Message(b"x", None, properties)])
+        run(spark, archive)
+    rows = read_archive(spark, directory).orderBy("batch").select("fields", "properties").collect()
+    assert [row.fields.asDict() for row in rows] == [{"n": 1, "m": None}, {"n": None, "m": True}]
+    assert [json.loads(row.properties or "{}") for row in rows] == [{}, {"n": "one", "N": 2}]
+    with pytest.raises(OptionError, match="has the fields n BIGINT, m BOOLEAN; n INT differs"):
+        run(spark, replace(archive, fields="n INT"))
+
+
 def test_queues_are_found_by_the_names_they_have(
     spark: SparkSession, cluster: LocalCluster, client: sync.Client, tmp_path: Path
 ) -> None:
