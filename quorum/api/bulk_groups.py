@@ -240,7 +240,16 @@ class GroupCalls(BulkCalls):
         while True:
             state = await again(self._hub, queue.group, command, ReaderState)
             if state.settled >= request.to:
+                await self._check_settled(queue, request)
                 return await self._state(queue, state)
+
+    async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
+        """StatusError where the messages have gone back instead. This replica has applied what was answered."""
+        found = await self._hub.ask(
+            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0)
+        )
+        if isinstance(found, Refused) and found.reason == "released":
+            raise status.StatusError(status.of_refused(found))
 
     @unary
     async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.GroupState:

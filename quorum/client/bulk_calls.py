@@ -107,6 +107,8 @@ class Tries:
         self._deadline = time.monotonic() + timeout_ms / 1000
         self._endpoints = endpoints
         self._tried = 0
+        self._problem: UnavailableError | None = None
+        """what a node has said last"""
         self._share_s = timeout_ms / 1000 / len(endpoints)
         self._pause_s = FIRST_PAUSE_S
 
@@ -127,18 +129,22 @@ class Tries:
     def failed(self, error: grpc.RpcError) -> None:
         """Returns when the next try may begin; raises where there is none."""
         problem = from_rpc_error(error, self._doing)
-        is_over = isinstance(problem, TimedOut) and time.monotonic() + FIRST_PAUSE_S >= self._deadline
-        if is_over or not isinstance(problem, UnavailableError):
+        if not isinstance(problem, UnavailableError):
             raise problem from None
+        if not isinstance(problem, TimedOut):
+            self._problem = problem
+        elif time.monotonic() + FIRST_PAUSE_S >= self._deadline:
+            raise problem if self._problem is None else self._given_up(self._problem) from None
         self._tried += 1
         if self._tried % len(self._endpoints) == 0:  # all of them have been asked
             pause = self._pause_s * random.uniform(0.5, 1.0)
             self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
             if time.monotonic() + pause >= self._deadline:
-                raise TimedOut(
-                    f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason
-                ) from None
+                raise self._given_up(problem) from None
             time.sleep(pause)
+
+    def _given_up(self, problem: UnavailableError) -> TimedOut:
+        return TimedOut(f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason)
 
 
 def streamed(tries: Tries, begin: Callable[[Node], Any], take: Callable[[Any], T]) -> Iterator[T]:

@@ -102,8 +102,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._queues: dict[str, _Open] = {}
-        self._left: int | None = None
-        """Messages that a query with the trigger AvailableNow still takes."""
+        self._left: dict[str, int] | None = None
+        """Messages that a query with the trigger AvailableNow still takes, by queue."""
         self._last_batch_s = time.monotonic()
         self._keeper: _Keeper | None = None
 
@@ -148,11 +148,11 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is ready now, and what was reserved and not settled, is what the query takes; never much more."""
-        left = 0
+        self._left = {}
         for queue in self._options.queues:
             opened = self._open(queue)
-            left += opened.outstanding + self._service.queue_info(queue, index=opened.index).ready
-        self._left = left
+            ready = self._service.queue_info(queue, index=opened.index).ready
+            self._left[queue] = opened.outstanding + ready
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         options = self._options
@@ -168,12 +168,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             None if is_all else limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes,
         )
-        if self._left is not None:
-            budget.messages = self._left if budget.messages is None else min(budget.messages, self._left)
-        taken = self._take(at, budget)
-        if self._left is not None:
-            self._left = max(0, self._left - taken)
-        if taken:
+        if self._take(at, budget):
             self._last_batch_s = time.monotonic()
         return at
 
@@ -183,10 +178,14 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for turn in range(2 if len(at) > 1 and budget.is_limited else 1):
             for number, queue in enumerate(at):
                 share = budget.share(len(at) - number if not turn and budget.is_limited else 1)
+                if self._left is not None:
+                    share.keep_to(self._left[queue])
                 # to wait makes sense only where nothing is there at all, and only for the last
                 may_wait = number == len(at) - 1 and not taken and self._left is None
                 count, size = self._reserve(queue, at, share, WAIT_MS if may_wait else 0)
                 budget.take(count, size)
+                if self._left is not None:
+                    self._left[queue] = max(0, self._left[queue] - count)
                 taken += count
         return taken
 
@@ -254,7 +253,11 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             opened.settled = state.settled
             opened.seen(state.index)
         except QuorumError as error:
-            raise self._explained(queue, offset, error) from error
+            explained = self._explained(queue, offset, error)
+            if not is_reason(error, "released") or self._options.fail_on_data_loss:
+                raise explained from error
+            lost_data(self._options, str(explained))
+            opened.settled = offset
 
     def _settle_left(self, queue: str, offset: int) -> None:
         """What the query has taken from a queue that it is not told to read any more; then it is let alone."""
@@ -374,6 +377,9 @@ class _Budget:
             None if self.messages is None else -(-self.messages // parts),
             None if self.size_bytes is None else -(-self.size_bytes // parts),
         )
+
+    def keep_to(self, messages: int) -> None:
+        self.messages = messages if self.messages is None else min(messages, self.messages)
 
     def take(self, messages: int, size_bytes: int) -> None:
         if self.messages is not None:

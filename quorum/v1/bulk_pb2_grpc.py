@@ -152,7 +152,7 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
-        """Everything up to an offset is done: its messages leave the queue.
+        """Everything up to an offset is done: its messages leave the queue. RELEASED: those of that offset had gone back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

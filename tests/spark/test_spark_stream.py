@@ -363,6 +363,42 @@ def test_available_now_ends_with_what_was_there(
     assert taken == texts(0, 50)
 
 
+def test_available_now_ends_with_what_was_there_in_each_queue(
+    start: Callable[..., Driver], client: sync.Client, queue: str
+) -> None:
+    names = [f"{queue}-a", f"{queue}-b"]
+    for name in names:
+        client.declare(name)
+    client.publish_batch(names[1], texts(0, 20))
+    query = start(queue=",".join(names), maxMessagesPerTrigger="8")
+    offset = query.reader.initialOffset()
+    query.reader.prepareForTriggerAvailableNow()
+    client.publish_batch(names[0], texts(0, 50))
+    taken: list[str] = []
+    while (end := query.latest(offset)) != offset:
+        taken += [row["queue"] for row in query.rows(offset, end)]
+        offset = end
+    assert taken == names[1:] * 20
+
+
+def test_what_was_released_while_a_batch_ran_is_told(
+    start: Callable[..., Driver], fill: Callable[[int, int], None], bulk: BulkClient, queue: str
+) -> None:
+    """It is in the queue again, and will be taken again."""
+    fill(0, 10)
+    for is_strict in ("true", "false"):
+        query = start(failOnDataLoss=is_strict)
+        begin = query.reader.initialOffset()
+        end = query.latest(begin)
+        assert query.bodies(begin, end) == texts(0, 10)
+        bulk.release_group(queue, "g", bulk.groups(queue)[0].state.generation)
+        if is_strict == "true":
+            with pytest.raises(DataLoss, match="these messages were given back to the queue"):
+                query.latest(end)
+        else:
+            assert query.bodies(end, query.latest(end)) == texts(0, 10)
+
+
 def test_available_now_does_not_end_before_all_was_looked_at(
     start: Callable[..., Driver],
     fill: Callable[[int, int], None],
