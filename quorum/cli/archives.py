@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -70,6 +71,7 @@ def archive(
     with _spark("archive", memory, master, conf) as spark:
         from quorum.spark.archive import Archive
 
+        written: deque[int] = deque()
         wanted = Archive(
             url or default_url(),
             tuple(queues),
@@ -79,15 +81,15 @@ def archive(
             fields,
             takes=not leave,
             batch=batch,
+            on_batch=written.append,
             passes_lost=pass_lost,
         )
         query = wanted.start(spark, None if once else interval)
         try:
             query.awaitTermination()
         finally:
-            count = sum(each["numInputRows"] for each in query.recentProgress)
             query.stop()
-        note(f"archived {count:,} messages to {to}")
+        note(f"archived {sum(written):,} messages to {to}")
 
 
 def selectivity(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +54,8 @@ class Archive:
     takes: bool = True
     """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
+    on_batch: Callable[[int], None] | None = None
+    """Told the messages of each batch that is in the archive."""
     passes_lost: bool = False
     """Goes on where a batch cannot be done again, because its messages were given back to the queue meanwhile."""
 
@@ -148,8 +150,7 @@ class Archive:
         from pyspark.sql import functions as F
 
         of_batch = f"queue=*/date=*/batch={number}"
-        for earlier in sorted(self.directory.glob(of_batch)):
-            shutil.rmtree(earlier)
+        earlier = {each: _names_in(each) for each in self.directory.glob(of_batch)}
         written = Observation()
         (
             rows.observe(written, F.count(F.lit(1)).alias("rows"))
@@ -160,7 +161,18 @@ class Archive:
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
         )
+        # only now: a query that was paused, and overtaken meanwhile by another one, cannot read, and gets not so far
+        for each, names in sorted(earlier.items()):
+            if _names_in(each) == names:
+                shutil.rmtree(each)
         check_written(self.directory, self.directory.glob(of_batch), written.get["rows"])
+        if self.on_batch is not None:
+            self.on_batch(written.get["rows"])
+
+
+def _names_in(directory: Path) -> set[str]:
+    """Of its files: each write gives names of its own."""
+    return {each.name for each in directory.iterdir()}
 
 
 def _goes_with(known: Mapping[str, str], field: Field) -> bool:

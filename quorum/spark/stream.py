@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorum.client.errors import NotFound, QuorumError
+from quorum.client.errors import NotFound, QuorumError, RefusedError
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
@@ -303,6 +303,11 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
+        if missing and answer.group.generation != opened.generation:
+            # not lost: whoever has the group now has them, or has done them
+            raise self._explained(
+                queue, high, RefusedError("the group was opened again", reason="WRONG_GENERATION")
+            )
         if missing:
             lost_data(
                 self._options,
@@ -338,8 +343,10 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except QuorumError as error:
                 if not is_reason(error, "settled", "released", "not_given"):
                     raise
-                text = str(self._explained(partition.queue, piece.offset, error))
-                lost_data(options, text)
+                explained = self._explained(partition.queue, piece.offset, error)
+                if not is_reason(error, "released"):
+                    raise explained from error  # another query does this batch
+                lost_data(options, str(explained))
 
     def _explained(self, queue: str, offset: int, error: QuorumError) -> Exception:
         where = f"queue {queue!r}, group {self._options.group!r}, offset {offset}"

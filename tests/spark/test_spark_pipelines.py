@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
@@ -51,13 +52,17 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "archive"
-    archive = Archive(cluster.url, (queue,), directory, fields="color STRING, size INT", batch=40)
+    told: list[int] = []
+    archive = Archive(
+        cluster.url, (queue,), directory, fields="color STRING, size INT", batch=40, on_batch=told.append
+    )
     publish(client, queue, 0, 90)
     run(spark, archive)
     publish(client, queue, 90, 100)
     run(spark, archive)
     info = bulk.queue_info(queue)
     assert (info.ready, info.held) == (0, 0)
+    assert told == [40, 40, 10, 10]
 
     # the last batch is done again, as after a crash between writing it and the commit log; its files are others then
     rows = read_archive(spark, directory)
@@ -164,6 +169,25 @@ def test_a_batch_that_comes_out_otherwise_replaces_all_that_was_written_of_it(
     assert read_archive(spark, tmp_path / "a").count() == 15
     client.purge(other)
     run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 10
+
+
+def test_a_query_that_was_overtaken_takes_nothing_out_of_the_archive(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    """It was paused before it wrote its batch, and goes on when its successor has written and committed it."""
+    publish(client, queue, 0, 10)
+    archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
+    run(spark, archive)
+    whole = read_archive(spark, tmp_path / "a").drop("date", "batch")
+    unreadable = spark.createDataFrame(whole.collect(), whole.schema).select(
+        *[
+            F.raise_error(F.lit("settled")).cast("binary").alias(name) if name == "body" else name
+            for name in whole.columns
+        ]
+    )
+    with pytest.raises(QueryFailed, match="settled"), plain_failures():
+        archive._write(unreadable, 0)
     assert read_archive(spark, tmp_path / "a").count() == 10
 
 

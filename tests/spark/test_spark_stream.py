@@ -177,6 +177,24 @@ def test_a_second_query_takes_the_group_over_and_the_first_is_told(
     assert second.bodies(begin, second.latest(begin)) == texts(0, 10)
 
 
+def test_a_query_that_was_overtaken_does_not_take_its_batch_for_lost(
+    start: Callable[..., Driver], fill: Callable[[int, int], None]
+) -> None:
+    """It was paused. What it would write now in place of what its successor has written would be nothing."""
+    fill(0, 10)
+    paused = start(failOnDataLoss="false")
+    begin = paused.reader.initialOffset()
+    end = paused.latest(begin)
+    parts = paused.reader.partitions(begin, end)
+    successor = start()
+    assert successor.bodies(begin, end) == texts(0, 10)
+    successor.latest(end)
+    with pytest.raises(RefusedError, match="another query has opened this group since"):
+        paused.rows(begin, end)
+    with pytest.raises(DataLoss, match="these messages were settled"):
+        [batch for part in parts for batch in paused.reader.read(part)]
+
+
 def test_a_checkpoint_older_than_the_group_is_refused_or_passed_over(
     start: Callable[..., Driver], fill: Callable[[int, int], None], queue: str
 ) -> None:
