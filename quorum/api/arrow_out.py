@@ -75,7 +75,7 @@ class Blocks:
         self._matches = matches
         self._with_bodies = "body" in wanted.names
         self._with_properties = not OF_PROPERTIES.isdisjoint(wanted.names)
-        self._writer = Writer([name for name, _ in wanted.fields])
+        self._writer = Writer(dict(wanted.fields))
         self._fields = FieldReader(None)
         self.left = limit
         self._clear()
@@ -84,6 +84,7 @@ class Blocks:
         self._parts: list[Part] = []
         self._deliveries: list[Ints] = []
         self._maps: list[tuple[set[str], Sequence[Any], int]] | None = None
+        self._found: list[list[list[Any]]] | None = None
         self._rows = 0
         self._size = 0
 
@@ -110,6 +111,10 @@ class Blocks:
         """The last block, if anything is left for it."""
         if self._rows:
             yield self._build()
+
+    def so_far(self, next_sequence: int) -> Iterator[bulk_pb2.Block]:
+        """What is left for a block, or a block without rows: a read may go on at next_sequence behind it."""
+        yield self._build() if self._rows else self._encoded([], next_sequence)
 
     def _chosen(self, part: Part) -> Iterator[tuple[int, int]]:
         """Of a part (first ordinal, count), as far as messages match."""
@@ -187,15 +192,19 @@ class Blocks:
 
     def _build(self) -> bulk_pb2.Block:
         columns = [self._column(name) for name in self._wanted.names]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._schema) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         last = self._parts[-1]
-        block = bulk_pb2.Block(
-            arrow=sink.getvalue().to_pybytes(), rows=self._rows, next_sequence=last.sequence + last.count
-        )
+        block = self._encoded(columns, last.sequence + last.count)
         self._clear()
         return block
+
+    def _encoded(self, columns: list[pa.Array], next_sequence: int) -> bulk_pb2.Block:
+        sink = pa.BufferOutputStream()
+        arrays = columns or [pa.nulls(0, field.type) for field in self._schema]
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        return bulk_pb2.Block(
+            arrow=sink.getvalue().to_pybytes(), rows=self._rows, next_sequence=next_sequence
+        )
 
     def _column(self, name: str) -> pa.Array:
         if name == "body":
@@ -281,31 +290,45 @@ class Blocks:
                     self._maps.append((names, [batch.shared.application_properties], part.count))
         return self._maps
 
+    def _field_values(self) -> list[list[list[Any]]]:
+        """Of each part, for each field: the value of each of its messages, as `_applications` has them; None: it has
+        none of that kind."""
+        if self._found is None:
+            self._found = []
+            for names, rows, _ in self._applications():
+                of_part: list[list[Any]] = []
+                for name, kind in self._wanted.fields:
+                    found = [row.get(name) for row in rows] if name in names else [None] * len(rows)
+                    of_part.append(
+                        [
+                            getattr(value, kind) if value is not None and value.HasField(kind) else None
+                            for value in found
+                        ]
+                    )
+                self._found.append(of_part)
+        return self._found
+
     def _struct(self) -> pa.Array:
         children = []
-        for name, kind in self._wanted.fields:
+        maps, found = self._applications(), self._field_values()
+        for number, (_, kind) in enumerate(self._wanted.fields):
             values: list[Any] = []
-            for (names, rows, times), part in zip(self._applications(), self._parts, strict=True):
-                if name not in names:
-                    values += [None] * part.count
-                    continue
-                found = [row.get(name) for row in rows]
-                values += [
-                    getattr(value, kind) if value is not None and value.HasField(kind) else None
-                    for value in found
-                ] * times
+            for (_, rows, times), of_part in zip(maps, found, strict=True):
+                values += of_part[number] * times if rows else [None] * times
             children.append(pa.array(values, FIELD_TYPES[kind]))
         return pa.StructArray.from_arrays(children, names=[name for name, _ in self._wanted.fields])
 
     def _json(self) -> pa.Array:
+        """All that is not in the struct: what has another name, and what has another kind."""
         write = self._writer.write
-        without = self._writer.without
         texts: list[str | None] = []
-        for (names, rows, times), part in zip(self._applications(), self._parts, strict=True):
-            if names <= without:
-                texts += [None] * part.count
-            else:
-                texts += [write(row) for row in rows] * times
+        for (names, rows, times), of_part in zip(self._applications(), self._field_values(), strict=True):
+            if names <= self._writer.elsewhere.keys():
+                in_struct = sum(len(values) - values.count(None) for values in of_part)
+                if in_struct == sum(map(len, rows)):
+                    texts += [None] * (len(rows) or 1) * times
+                    continue
+            texts += [write(row) for row in rows] * times
         return pa.array(texts, pa.string())
 
 

@@ -112,13 +112,15 @@ class GroupCalls(BulkCalls):
         begun = loop.time()
         deadline = begun + request.wait_ms / 1000
         pause = POLL_S
+        is_finished = True
         while True:
             found = await self._hub.ask(lambda member: _look_at(member, queue, request))
             if found.may_reserve and await self._enough(queue, found.reader, min(request.min_messages, most)):
                 reply = await again(self._hub, queue.group, command, Reserved)
                 if reply.offset != request.after:
                     return await self._reservation(queue, reply)
-                if not reply.is_complete and loop.time() < max(deadline, begun + SCAN_S):
+                is_finished = reply.is_complete
+                if not is_finished and loop.time() < max(deadline, begun + SCAN_S):
                     continue
             left = deadline - loop.time()
             if left <= 0:
@@ -128,7 +130,9 @@ class GroupCalls(BulkCalls):
                     raise status.unavailable(
                         "behind", f"this node has lost its lease on group {queue.group}; ask another node"
                     )
-                return pb.Reservation(offset=request.after, ready=found.ready, index=found.index)
+                return pb.Reservation(
+                    offset=request.after, ready=found.ready, index=found.index, unfinished=not is_finished
+                )
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, MOST_POLL_S)
 
@@ -236,7 +240,16 @@ class GroupCalls(BulkCalls):
         while True:
             state = await again(self._hub, queue.group, command, ReaderState)
             if state.settled >= request.to:
+                await self._check_settled(queue, request)
                 return await self._state(queue, state)
+
+    async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
+        """StatusError where the messages have gone back instead. This replica has applied what was answered."""
+        found = await self._hub.ask(
+            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0)
+        )
+        if isinstance(found, Refused) and found.reason == "released":
+            raise status.StatusError(status.of_refused(found))
 
     @unary
     async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.GroupState:

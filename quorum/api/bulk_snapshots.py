@@ -23,6 +23,8 @@ from quorum_selectors.expression import Expression, field_names
 DEFAULT_TTL_MS = 3_600_000
 PAGE = 16_384
 """Messages looked up in one question."""
+SILENCE_S = 2.0
+"""A browse that finds nothing for so long says how far it is, so that nobody takes it for one that hangs."""
 NO_END = (1 << 63) - 1
 
 
@@ -64,6 +66,8 @@ class SnapshotCalls(BulkCalls):
         rows = RowReader(self._hub.body_reader(), queue.group)
         made = arrow_out.Blocks(rows, columns, ttl_ms, matches, request.limit or -1)
         start: int | None = request.start_sequence
+        loop = self._hub.loop
+        heard = loop.time()
         while start is not None and start < end and made.left:
             page, failed = await look(
                 self._hub,
@@ -79,7 +83,12 @@ class SnapshotCalls(BulkCalls):
             )
             async for block in blocks(self._hub, made.feed(page.runs, failed)):
                 yield block
+                heard = loop.time()
             start = page.next_sequence
+            if start is not None and loop.time() - heard > SILENCE_S:
+                async for block in blocks(self._hub, made.so_far(start)):
+                    yield block
+                heard = loop.time()
         async for block in blocks(self._hub, made.take()):
             yield block
 

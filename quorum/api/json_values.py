@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -23,12 +23,12 @@ _HINT = 'allowed: text, numbers, true, false, null, {"base64": "..."}, {"double"
 
 
 class Writer:
-    """Writes properties as JSON objects, without some of them."""
+    """Writes properties as JSON objects, without what stands elsewhere: values of a kind, by the property's name."""
 
-    __slots__ = ("_names", "without")
+    __slots__ = ("_names", "elsewhere")
 
-    def __init__(self, without: Collection[str] = ()) -> None:
-        self.without = frozenset(without)
+    def __init__(self, elsewhere: Mapping[str, str] | None = None) -> None:
+        self.elsewhere = dict(elsewhere or {})
         self._names: dict[str, str] = {}
 
     def write(self, properties: Mapping[str, pb.Value]) -> str | None:
@@ -36,15 +36,15 @@ class Writer:
         parts = []
         names = self._names
         for name in sorted(properties):
-            if name in self.without:
+            value = properties[name]
+            kind = value.WhichOneof("kind")
+            if name in self.elsewhere and (kind is None or kind == self.elsewhere[name]):
                 continue
             start = names.get(name)
             if start is None:
                 start = encode_basestring(name) + ": "
                 if len(names) < 10_000:
                     names[name] = start
-            value = properties[name]
-            kind = value.WhichOneof("kind")
             if kind == "text":
                 parts.append(start + encode_basestring(value.text))
             elif kind == "integer":

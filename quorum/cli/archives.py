@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -55,6 +56,12 @@ def archive(
     ] = "",
     batch: Annotated[int, typer.Option(min=1, max=10_000_000, help="messages of a batch, at most")] = 100_000,
     interval: Annotated[float, typer.Option(min=0.1, help="seconds between batches, without --once")] = 10.0,
+    pass_lost: Annotated[
+        bool,
+        typer.Option(
+            "--pass-lost", help="go on where an unfinished batch's messages were given back to their queue"
+        ),
+    ] = False,
     memory: MemoryOption = "1g",
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -64,18 +71,27 @@ def archive(
     with _spark("archive", memory, master, conf) as spark:
         from quorum.spark.archive import Archive
 
+        written: deque[int] = deque()
         wanted = Archive(
-            url or default_url(), tuple(queues), to, group, selector, fields, takes=not leave, batch=batch
+            url or default_url(),
+            tuple(queues),
+            to,
+            group,
+            selector,
+            fields,
+            takes=not leave,
+            batch=batch,
+            on_batch=written.append,
+            passes_lost=pass_lost,
         )
         query = wanted.start(spark, None if once else interval)
         try:
             query.awaitTermination()
         finally:
-            count = sum(each["numInputRows"] for each in query.recentProgress)
             query.stop()
         if once:
             wanted.finish()
-        note(f"archived {count:,} messages to {to}")
+        note(f"archived {sum(written):,} messages to {to}")
 
 
 def selectivity(

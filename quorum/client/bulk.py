@@ -110,7 +110,9 @@ class BulkClient:
         found = self._call(
             "Reserve", request, f"reserving for group {group!r} of {queue!r}", extra_ms=wait_ms
         )
-        return records.Reservation(found.offset, found.count, found.size_bytes, found.ready, found.index)
+        return records.Reservation(
+            found.offset, found.count, found.size_bytes, found.ready, found.index, found.unfinished
+        )
 
     def reservations(
         self, queue: str, group: str, *, after: int = 0, to: int = 0, index: int = 0
@@ -258,7 +260,8 @@ class BulkClient:
 
         tries = self._channels.tries(f"browsing {queue!r}", prefer=prefer)
         for batch in streamed(tries, begin, take):
-            yield batch
+            if batch.num_rows:  # else it was only to say how far the node is
+                yield batch
             if (limit and come >= limit) or (end_sequence and place >= end_sequence):
                 return
 

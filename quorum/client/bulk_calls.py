@@ -73,10 +73,10 @@ class BulkChannels:
 
     def call(self, method: str, request: Any, doing: str, *, extra_ms: int = 0, prefer: str = "") -> Any:
         """A unary call that may be repeated. `request` may be an iterable of requests that can be gone through again.
-        prefer: an address to try first."""
+        extra_ms: the call itself takes so long at most. prefer: an address to try first."""
         tries = self.tries(doing, extra_ms, prefer)
         while True:
-            with_node = tries.next()
+            with_node = tries.next(extra_ms)
             try:
                 sent = iter(request) if isinstance(request, list) else request
                 answer = getattr(with_node.stub, method)(sent, timeout=with_node.left_s)
@@ -107,11 +107,19 @@ class Tries:
         self._deadline = time.monotonic() + timeout_ms / 1000
         self._endpoints = endpoints
         self._tried = 0
+        self._problem: UnavailableError | None = None
+        """what a node has said last"""
+        self._share_s = timeout_ms / 1000 / len(endpoints)
         self._pause_s = FIRST_PAUSE_S
 
-    def next(self) -> Node:
+    def next(self, extra_ms: int | None = None) -> Node:
+        """extra_ms: of a call that takes so long at most, beside its share of the time: a node that says nothing must
+        not take it all. None: of a stream, which has all the time there is."""
         endpoint = self._endpoints[self._tried % len(self._endpoints)]
-        return Node(endpoint, self._channels._stub(endpoint), max(self._deadline - time.monotonic(), 0.001))
+        left_s = self._deadline - time.monotonic()
+        if extra_ms is not None:
+            left_s = min(left_s, self._share_s + extra_ms / 1000)
+        return Node(endpoint, self._channels._stub(endpoint), max(left_s, 0.001))
 
     def progressed(self) -> None:
         """Something came: what follows has the whole time again."""
@@ -121,17 +129,22 @@ class Tries:
     def failed(self, error: grpc.RpcError) -> None:
         """Returns when the next try may begin; raises where there is none."""
         problem = from_rpc_error(error, self._doing)
-        if not isinstance(problem, UnavailableError) or isinstance(problem, TimedOut):
+        if not isinstance(problem, UnavailableError):
             raise problem from None
+        if not isinstance(problem, TimedOut):
+            self._problem = problem
+        elif time.monotonic() + FIRST_PAUSE_S >= self._deadline:
+            raise problem if self._problem is None else self._given_up(self._problem) from None
         self._tried += 1
         if self._tried % len(self._endpoints) == 0:  # all of them have been asked
             pause = self._pause_s * random.uniform(0.5, 1.0)
             self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
             if time.monotonic() + pause >= self._deadline:
-                raise TimedOut(
-                    f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason
-                ) from None
+                raise self._given_up(problem) from None
             time.sleep(pause)
+
+    def _given_up(self, problem: UnavailableError) -> TimedOut:
+        return TimedOut(f"{problem}; no node was available for {self._timeout_ms} ms", reason=problem.reason)
 
 
 def streamed(tries: Tries, begin: Callable[[Node], Any], take: Callable[[Any], T]) -> Iterator[T]:

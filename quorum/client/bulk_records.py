@@ -22,13 +22,14 @@ class GroupState:
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """offset: of the reservation; the `after` of the call where nothing was reserved, count 0. ready: messages of the
-    queue that are ready beside it."""
+    queue that are ready beside it. is_unfinished: nothing was found so far, and not all has been looked at."""
 
     offset: int
     count: int
     size_bytes: int
     ready: int
     index: int
+    is_unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Each batch of the stream is written into directories of its own, which are repla
 
     DIRECTORY/queue=orders/date=2026-11-22/batch=17/part-....parquet
     DIRECTORY/_checkpoint/12/      where the stream is that began with batch 12; it belongs to the directory
+    DIRECTORY/_fields              the fields that its files have, with their types: no two files may differ in one
 
 So a message is in the archive once, whatever dies when, and it leaves its queue only when it is there. Anything that
 reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
@@ -14,8 +15,9 @@ A stream that has come to its end is finished: its group is deleted, and the nex
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +31,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from quorum.spark.schema import Field
+
 CHECKPOINT = "_checkpoint"
+FIELDS_FILE = "_fields"
 DEFAULT_GROUP = "archive"
 DEFAULT_BATCH = 100_000
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Spark's directory name for NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +51,27 @@ class Archive:
     group: str = DEFAULT_GROUP
     selector: str = ""
     fields: str = ""
-    """As the option filterFields; empty: the properties that messages have when the archive begins."""
+    """As the option filterFields; empty: the properties that messages have when it is started, but for those that the
+    archive has with another type: they stay in `properties`."""
     takes: bool = True
     """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
+    on_batch: Callable[[int], None] | None = None
+    """Told the messages of each batch that is in the archive."""
+    passes_lost: bool = False
+    """Goes on where a batch cannot be done again, because its messages were given back to the queue meanwhile."""
 
     def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
         """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
 
-        Raises OptionError where the directory holds an archive whose checkpoint is gone.
+        Raises OptionError where the directory holds an archive whose checkpoint is gone, and for queues that cannot be
+        named.
         """
+        for queue in self.queues:
+            if "," in queue or queue != queue.strip() or queue == NO_VALUE:
+                raise OptionError(
+                    f"a queue named {queue!r} cannot be archived: no commas, no blanks at the ends, and not {NO_VALUE}"
+                )
         if not self._checkpoints() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
             raise OptionError(
                 f"{self.directory} holds an archive without {CHECKPOINT}: batches would be numbered from 0 again and "
@@ -108,19 +126,29 @@ class Archive:
         options = {"url": self.url, "queue": ",".join(self.queues), "maxMessagesPerTrigger": str(self.batch)}
         if self.selector:
             options["selector"] = self.selector
-        return options | ({"group": self.group} if self.takes else {"mode": "tail"})
+        if not self.takes:
+            return options | {"mode": "tail"}
+        return options | {"group": self.group, "failOnDataLoss": str(not self.passes_lost).lower()}
 
     def _schema(self) -> StructType:
         from pyspark.sql.types import StringType, StructField, StructType
 
-        from quorum.spark.schema import parse_fields, seen_fields, source_schema
+        from quorum.spark.schema import name_of, parse_fields, seen_fields, source_schema
         from quorum.spark.source import seen
 
-        fields = (
-            parse_fields(self.fields)
-            if self.fields
-            else seen_fields(seen(self.url, each) for each in self.queues)
-        )
+        known = self._known_fields()
+        if self.fields:
+            fields = parse_fields(self.fields)
+            for each in fields:
+                if not _goes_with(known, each):
+                    had = ", ".join(f"{name} {type_}" for name, type_ in known.items())
+                    raise OptionError(
+                        f"{self.directory} has the fields {had}; {each.name} {name_of(each.type)} differs"
+                    )
+        else:
+            found = seen_fields(seen(self.url, each) for each in self.queues)
+            fields = tuple(each for each in found if _goes_with(known, each))
+        self._note_fields(known | {each.name: name_of(each.type) for each in fields})
         schema = source_schema(fields, include_body=True)
         # texts, because few programs besides Spark read a VARIANT from Parquet yet
         return StructType(
@@ -130,14 +158,33 @@ class Archive:
             ]
         )
 
+    def _known_fields(self) -> dict[str, str]:
+        """Those that files of the archive have: type by name."""
+        path = self.directory / FIELDS_FILE
+        if not path.exists():
+            return {}
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise OptionError(f"{path} cannot be read: {error}") from error
+        return dict(known)
+
+    def _note_fields(self, known: dict[str, str]) -> None:
+        path = self.directory / FIELDS_FILE
+        written = path.with_name(f"{FIELDS_FILE}.new")
+        written.write_text(json.dumps(known), encoding="utf-8")
+        written.replace(path)
+
     def _write(self, rows: DataFrame, number: int) -> None:
-        """One batch; the same directories again if it is the same batch again.
+        """One batch, in place of what an earlier attempt at it has written, also where that has other directories.
 
         Raises QuorumSparkError where not all of it is in the archive then: the batch is not done, and stays taken.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
+        of_batch = f"queue=*/date=*/batch={number}"
+        earlier = {each: _names_in(each) for each in self.directory.glob(of_batch)}
         written = Observation()
         (
             rows.observe(written, F.count(F.lit(1)).alias("rows"))
@@ -148,9 +195,26 @@ class Archive:
             .option("partitionOverwriteMode", "dynamic")
             .parquet(str(self.directory))
         )
-        check_written(
-            self.directory, self.directory.glob(f"queue=*/date=*/batch={number}"), written.get["rows"]
-        )
+        # only now: a query that was paused, and overtaken meanwhile by another one, cannot read, and gets not so far
+        for each, names in sorted(earlier.items()):
+            if _names_in(each) == names:
+                shutil.rmtree(each)
+        check_written(self.directory, self.directory.glob(of_batch), written.get["rows"])
+        if self.on_batch is not None:
+            self.on_batch(written.get["rows"])
+
+
+def _names_in(directory: Path) -> set[str]:
+    """Of its files: each write gives names of its own."""
+    return {each.name for each in directory.iterdir()}
+
+
+def _goes_with(known: Mapping[str, str], field: Field) -> bool:
+    """Whether files with the field can be read together with the others. Spark does not tell names' case apart."""
+    from quorum.spark.schema import name_of
+
+    same = [name for name in known if name.lower() == field.name.lower()]
+    return not same or (same == [field.name] and known[field.name] == name_of(field.type))
 
 
 def _planned(checkpoint: Path) -> int:
@@ -163,11 +227,15 @@ def read_archive(spark: SparkSession, directory: Path, queues: Sequence[str] = (
     """The archived messages, of these queues or all, with the columns date and batch. Raises OptionError."""
     if not directory.is_dir() or not any(directory.glob("queue=*")):
         raise OptionError(f"{directory} holds no archive (no directories queue=...)")
-    # a queue may be named 7, a batch is a number: names are not to be guessed at
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
 
-    frame = spark.read.option("mergeSchema", "true").parquet(str(directory))
-    frame = frame.withColumn("queue", F.col("queue").cast("string"))
+    # a queue may be named 007, a batch is a number: names are not to be guessed at
+    guessed = spark.read.option("mergeSchema", "true").parquet(str(directory)).schema
+    schema = StructType(
+        [StructField("queue", StringType()) if each.name == "queue" else each for each in guessed.fields]
+    )
+    frame = spark.read.schema(schema).parquet(str(directory))
     return frame.where(F.col("queue").isin(*queues)) if queues else frame
 
 

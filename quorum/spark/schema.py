@@ -63,6 +63,7 @@ FIELD_TYPES: dict[str, DataType] = {
     "DOUBLE": DoubleType(),
 }
 """Types of application properties as filterFields and schemas name them."""
+_NAMES = {type(each): name for name, each in FIELD_TYPES.items()}
 SYNONYMS = {"SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT"}
 
 KINDS: dict[type[DataType], str] = {
@@ -99,6 +100,11 @@ class Field:
     @property
     def kind(self) -> str:
         return KINDS[type(self.type)]
+
+
+def name_of(field_type: DataType) -> str:
+    """As filterFields names it."""
+    return _NAMES[type(field_type)]
 
 
 def parse_fields(text: str) -> tuple[Field, ...]:

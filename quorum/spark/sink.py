@@ -8,6 +8,7 @@ speculation and a driver that dies between publishing and Spark's own commit log
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from quorum.client.bulk_records import StagedPart
-from quorum.client.errors import QuorumError
+from quorum.client.errors import QuorumError, UnavailableError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import SinkOptions
 from quorum.spark.rows import ToService
@@ -27,6 +28,8 @@ from quorum.spark.service import is_reason, service
 
 PART_BYTES = 32 << 20
 """Where a task's rows go to several queues: as much of one queue is kept before it is written as a part."""
+
+log = logging.getLogger("quorum.spark")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -56,6 +59,7 @@ class _Stager:
         self._at = service(options.url)
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._sizes: dict[str, int] = {}
+        self._begun: list[tuple[str, bytes]] = []
         self.done = Staged(producer, batch)
 
     def add(self, queue: str, batch: pa.RecordBatch) -> None:
@@ -77,8 +81,10 @@ class _Stager:
         """All these rows as one part."""
         if queue in self.done.refused:
             return
+        name = uuid.uuid4().bytes
+        self._begun.append((queue, name))
         try:
-            part = self._at.stage(queue, self.done.producer, self.done.batch, batches)
+            part = self._at.stage(queue, self.done.producer, self.done.batch, batches, part=name)
         except QuorumError as error:
             if not is_reason(error, "published"):
                 raise
@@ -87,18 +93,32 @@ class _Stager:
             if part.rows:
                 self.done.parts.append(Part(queue, part))
 
+    def drop(self) -> None:
+        """The task has failed: nobody will name its parts. Those that cannot be dropped now are after some hours."""
+        for queue, name in self._begun:
+            try:
+                self._at.discard(queue, self.done.producer, self.done.batch, [name])
+            except QuorumError as error:
+                log.warning("queue %r: the part of a failed task stays staged for a while: %s", queue, error)
+                if isinstance(error, UnavailableError):
+                    return  # the others would wait as long
+
 
 def _stage(
     options: SinkOptions, shape: ToService, producer: str, batch: int, rows: Iterator[pa.RecordBatch]
 ) -> Staged:
     stager = _Stager(options, producer, batch)
-    if shape.target:
-        stager.write(shape.target, (part for each in rows for part in shape(each).values()))
-    else:
-        for each in rows:
-            for queue, part in shape(each).items():
-                stager.add(queue, part)
-    return stager.finish()
+    try:
+        if shape.target:
+            stager.write(shape.target, (part for each in rows for part in shape(each).values()))
+        else:
+            for each in rows:
+                for queue, part in shape(each).items():
+                    stager.add(queue, part)
+        return stager.finish()
+    except BaseException:
+        stager.drop()
+        raise
 
 
 def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorum.client.errors import QuorumError, UnavailableError
+from quorum.client.errors import NotFound, QuorumError, RefusedError
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
@@ -89,7 +89,14 @@ class _Open:
     last: int
     """The newest reservation there was then: up to it they are as large as they were made."""
     outstanding: int
+    index: int
+    """Of the newest entry of the queue's log that this process knows of: a member that has it sees all of this."""
+    done: int = 0
+    """Up to here this process knows that what was settled had not gone back to the queue instead."""
     is_fenced: bool = False
+
+    def seen(self, index: int) -> None:
+        self.index = max(self.index, index)
 
 
 class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -97,8 +104,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._queues: dict[str, _Open] = {}
-        self._left: int | None = None
-        """Messages that a query with the trigger AvailableNow still takes."""
+        self._left: dict[str, int] | None = None
+        """Messages that a query with the trigger AvailableNow still takes, by queue."""
         self._last_batch_s = time.monotonic()
         self._keeper: _Keeper | None = None
 
@@ -122,7 +129,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 timeout_ms=options.group_timeout_ms,
                 on_expiry=options.on_expiry,
             )
-            self._queues[queue] = _Open(state.generation, state.settled, state.last, state.outstanding)
+            self._queues[queue] = _Open(
+                state.generation, state.settled, state.last, state.outstanding, state.index
+            )
             if self._keeper is None:
                 self._keeper = _Keeper(self._service, options, self._queues)
         return self._queues[queue]
@@ -141,29 +150,27 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is ready now, and what was reserved and not settled, is what the query takes; never much more."""
-        left = 0
+        self._left = {}
         for queue in self._options.queues:
-            outstanding = self._open(queue).outstanding
-            left += outstanding + self._service.queue_info(queue).ready
-        self._left = left
+            opened = self._open(queue)
+            ready = self._service.queue_info(queue, index=opened.index).ready
+            self._left[queue] = opened.outstanding + ready
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         options = self._options
         at = {queue: start.get(queue, self._open(queue).settled) for queue in options.queues}
-        for queue, offset in at.items():
-            self._settle(queue, offset)
+        for queue, offset in start.items():
+            if queue in at:
+                self._settle(queue, offset)
+            else:
+                self._settle_left(queue, offset)
         # a limit of the options is the default limit, unless the trigger overrules it (ReadAllAvailable)
         is_all = isinstance(limit, ReadAllAvailable)
         budget = _Budget(
             limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             None if is_all else limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes,
         )
-        if self._left is not None:
-            budget.messages = self._left if budget.messages is None else min(budget.messages, self._left)
-        taken = self._take(at, budget)
-        if self._left is not None:
-            self._left = max(0, self._left - taken)
-        if taken:
+        if self._take(at, budget):
             self._last_batch_s = time.monotonic()
         return at
 
@@ -173,10 +180,14 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for turn in range(2 if len(at) > 1 and budget.is_limited else 1):
             for number, queue in enumerate(at):
                 share = budget.share(len(at) - number if not turn and budget.is_limited else 1)
+                if self._left is not None:
+                    share.keep_to(self._left[queue])
                 # to wait makes sense only where nothing is there at all, and only for the last
                 may_wait = number == len(at) - 1 and not taken and self._left is None
                 count, size = self._reserve(queue, at, share, WAIT_MS if may_wait else 0)
                 budget.take(count, size)
+                if self._left is not None:
+                    self._left[queue] = max(0, self._left[queue] - count)
                 taken += count
         return taken
 
@@ -202,8 +213,12 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except QuorumError as error:
                 if messages and is_reason(error, "limit"):
                     break  # so much is outstanding; it is a batch
-                raise self._explained(queue, at[queue], error) from error
+                self._pass_over(queue, at, error)
+                continue
+            opened.seen(made.index)
             if made.offset == at[queue]:
+                if made.is_unfinished and self._left is not None:
+                    continue  # or it would end before it has come to what it wants
                 break
             if messages and budget.messages is not None and messages + made.count > budget.messages:
                 break  # one that was reserved with another limit: the next batch begins with it
@@ -214,6 +229,17 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break  # that was all there is now
         return messages, size
 
+    def _pass_over(self, queue: str, at: Offset, error: QuorumError) -> None:
+        """With failOnDataLoss=false, at[queue] moves behind reservations that are gone. Else the error is raised."""
+        opened, explained = self._open(queue), self._explained(queue, at[queue], error)
+        if not is_reason(error, "settled", "released") or self._options.fail_on_data_loss:
+            raise explained from error
+        state = self._service.keep_alive(queue, self._options.group, opened.generation)
+        if state.settled <= at[queue]:
+            raise explained from error
+        lost_data(self._options, str(explained))
+        at[queue] = opened.settled = state.settled
+
     def _least(self) -> int:
         """How many messages have to be ready: minMessagesPerTrigger until maxTriggerDelay is over."""
         options = self._options
@@ -222,13 +248,27 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _settle(self, queue: str, offset: int) -> None:
         opened = self._open(queue)
-        if offset <= opened.settled:
+        if offset <= opened.done:
             return
         try:
             state = self._service.settle(queue, self._options.group, opened.generation, offset)
             opened.settled = state.settled
+            opened.seen(state.index)
         except QuorumError as error:
-            raise self._explained(queue, offset, error) from error
+            explained = self._explained(queue, offset, error)
+            if not is_reason(error, "released") or self._options.fail_on_data_loss:
+                raise explained from error
+            lost_data(self._options, str(explained))
+            opened.settled = max(offset, opened.settled)
+        opened.done = offset
+
+    def _settle_left(self, queue: str, offset: int) -> None:
+        """What the query has taken from a queue that it is not told to read any more; then it is let alone."""
+        try:
+            self._settle(queue, offset)
+        except NotFound:
+            return  # the queue was deleted, with all that was in it
+        del self._queues[queue]
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing, as a rule: latestOffset has settled it already."""
@@ -244,21 +284,33 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- reading
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Of all queues that the batch was made of, though the query may have been started again with others."""
         found: list[InputPartition] = []
-        for queue in self._options.queues:
-            if queue in end:
-                low = start.get(queue)
-                self._open(queue)
-                found.extend(self._slices(queue, low, end[queue], len(found)))
+        for queue in sorted(end):
+            try:
+                found.extend(self._slices(queue, start.get(queue), end[queue], len(found)))
+            except NotFound as error:
+                if queue in self._options.queues:
+                    raise
+                lost_data(self._options, str(error))
         return found
 
     def _slices(self, queue: str, low: int | None, high: int, turn: int) -> Iterator[Slice]:
-        after = self._open(queue).settled if low is None else low
+        opened = self._open(queue)
+        after = opened.settled if low is None else low
         if high <= after:
             return
-        answer = self._service.reservations(queue, self._options.group, after=after, to=high)
+        # a member that has not heard of a reservation yet would say that it is not there
+        answer = self._service.reservations(
+            queue, self._options.group, after=after, to=high, index=opened.index
+        )
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
+        if missing and answer.group.generation != opened.generation:
+            # not lost: whoever has the group now has them, or has done them
+            raise self._explained(
+                queue, high, RefusedError("the group was opened again", reason="WRONG_GENERATION")
+            )
         if missing:
             lost_data(
                 self._options,
@@ -268,9 +320,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         total = sum(each.count for each in there.values())
         parts = self._options.min_partitions or default_partitions(total)
         for number, (first, last) in enumerate(split(total, parts)):
-            yield Slice(
-                queue, _pieces(list(there.values()), first, last), reader(answer.endpoints, turn + number)
-            )
+            pieces = _pieces(list(there.values()), first, last, answer.group.index)
+            yield Slice(queue, pieces, reader(answer.endpoints, turn + number))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
@@ -295,8 +346,10 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except QuorumError as error:
                 if not is_reason(error, "settled", "released", "not_given"):
                     raise
-                text = str(self._explained(partition.queue, piece.offset, error))
-                lost_data(options, text)
+                explained = self._explained(partition.queue, piece.offset, error)
+                if not is_reason(error, "released"):
+                    raise explained from error  # another query does this batch
+                lost_data(options, str(explained))
 
     def _explained(self, queue: str, offset: int, error: QuorumError) -> Exception:
         where = f"queue {queue!r}, group {self._options.group!r}, offset {offset}"
@@ -335,6 +388,9 @@ class _Budget:
             None if self.size_bytes is None else -(-self.size_bytes // parts),
         )
 
+    def keep_to(self, messages: int) -> None:
+        self.messages = messages if self.messages is None else min(messages, self.messages)
+
     def take(self, messages: int, size_bytes: int) -> None:
         if self.messages is not None:
             self.messages = max(0, self.messages - messages)
@@ -347,14 +403,15 @@ class _Budget:
         )
 
 
-def _pieces(reservations: list[ReservationInfo], first: int, last: int) -> tuple[Piece, ...]:
-    """Those of the messages first..last (not included), counted through all the reservations."""
+def _pieces(reservations: list[ReservationInfo], first: int, last: int, index: int) -> tuple[Piece, ...]:
+    """Those of the messages first..last (not included), counted through all the reservations. index: a member that is
+    so far has all of them, and how often they were handed out."""
     found = []
     begin = 0
     for each in sorted(reservations, key=lambda one: one.offset):
         low, high = max(first, begin), min(last, begin + each.count)
         if low < high:
-            found.append(Piece(each.offset, low - begin, high - low, each.index))
+            found.append(Piece(each.offset, low - begin, high - low, index))
         begin += each.count
     return tuple(found)
 
@@ -389,8 +446,8 @@ class _Keeper:
     def _keep(self, queue: str, opened: _Open) -> None:
         try:
             self._at.keep_alive(queue, self._group, opened.generation)
-        except UnavailableError as error:
-            log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)
-        except QuorumError:
-            # fenced, or the queue is gone: the next call for an offset says so to the query
-            opened.is_fenced = True
+        except QuorumError as error:
+            # fenced, or the queue is gone: the next call for an offset says so to the query. All else may pass
+            opened.is_fenced = isinstance(error, NotFound) or is_reason(error, "wrong_generation")
+            if not opened.is_fenced:
+                log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)

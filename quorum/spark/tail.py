@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
 from quorum.spark.service import service
 from quorum.spark.source import Range, default_partitions, read_range, reader, split
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from quorum.client.bulk_records import BulkQueueInfo
 
+BEHIND_S = 10.0
+"""So long a member may be behind what the stream has seen before."""
 IDLE_S = 0.1
 """A stream that finds nothing new looks again after so long at the earliest."""
 
@@ -74,6 +77,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {}
         for number, (queue, end) in enumerate(ends.items()):
             begin = begins[queue]
+            if end < begin and start != self._options.starting:
+                self._info_up_to(queue, begin)
             there = max(0, end - begin)
             if left is not None:
                 there = min(there, -(-left // (len(ends) - number)))
@@ -83,12 +88,26 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(IDLE_S)
         return found
 
+    def _info_up_to(self, queue: str, high: int) -> BulkQueueInfo:
+        """As a member sees the queue that has it up to there: another one would show a part of the batch.
+
+        Raises DataLoss where none is so far for long."""
+        deadline = time.monotonic() + BEHIND_S
+        while (info := self._info(queue)).next_sequence < high:
+            if time.monotonic() >= deadline:
+                raise DataLoss(
+                    f"queue {queue!r}: the checkpoint asks for messages up to sequence {high - 1}, and the next one "
+                    f"is {info.next_sequence}: the queue was deleted and declared again, or the members are far behind"
+                )
+            time.sleep(IDLE_S)
+        return info
+
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         found: list[InputPartition] = []
         for queue, high in end.items():
             low = start.get(queue, 0)
             if high > low:
-                info = self._info(queue)
+                info = self._info_up_to(queue, high)
                 low = max(low, min(info.first_sequence, high))
                 parts = self._options.min_partitions or default_partitions(high - low)
                 for first, last in split(high - low, parts):

@@ -1,9 +1,9 @@
 """Application properties as a VARIANT: from the JSON text that the service sends, and back.
 
-The service writes an object of scalars: booleans, integers and texts as such, floating-point numbers with a point or an
-exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the names) and
-value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never becomes a
-decimal.
+The service writes an object of scalars: booleans, integers, texts and null as such, floating-point numbers with a
+point or an exponent or as {"double": "NaN"}, bytes as {"base64": "..."}. A VARIANT is two byte strings, metadata (the
+names) and value, as the Parquet project's Variant specification has them. Kinds stay as they are: an integer never
+becomes a decimal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from typing import Any
 from quorum.spark.errors import OptionError
 
 _OBJECT = 2
-_TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _BINARY, _LONG_TEXT = 1, 2, 3, 4, 5, 6, 7, 15, 16
+_NULL, _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _BINARY, _LONG_TEXT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    15,
+    16,
+)
 _SHORT_TEXT_BYTES = 0x3F
 _INTEGERS = (
     (_INT1, "<Bb", 1 << 7),
@@ -49,11 +60,15 @@ def to_json(properties: dict[str, Any]) -> str:
 
 
 def _json_value(name: str, value: Any) -> Any:
+    if isinstance(value, Decimal):
+        # what parse_json makes of 1.5, and of an integer beyond 64 bits
+        exponent = value.as_tuple().exponent
+        is_beyond = isinstance(exponent, int) and exponent >= 0 and abs(value) >= 1 << 63
+        value = int(value) if is_beyond else float(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise OptionError(f"property {name!r} has {value}, which does not fit 64 bits")
     if isinstance(value, bool | int | str):
         return value
-    if isinstance(value, Decimal):
-        # what parse_json makes of 1.5
-        value = float(value)
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -71,6 +86,8 @@ def _java_order(name: str) -> bytes:
 
 
 def _scalar(value: Any) -> bytes:
+    if value is None:
+        return bytes([_NULL << 2])
     if value is True or value is False:
         return bytes([(_TRUE if value else _FALSE) << 2])
     if isinstance(value, int):

@@ -111,18 +111,20 @@ class ReserveRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class Reservation(_message.Message):
-    __slots__ = ("offset", "count", "size_bytes", "ready", "index")
+    __slots__ = ("offset", "count", "size_bytes", "ready", "index", "unfinished")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     offset: int
     count: int
     size_bytes: int
     ready: int
     index: int
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    unfinished: bool
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready: _Optional[int] = ..., index: _Optional[int] = ..., unfinished: _Optional[bool] = ...) -> None: ...
 
 class DescribeReservationsRequest(_message.Message):
     __slots__ = ("queue", "group", "after", "to", "index")

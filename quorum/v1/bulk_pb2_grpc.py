@@ -152,7 +152,7 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
-        """Everything up to an offset is done: its messages leave the queue.
+        """Everything up to an offset is done: its messages leave the queue. RELEASED: those of that offset had gone back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,7 +194,8 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Browse(self, request, context):
-        """The messages of a snapshot in order of their sequences, or of a range of sequences. NOT_FOUND: it is closed, its
+        """The messages of a snapshot in order of their sequences, or of a range of sequences. A block without rows says how
+        far the node has looked. NOT_FOUND: it is closed, its
         time is over, or so much was consumed since it was opened that it was given up (16 MiB of notes a queue).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

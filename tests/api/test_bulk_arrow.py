@@ -169,18 +169,25 @@ def test_shared_properties_are_those_of_every_message() -> None:
     assert read(log, [Run(1, 2, index, 0, 1)], columns) == [row, row]
 
 
-def test_a_field_of_another_kind_is_null_and_is_not_among_the_other_properties() -> None:
+def test_a_field_of_another_kind_is_null_and_among_the_other_properties() -> None:
+    """Or who keeps what was read instead of the message would keep it without that property."""
     log = FakeLog()
     values: list[Any] = [1, 1.0, True, "1", b"1", None]
+    texts = ['{"a": 1}', '{"a": 1.0}', '{"a": true}', '{"a": "1"}', '{"a": {"base64": "MQ=="}}', None]
     index = log.add(batch([(b"", properties({"a": value})) for value in values]))
+    shared = pb.MessageBatch(count=2, body_ends=[0, 0])
+    shared.shared_properties.CopyFrom(properties({"a": 1}))
+    index_of_shared = log.add(shared.SerializeToString())
+    runs = [Run(1, 6, index, 0, 0), Run(7, 2, index_of_shared, 0, 0)]
     for kind, place in (("integer", 0), ("floating", 1), ("boolean", 2), ("text", 3)):
-        rows = read(
-            log, [Run(1, 6, index, 0, 0)], Wanted(("fields", "properties"), (("a", kind), ("b", kind)))
-        )
+        rows = read(log, runs, Wanted(("fields", "properties"), (("a", kind), ("b", kind))))
         assert [row["fields"]["a"] for row in rows] == [
             value if at == place else None for at, value in enumerate(values)
-        ]
-        assert {row["fields"]["b"] for row in rows} == {None} == {row["properties"] for row in rows}
+        ] + [1 if kind == "integer" else None] * 2
+        assert [row["properties"] for row in rows] == [
+            None if at == place else text for at, text in enumerate(texts)
+        ] + [None if kind == "integer" else '{"a": 1}'] * 2
+        assert {row["fields"]["b"] for row in rows} == {None}
 
 
 def test_other_properties_are_json_with_nothing_lost() -> None:

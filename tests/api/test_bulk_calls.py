@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Done, Ok, Published, Reply, Run
-from fifo.state import Portion
-from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_staging, status
+from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
+from fifo.state import Portion, Waiting
+from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
+from quorum.api.stored_rows import Failures
 from quorum.node.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
 
@@ -179,6 +180,23 @@ def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
     asyncio.run(run())
 
 
+def test_a_look_for_rare_messages_that_takes_long_says_that_it_is_not_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_groups, "SCAN_S", 0.0)
+
+    async def run() -> None:
+        nothing = [Reserved(5, 9, 0, 0, is_complete) for is_complete in (False, True)]
+        hub = FakeHub(list(nothing), (bulk_groups._Look(None, True, 3, 9),))  # type: ignore[arg-type]
+        hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
+        service = service_of(hub)
+        for is_unfinished in (True, False):
+            found = await service.Reserve(pb.ReserveRequest(group="g", after=5), Context())  # type: ignore[arg-type]
+            assert (found.offset, found.unfinished) == (5, is_unfinished)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("count", "asked"), [(0, [0, 2, 5]), (4, [0, 2])])
 def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
     count: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
@@ -224,6 +242,33 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
     asyncio.run(run())
     assert looks == asked
     assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
+
+
+def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be taken for one that hangs, and be begun again from its start for ever."""
+    pages = {1: Waiting((), 50), 50: Waiting((), 70), 70: Waiting((), None)}
+
+    async def run() -> None:
+        hub = FakeHub([])
+        config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
+        hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
+        hub.body_reader = lambda: None  # type: ignore[attr-defined]
+
+        async def ask(question: Callable[[Any], Any]) -> Any:
+            return question(None)
+
+        hub.ask = ask  # type: ignore[method-assign]
+        columns = pb.Columns(names=["sequence", "fields"], fields=[pb.Field(name="a", kind=pb.Field.TEXT)])
+        request = pb.BrowseSnapshotRequest(start_sequence=1, columns=columns)
+        found = [block async for block in service_of(hub).Browse(request, Context())]  # type: ignore[arg-type]
+        assert [(block.rows, block.next_sequence) for block in found] == [(0, 50), (0, 70)]
+        with pa.ipc.open_stream(found[0].arrow) as stream:
+            assert stream.read_all().to_pydict() == {"sequence": [], "fields": []}
+
+    monkeypatch.setattr(bulk_snapshots, "SILENCE_S", -1.0)
+    monkeypatch.setattr(bulk_snapshots, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(bulk_snapshots, "_page", lambda member, start, **_: (pages[start], Failures()))
+    asyncio.run(run())
 
 
 def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,9 +30,12 @@ class Node(bulk_pb2_grpc.BulkServicer):
 
     def __init__(self) -> None:
         self.failures = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         self.code = grpc.StatusCode.UNAVAILABLE
         self.requests: list[Any] = []
         self.fail_after_blocks = -1
+        self.looked_to = 0
         self.rows_less = 0
         self.server = grpc.server(ThreadPoolExecutor(4))
         bulk_pb2_grpc.add_BulkServicer_to_server(self, self.server)
@@ -45,6 +49,7 @@ class Node(bulk_pb2_grpc.BulkServicer):
 
     def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> pb.GroupState:
         self.requests.append(request)
+        self.goes_on.wait()
         self._fail(context)
         return pb.GroupState(generation=1, settled=request.to, last=9)
 
@@ -59,6 +64,8 @@ class Node(bulk_pb2_grpc.BulkServicer):
     def Browse(self, request: pb.BrowseSnapshotRequest, context: grpc.ServicerContext) -> Iterator[pb.Block]:
         self.requests.append(request)
         self._fail(context)
+        if self.looked_to:
+            yield pb.Block(arrow=block(0, 0).arrow, next_sequence=self.looked_to)
         end = min(request.end_sequence or 50, request.start_sequence + (request.limit or 50))
         yield from self._blocks(request.start_sequence, end, context)
 
@@ -86,6 +93,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
     found = (Node(), Node())
     yield found
     for node in found:
+        node.goes_on.set()
         node.server.stop(None).wait()
 
 
@@ -119,6 +127,19 @@ def test_a_call_is_repeated_until_its_deadline(nodes: tuple[Node, Node]) -> None
         pytest.raises(TimedOut, match=r"not now.*no node was available"),
     ):
         client.settle("q", "g", 1, 4)
+
+
+def test_a_node_that_says_nothing_does_not_take_all_of_the_time(nodes: tuple[Node, Node]) -> None:
+    """As one whose disk hangs: its connections live."""
+    one, two = nodes
+    one.goes_on.clear()
+    with client_of(nodes, timeout_ms=2_000) as client:
+        assert client.settle("q", "g", 1, 4).settled == 4
+        assert client.settle("q", "g", 1, 5).settled == 5
+        assert (len(one.requests), len(two.requests)) == (1, 2)
+        two.goes_on.clear()
+        with pytest.raises(TimedOut, match=r"(?i)deadline"):
+            client.settle("q", "g", 1, 6)
 
 
 def test_a_refusal_is_final(nodes: tuple[Node, Node]) -> None:
@@ -163,6 +184,15 @@ def test_browsing_goes_on_where_it_was(
     with client_of(nodes) as client:
         found = sequences(client.browse("q", 3, start_sequence=5, **options))
     assert found == list(range(5, {"limit": 30, "end_sequence": 35}.get(next(iter(options), ""), 50)))
+
+
+def test_a_browse_goes_on_where_a_node_has_looked_though_it_found_nothing(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.looked_to = 40
+    one.fail_after_blocks = 0
+    with client_of(nodes) as client:
+        assert sequences(client.browse("q", 3)) == list(range(40, 50))
+    assert nodes[1].requests[0].start_sequence == 40
 
 
 def test_what_is_staged_is_sent_again_as_it_was(nodes: tuple[Node, Node]) -> None:

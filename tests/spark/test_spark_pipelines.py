@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
@@ -51,7 +53,10 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "archive"
-    archive = Archive(cluster.url, (queue,), directory, fields="color STRING, size INT", batch=40)
+    told: list[int] = []
+    archive = Archive(
+        cluster.url, (queue,), directory, fields="color STRING, size INT", batch=40, on_batch=told.append
+    )
     publish(client, queue, 0, 90)
     run(spark, archive)
     assert bulk.groups(queue) == []
@@ -62,6 +67,7 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     info = bulk.queue_info(queue)
     assert (info.ready, info.held, bulk.groups(queue)) == (0, 0, [])
     assert [each.name for each in (directory / "_checkpoint").iterdir()] == ["4"]
+    assert told == [40, 40, 10, 10]
 
     # the last batch is done again, as after a crash between writing it and the commit log; its files are others then
     rows = read_archive(spark, directory)
@@ -144,6 +150,105 @@ def test_messages_stay_taken_while_their_batch_is_not_whole_in_the_archive(
     assert read_archive(spark, tmp_path / "a").count() == 10
     info = bulk.queue_info(queue)
     assert (info.ready, info.held) == (0, 0)
+
+
+def test_a_batch_that_comes_out_otherwise_replaces_all_that_was_written_of_it(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written, and then not committed. Beside consumers its messages may be gone when it is done again."""
+    other = f"{queue}-2"
+    client.declare(other)
+    publish(client, queue, 0, 10)
+    publish(client, other, 0, 5)
+    archive = Archive(cluster.url, (queue, other), tmp_path / "a", fields="color STRING", takes=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(written, "rows_in", lambda directories: 0)
+        with pytest.raises(QueryFailed, match=r"15 rows were written to .*, and 0 are there"):
+            run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 15
+    client.purge(other)
+    run(spark, archive)
+    assert read_archive(spark, tmp_path / "a").count() == 10
+
+
+def test_a_query_that_was_overtaken_takes_nothing_out_of_the_archive(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    """It was paused before it wrote its batch, and goes on when its successor has written and committed it."""
+    publish(client, queue, 0, 10)
+    archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
+    run(spark, archive)
+    whole = read_archive(spark, tmp_path / "a").drop("date", "batch")
+    unreadable = spark.createDataFrame(whole.collect(), whole.schema).select(
+        *[
+            F.raise_error(F.lit("settled")).cast("binary").alias(name) if name == "body" else name
+            for name in whole.columns
+        ]
+    )
+    with pytest.raises(QueryFailed, match="settled"), plain_failures():
+        archive._write(unreadable, 0)
+    assert read_archive(spark, tmp_path / "a").count() == 10
+
+
+def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wanted(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: sync.Client,
+    bulk: BulkClient,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish(client, queue, 0, 4)
+    archive = Archive(cluster.url, (queue,), tmp_path / "a", fields="color STRING")
+    archive.start(spark, None).awaitTermination()  # not finished: the next run goes on with its checkpoint
+    publish(client, queue, 4, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(written, "rows_in", lambda directories: 0)
+        with pytest.raises(QueryFailed, match="and 0 are there"):
+            run(spark, archive)
+    bulk.release_group(queue, "archive", bulk.groups(queue)[0].state.generation)
+    with pytest.raises(QueryFailed, match="were settled or released"):
+        run(spark, archive)
+    run(spark, replace(archive, passes_lost=True))
+    rows = read_archive(spark, tmp_path / "a").select("body").collect()
+    assert sorted(int(bytes(row.body)) for row in rows) == list(range(10))
+    info = bulk.queue_info(queue)
+    assert (info.ready, info.held) == (0, 0)
+
+
+def test_a_property_that_changes_its_kind_does_not_make_an_archive_unreadable(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "a"
+    archive = Archive(cluster.url, (queue,), directory)
+    changing: list[dict[str, bool | int | float | str | bytes]] = [{"n": 1}, {"n": "one", "N": 2, "m": True}]
+    for properties in changing:
+        client.publish_batch(queue, [Message(b"x", None, properties)])
+        run(spark, archive)
+    rows = read_archive(spark, directory).orderBy("batch").select("fields", "properties").collect()
+    assert [row.fields.asDict() for row in rows] == [{"n": 1, "m": None}, {"n": None, "m": True}]
+    assert [json.loads(row.properties or "{}") for row in rows] == [{}, {"n": "one", "N": 2}]
+    with pytest.raises(OptionError, match="has the fields n BIGINT, m BOOLEAN; n INT differs"):
+        run(spark, replace(archive, fields="n INT"))
+
+
+def test_queues_are_found_by_the_names_they_have(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, tmp_path: Path
+) -> None:
+    client.declare("007")
+    publish(client, "007", 0, 3)
+    run(spark, Archive(cluster.url, ("007",), tmp_path / "a", fields="color STRING"))
+    assert read_archive(spark, tmp_path / "a", ["007"]).count() == 3
+    for name in ("a,b", " a", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(OptionError, match="cannot be archived"):
+            Archive(cluster.url, (name,), tmp_path / "b").start(spark, None)
 
 
 def test_what_is_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.spark import QueryFailed, cause, plain_failures
+from quorum.spark.options import sink_options
+from quorum.spark.rows import ToService
+from quorum.spark.sink import _stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +102,31 @@ def test_a_write_that_fails_leaves_nothing(
     assert bodies(client, queue) == []
     write(numbers(spark, 0, 10), cluster, queue=queue)
     assert len(bodies(client, queue)) == 10
+
+
+def test_a_task_that_fails_leaves_nothing_staged(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    """Or a query that fails and is started again and again would fill what a queue keeps staged, for everybody."""
+    given = {"url": cluster.url, "queue": queue, "txnAppId": "app", "txnVersion": "3"}
+    options = sink_options(given, streaming=False)
+    schema = StructType([StructField("body", BinaryType()), StructField("queue", StringType())])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for _ in range(40):
+            yield pa.RecordBatch.from_pydict({"body": [bytes(1 << 20)]})
+        raise OSError("the rest cannot be read")
+
+    for columns in (["body"], ["body", "queue"]):
+        whole = rows() if len(columns) == 1 else (with_queue(each, queue) for each in rows())
+        shape = ToService(StructType(schema.fields[: len(columns)]), columns, queue)
+        with pytest.raises(OSError, match="the rest cannot be read"):
+            _stage(options, shape, "app", 3, whole)
+        assert bulk.discard(queue, "app", 3) == 0
+
+
+def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:
+    return batch.append_column("queue", pa.array([queue] * batch.num_rows))
 
 
 @pytest.mark.parametrize(

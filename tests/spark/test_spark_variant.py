@@ -47,6 +47,17 @@ def test_a_floating_point_number_is_never_an_integer_nor_a_decimal() -> None:
     assert (type(found["a"]), type(found["c"])) == (float, int)
 
 
+def test_a_property_that_is_null_is_read_as_null() -> None:
+    assert read(*variant.from_json('{"a": 1, "z": null}')) == {"a": 1, "z": None}
+
+
+@pytest.mark.parametrize("number", [Decimal(1 << 63), Decimal(-(1 << 63) - 1), 1 << 63, Decimal(10**37)])
+def test_an_integer_beyond_64_bits_is_refused_and_not_rounded(number: Any) -> None:
+    with pytest.raises(OptionError, match=rf"property 'a' has {int(number)}, which does not fit 64 bits"):
+        variant.to_json({"a": number})
+    assert variant.to_json({"a": Decimal("100000000000000000000.5")}) == '{"a":1e+20}'
+
+
 def test_an_absent_property_is_left_out() -> None:
     assert variant.to_json({"b": None, "a": True}) == '{"a":true}'
 
