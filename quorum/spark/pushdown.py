@@ -8,6 +8,8 @@ of another kind, which a selector sees; and where it could be too strict, nothin
     > and >= on doubles    Spark has NaN above all numbers, a selector has it nowhere
     > and the like on text   selectors order numbers only
     IS NULL                  for numbers: a property of another kind is NULL in Spark only
+
+Spark calls this only where it is told to (session.PUSH_DOWN; docs/decisions/0016 says why it is not).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Spark session that the data source `quorum` works well in: Java found, push-down on, no noise."""
+"""A Spark session that the data source `quorum` works well in: Java found, no noise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
 LOCAL = "local[2,4]"
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+"""Left as Spark has it, off: where it is on, Spark may read a DataFrame by the filter of an earlier query of it."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Spark leaves filters on columns of Python sources to itself unless told otherwise
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 LOCAL_DEFAULTS = {
     # as many as there are cores here; Spark's own 200 are for clusters

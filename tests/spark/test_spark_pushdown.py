@@ -12,6 +12,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 
 from quorum.spark.pushdown import Pushed, push
 from quorum.spark.schema import parse_fields
+from quorum.spark.session import PUSH_DOWN
 from quorum_selectors import jms
 from support.spark_probe import ProbeSource
 
@@ -118,10 +119,9 @@ def test_the_same_rows_with_push_down_and_without(
 ) -> None:
     spark.dataSource.register(ProbeSource)
     notes = tmp_path / "notes"
-    conf = "spark.sql.python.filterPushdown.enabled"
 
     def rows(is_on: bool) -> DataFrame:
-        spark.conf.set(conf, str(is_on).lower())
+        spark.conf.set(PUSH_DOWN, str(is_on).lower())
         frame = (
             spark.read.format("quorum_probe")
             .option("messages", json.dumps(messages))
@@ -141,11 +141,32 @@ def test_the_same_rows_with_push_down_and_without(
             wanted = [row.sequence for row in expected if row[f"p{number}"] is True]
             assert found == wanted, predicate
     finally:
-        spark.conf.set(conf, "true")
+        spark.conf.unset(PUSH_DOWN)
     pushed = [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
     narrowed = [each for each in pushed if each != ["", 0, None]]
     assert len(pushed) == len(PREDICATES) - 1  # for `sequence < 0` Spark need not ask
     assert len(narrowed) >= PUSHED_AT_LEAST
+
+
+def test_one_frame_is_asked_several_things(
+    spark: SparkSession, messages: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """With push-down Spark keeps the last filter for queries that have none. Where it does not any more, session() may
+    switch it on."""
+    spark.dataSource.register(ProbeSource)
+
+    def counts() -> list[int]:
+        frame = spark.read.format("quorum_probe").option("messages", json.dumps(messages))
+        loaded = frame.option("notes", str(tmp_path / "notes")).load()
+        return [loaded.count(), loaded.where("fields.color = 'red'").count(), loaded.count()]
+
+    found = counts()
+    assert found[0] == found[2] == len(messages) > found[1] > 0
+    try:
+        spark.conf.set(PUSH_DOWN, "true")
+        assert counts() == [len(messages), found[1], found[1]]
+    finally:
+        spark.conf.unset(PUSH_DOWN)
 
 
 def pushed(*filters: Filter, selector: str = "") -> Pushed:

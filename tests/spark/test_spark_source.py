@@ -13,6 +13,7 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.spark import QueryFailed, plain_failures
+from quorum.spark.session import PUSH_DOWN
 from quorum.sync import Message
 from support.spark_crash import CrashingSource
 
@@ -111,6 +112,7 @@ def test_predicates_mean_the_same_whether_the_service_or_spark_judges(
         "NOT startswith(fields.x, 'a_')",
     ]
     plain = load(spark, cluster, queue, filterFields=fields).cache()
+    spark.conf.set(PUSH_DOWN, "true")
     try:
         for predicate in predicates:
             pushed = load(spark, cluster, queue, filterFields=fields).where(predicate).select("sequence")
@@ -119,6 +121,7 @@ def test_predicates_mean_the_same_whether_the_service_or_spark_judges(
                 row.sequence for row in plain.where(predicate).select("sequence").collect()
             ), predicate
     finally:
+        spark.conf.unset(PUSH_DOWN)
         plain.unpersist()
 
 
