@@ -53,8 +53,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three members, for all tests; each test has queues of its own."""
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three members, for all tests; each test has queues of its own.
+
+    Spark comes first: it forks to start its JVM, which a process with gRPC's threads does not always survive.
+    """
     with LocalCluster(tmp_path_factory.mktemp("members") / "cluster", 3) as started:
         yield started
 
