@@ -18,8 +18,6 @@ from support import spark_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 
 @pytest.fixture(scope="session")
 def without_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -43,9 +41,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]
         started = session(
             "quorum-tests",
             **{
-                "spark.driver.extraJavaOptions": FAST_START,
+                **spark_environment.SMALL_DATA,
+                "spark.driver.extraJavaOptions": spark_environment.FAST_START,
                 "spark.driver.memory": "1g",
-                "spark.sql.shuffle.partitions": 2,
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.local.dir": str(folder / "local"),
             },
@@ -55,8 +53,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three members, for all tests; each test has queues of its own."""
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three members, for all tests; each test has queues of its own.
+
+    Spark comes first: it forks to start its JVM, which a process with gRPC's threads does not always survive.
+    """
     with LocalCluster(tmp_path_factory.mktemp("members") / "cluster", 3) as started:
         yield started
 

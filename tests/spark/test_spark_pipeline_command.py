@@ -14,6 +14,7 @@ from quorum.cli.console import Complaint
 from quorum.cli.pipeline import heap
 from quorum.spark.histories import Recorder, Run
 from support.repository import ROOT
+from support.spark_environment import FAST_START
 
 LIMIT_S = 600.0
 """A JVM starts, on a machine that may be busy."""
@@ -46,7 +47,8 @@ def test_violations_are_told_and_are_status_1(tmp_path: Path) -> None:
         recorder.deliver("orders", "billing/1", messages, at_us=3)
         recorder.settle("orders", "billing/1", messages, invoked_us=4, returned_us=5, outcome="ok")
         recorder.left("orders")
-    out, err = pipeline("verify", path, "--json", "--memory", "512m", status=1)
+    fast = f"spark.driver.extraJavaOptions={FAST_START}"
+    out, err = pipeline("verify", path, "--json", "--memory", "512m", "--conf", fast, status=1)
     told = json.loads(out)
     assert (told["clean"], told["operations"]) == (False, 28)
     (line,) = told["lines"]

@@ -23,12 +23,12 @@ from typing import Self
 from quorum.cli.local_cluster import free_ports
 from quorum.spark.java import java_home
 from quorum.spark.session import LOGGING
+from support.spark_environment import FAST_START, SMALL_DATA
 
 HOST = "127.0.0.1"
 LIMIT_S = 400.0
 """For a step, such as a driver's whole life, on a machine with other work."""
 POLL_S = 0.05
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 NOTHING_FROM_HERE = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Operators start masters and workers elsewhere: what executors need of these, the driver has to hand on."""
 
@@ -196,6 +196,7 @@ class Events:
 def settings(events: Path | None = None) -> dict[str, str]:
     """What a driver on this machine gives to Spark to use such a cluster. events: a directory for event logs."""
     found = {
+        **SMALL_DATA,
         "spark.driver.host": HOST,
         "spark.driver.bindAddress": HOST,
         "spark.driver.extraJavaOptions": FAST_START,
@@ -206,7 +207,6 @@ def settings(events: Path | None = None) -> dict[str, str]:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LIMIT_S:.0f}s",
         "spark.cores.max": "2",
-        "spark.sql.shuffle.partitions": "2",
     }
     if events is not None:
         found |= {

@@ -12,16 +12,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from quorum.spark.session import session
+from support.spark_environment import FAST_START, SMALL_DATA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-SMALL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.memory": "768m",
-}
-"""Of a JVM that lives for seconds, beside others."""
+SMALL = {**SMALL_DATA, "spark.driver.extraJavaOptions": FAST_START, "spark.driver.memory": "768m"}
 
 
 def passed(value: int, every: int) -> int:

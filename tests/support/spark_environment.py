@@ -23,6 +23,17 @@ TOOLS = ("bash", "ps", *COREUTILS)
 """What Spark's scripts and its checkpoints call, and no more."""
 PATHS = (ROOT, ROOT / "selectors", ROOT / "spark", ROOT / "tests")
 
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for seconds, beside others: optimising its code would cost more than it saves."""
+SMALL_DATA = {
+    "spark.sql.shuffle.partitions": "2",
+    # Spark walks its expressions; to generate Java for each query, and compile it, takes longer than a small query.
+    # `quorum pipeline verify` and the installed wheel are tested with what users have, so that both ways are taken
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of sessions that see a few thousand rows."""
+
 
 def path_without_java(directory: Path) -> str:
     """A PATH on which there is all that Spark needs, and no java. Fills the directory, which is new."""
