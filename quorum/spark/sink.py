@@ -138,7 +138,15 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
     }
     for queue in sorted(queues):
         parts = [part.part for each in staged for part in each.parts if part.queue == queue]
-        service(options.url).publish(queue, producer, number, parts)
+        try:
+            service(options.url).publish(queue, producer, number, parts)
+        except QuorumError as error:
+            if not is_reason(error, "missing_part"):
+                raise
+            raise QuorumSparkError(
+                f"what tasks have staged for queue {queue!r} is not there any more: a part is kept for six hours after "
+                f"its task's last rows, and this batch took longer, or the queue was declared again ({error})"
+            ) from error
 
 
 def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

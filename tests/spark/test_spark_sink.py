@@ -15,9 +15,10 @@ from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
 from quorum.spark import QueryFailed, cause, plain_failures
+from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import sink_options
 from quorum.spark.rows import ToService
-from quorum.spark.sink import _stage
+from quorum.spark.sink import _publish, _stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +124,21 @@ def test_a_task_that_fails_leaves_nothing_staged(
         with pytest.raises(OSError, match="the rest cannot be read"):
             _stage(options, shape, "app", 3, whole)
         assert bulk.discard(queue, "app", 3) == 0
+
+
+def test_a_batch_whose_parts_are_gone_is_refused_whole(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    """As they are where it took longer than parts are kept."""
+    given = {"url": cluster.url, "queue": queue, "txnAppId": "app", "txnVersion": "3"}
+    options = sink_options(given, streaming=False)
+    shape = ToService(StructType([StructField("body", BinaryType())]), ["body"], queue)
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
+    early, late = (_stage(options, shape, "app", 3, iter([rows])) for _ in range(2))
+    bulk.discard(queue, "app", 3, [each.part.part for each in early.parts])
+    with pytest.raises(QuorumSparkError, match="a part is kept for six hours"):
+        _publish(options, [early, late], 3)
+    assert bodies(client, queue) == []
 
 
 def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:
