@@ -202,9 +202,17 @@ def driver(name: str, **arguments: object) -> list[str]:
 
 
 def queue_to_queue(
-    cluster: LocalCluster, folder: Path, *, messages: int, per_trigger: int, kills: int, seed: int
+    cluster: LocalCluster,
+    folder: Path,
+    *,
+    messages: int,
+    per_trigger: int,
+    kills: int,
+    longest_s: float,
+    seed: int,
 ) -> str:
-    """From a queue through a shuffle into another one, whose every message must be there once."""
+    """From a queue through a shuffle into another one, whose every message must be there once. longest_s: from a batch
+    that is planned to the kill; what is left must take longer."""
     chance = random.Random(seed)
     bodies = [b"%d" % number for number in range(messages)]
     source, target = f"from-{seed}", f"to-{seed}"
@@ -220,7 +228,7 @@ def queue_to_queue(
         per_trigger=per_trigger,
     )
     done = killed_again_and_again(
-        command, folder / "shuffled.log", offsets_in(checkpoint), kills, chance, longest_s=2.0
+        command, folder / "shuffled.log", offsets_in(checkpoint), kills, chance, longest_s
     )
     assert done == kills, f"the flow was over after {done} kills; wanted: {kills}"
     found = everything_in(cluster, target)
@@ -329,7 +337,15 @@ async def many_kills(cluster: LocalCluster, kills: int) -> str:
     """A flow between two queues whose driver is killed so often."""
 
     def run(cluster: LocalCluster, folder: Path, kills: int) -> str:
-        return queue_to_queue(cluster, folder, messages=4_000 * kills, per_trigger=1_000, kills=kills, seed=2)
+        return queue_to_queue(
+            cluster,
+            folder,
+            messages=4_000 * kills,
+            per_trigger=1_000,
+            kills=kills,
+            longest_s=2.0,
+            seed=2,
+        )
 
     return await _with_folder(run, cluster, kills)
 
