@@ -98,11 +98,12 @@ class Applier:
         unreadable = replica.raft.take_unreadable()
         if unreadable is None:
             return
-        self._healer.note(replica.number, *unreadable, "it is needed by a replica")
-        if unreadable[0] > replica.raft.commit_index:
+        index, term, reason = unreadable
+        self._healer.note(replica.number, index, term, reason)
+        if index > replica.raft.commit_index:
             replica.raft.resign()  # nobody can be asked for it, and others may do without it
-        elif unreadable[0] == replica.raft.applied_index + 1:
-            replica.stalled, replica.stalled_ms = unreadable[0], now_ms
+        elif index == replica.raft.applied_index + 1:
+            replica.stalled, replica.stalled_ms = index, now_ms
 
     def _carry_out(
         self, replica: Replica, operations: Sequence[c.Operation], applied: Applied, now_ms: int

@@ -168,9 +168,9 @@ class Librarian:
         log: BodyLog,
         commit_index: Callable[[int], int],
         send: Send,
-        unreadable: Callable[[int, int], None],
+        unreadable: Callable[[int, int, str], None],
     ) -> None:
-        """commit_index(group): 0 where there is none. unreadable(group, index): found damaged while answering."""
+        """commit_index(group): 0 where there is none. unreadable(group, index, why): found damaged while answering."""
         self._log = log
         self._commit_index = commit_index
         self._send = send
@@ -240,8 +240,8 @@ class Librarian:
             term, body = self._log.read_entry(group, index)
         except EntryMissing:
             return absent
-        except LogDamaged:
-            self._unreadable(group, index)
+        except LogDamaged as error:
+            self._unreadable(group, index, str(error))
             return absent
         if term == term_there:
             return Found(index, term, State.SAME, 0, b"")

@@ -155,8 +155,9 @@ class DamageCare:
                 term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
                 self._healer.note(replica.number, index, term, reason)
 
-    def found_unreadable(self, group: int, index: int) -> None:
-        self._healer.note(group, index, 0, "another member has asked for it")
+    def found_unreadable(self, group: int, index: int, reason: str) -> None:
+        """While another member was answered."""
+        self._healer.note(group, index, 0, reason)
 
     def look_after(self, replica: Replica, now_ms: int) -> None:
         """While something cannot be read here others are to lead."""

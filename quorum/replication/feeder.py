@@ -105,8 +105,8 @@ class Feeder:
         """The snapshot that a peer too far behind is sent: canonical, the same bytes whoever leads."""
         self.lacks_snapshot = False
         """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""
-        self.unreadable: int | None = None
-        """An entry that a peer needs and that cannot be read here."""
+        self.unreadable: tuple[int, str] | None = None
+        """An entry that a peer needs and that cannot be read here, and why."""
 
     # ---- members, office and connections
 
@@ -231,8 +231,8 @@ class Feeder:
         while index <= last and size < self._frame_bytes and len(entries) < most_entries:
             try:
                 body = view.read(index)
-            except (EntryMissing, LogDamaged):
-                self.unreadable = index
+            except (EntryMissing, LogDamaged) as error:
+                self.unreadable = index, str(error)
                 break
             entries.append(Entry(view.term_at(index), body))
             size += len(body)

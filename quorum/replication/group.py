@@ -128,7 +128,7 @@ class Group:
         self._appending = Excepting(self._call, LogFull)
         self._bytes_since_snapshot = 0
         self._kept = KeptBytes(self.config.keep_bytes)
-        self._unreadable: int | None = None
+        self._unreadable: tuple[int, str] | None = None
         self.applied_index = max(1, self._view.snapshot_index)
         """The last entry that take_committed has handed out, or that a snapshot covers."""
         is_quarantined = self._view.is_quarantined
@@ -305,8 +305,8 @@ class Group:
             index = self.applied_index + 1
             try:
                 body = view.read(index)
-            except (EntryMissing, LogDamaged):
-                self._unreadable = index
+            except (EntryMissing, LogDamaged) as error:
+                self._unreadable = index, str(error)
                 break
             size += len(body)
             self._kept.add(index, len(body))
@@ -373,14 +373,15 @@ class Group:
 
     # ---- damage
 
-    def take_unreadable(self) -> tuple[int, int] | None:
-        """(index, term) of an entry that was needed and could not be read since this was asked last: to be applied, or
-        for a follower. Nothing goes on with it before it is mended."""
-        index = self._feeder.unreadable if self._unreadable is None else self._unreadable
+    def take_unreadable(self) -> tuple[int, int, str] | None:
+        """(index, term, why) of an entry that was needed and could not be read since this was asked last: to be
+        applied, or for a follower. Nothing goes on with it before it is mended."""
+        found = self._unreadable or self._feeder.unreadable
         self._unreadable = self._feeder.unreadable = None
-        if index is None or not self._view.base < index <= self._view.last_index:
+        if found is None or not self._view.base < found[0] <= self._view.last_index:
             return None
-        return index, self._view.term_at(index)
+        index, reason = found
+        return index, self._view.term_at(index), reason
 
     def rewind_applied(self) -> bytes | None:
         """Applying begins again from the newest snapshot that can be read here, and what is known of snapshots and

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
@@ -441,9 +443,12 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_is_mended_by_the_other_
     producer = Session(cluster, other)
     publish(producer, group, queue, range(20))
     damage(cluster, leader, group, cluster.logs[leader].journal(group).last_index - 5)
-    cluster.heal()
-    alike(cluster, group)
+    with structlog.testing.capture_logs() as events:
+        cluster.heal()
+        alike(cluster, group)
     assert cluster.members[leader].healer.healed == {group: 1}
+    (told,) = [each["reason"] for each in events if each["event"] == "entry unreadable"]
+    assert re.search(r"segment-\d+\.log at byte \d+, LSN \d+ .* fails its CRC", told)
 
 
 def test_a_leader_that_cannot_read_what_only_it_has_leaves_office_to_others() -> None:
@@ -522,7 +527,10 @@ class Talk:
         self.fetcher = bodies.Fetcher(here, self.sender("me"), lambda _: self.up)
         self.librarians = {
             name: bodies.Librarian(
-                log, lambda _, c=commit: c, self.sender(name), lambda g, i, n=name: self.lost.append((n, i))
+                log,
+                lambda _, c=commit: c,
+                self.sender(name),
+                lambda g, i, why, n=name: self.lost.append((n, i)),
             )
             for name, (log, commit) in there.items()
         }
