@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, note, print_json
-from quorum.cli.spark_options import ConfOption, MasterOption, settings_of
+from quorum.cli.console import Complaint, JsonOption, UrlOption, connect, default_url, note, print_json
+from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,15 +24,23 @@ if TYPE_CHECKING:
 MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="of Spark's JVM here: 2g, 4096m")]
 
 
+WAIT_S = 1
+"""Between looks whether somebody has pressed Ctrl-C."""
+
+
 @contextmanager
 def _spark(name: str, memory: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """A session for one command. What the user wrote wrongly is a complaint, a failed query its cause."""
     from quorum.spark import OptionError, plain_failures, session
+    from quorum.spark.java import java_home
     from quorum.spark.session import LOCAL
 
-    settings = {"spark.driver.memory": memory, **settings_of(conf)}
+    settings = {"spark.driver.memory": heap(memory), **settings_of(conf)}
+    java_home()
+    note("starting Spark")
     with plain_failures():
         spark = session(f"quorum pipeline {name}", master or LOCAL, **settings)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own would talk to the JVM in between
     try:
         with plain_failures():
             yield spark
@@ -68,30 +78,58 @@ def archive(
     url: UrlOption = None,
 ) -> None:
     """Queues into Parquet files, each message once (docs/spark.md). Runs until Ctrl-C, or with --once to the end."""
-    with _spark("archive", memory, master, conf) as spark:
-        from quorum.spark.archive import Archive
+    from quorum.spark.archive import Archive
+    from quorum.spark.errors import OptionError
+    from quorum.spark.java import java_home
 
-        written: deque[int] = deque()
-        wanted = Archive(
-            url or default_url(),
-            tuple(queues),
-            to,
-            group,
-            selector,
-            fields,
-            takes=not leave,
-            batch=batch,
-            on_batch=written.append,
-            passes_lost=pass_lost,
-        )
+    written: deque[int] = deque()
+    wanted = Archive(
+        url or default_url(),
+        tuple(queues),
+        to,
+        group,
+        selector,
+        fields,
+        takes=not leave,
+        batch=batch,
+        on_batch=written.append,
+        passes_lost=pass_lost,
+    )
+    heap(memory)
+    java_home()
+    try:
+        wanted.check()  # all this before Spark starts, which takes seconds
+    except OptionError as error:
+        raise Complaint(str(error)) from None
+    with connect(url) as client:
+        for queue in queues:
+            client.describe(queue)
+    with _spark("archive", memory, master, conf) as spark:
+        interrupted = _interrupts()
         query = wanted.start(spark, None if once else interval)
+        is_over = False
         try:
-            query.awaitTermination()
+            while not is_over and not interrupted.is_set():
+                is_over = bool(query.awaitTermination(WAIT_S))
         finally:
             query.stop()
+            note(f"archived {sum(written):,} messages to {to}")
+        if once and not is_over:
+            raise KeyboardInterrupt
         if once:
             wanted.finish()
-        note(f"archived {sum(written):,} messages to {to}")
+
+
+def _interrupts() -> threading.Event:
+    """Set by the first Ctrl-C from now on: amid a call to the JVM it would be told by all that is in between."""
+    interrupted = threading.Event()
+
+    def note_it(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupted.set()
+
+    signal.signal(signal.SIGINT, note_it)
+    return interrupted
 
 
 def selectivity(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, default_url, print_json
+from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, print_json
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -66,5 +66,10 @@ def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = Fal
 def delete(queue: QueueArgument, group: GroupArgument, url: UrlOption = None) -> None:
     """Forgets a group; what it holds goes back to the queue."""
     with _client(url) as client:
+        names = [each.group for each in client.groups(queue)]
+        if group not in names:
+            raise Complaint(
+                f"queue {queue!r} has no group {group!r}; there are: {', '.join(names) or 'none'}"
+            )
         client.delete_group(queue, group)
     print(f"deleted {group}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import Complaint, JsonOption, note, print_json
-from quorum.cli.spark_options import ConfOption, MasterOption, settings_of
+from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Jobs on Spark.", no_args_is_help=True)
 
 VIOLATED, CANNOT_JUDGE = 1, 2
-LEAST_MB = 512
-"""Spark itself refuses less than 450."""
 SHOWN_LINES = 40
 PARTITIONS = 16
 """Of a shuffle: small enough that one fits into memory; Spark puts small ones together again."""
@@ -98,14 +95,6 @@ def verify(
     else:
         _show(report)
     raise typer.Exit(0 if report.is_clean else VIOLATED)
-
-
-def heap(text: str) -> str:
-    """A size as Java takes it. Raises Complaint."""
-    match = re.fullmatch(r"(\d{1,6})([mMgG])", text)
-    if match is None or int(match[1]) * (1024 if match[2] in "gG" else 1) < LEAST_MB:
-        raise Complaint(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")
-    return text.lower()
 
 
 def start(master: str, settings: dict[str, Any]) -> SparkSession:

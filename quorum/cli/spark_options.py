@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from quorum.cli.console import Complaint
+
+LEAST_MB = 512
+"""Spark itself refuses less than 450."""
 
 MasterOption = Annotated[
     str | None,
@@ -38,3 +42,11 @@ def settings_of(given: Sequence[str] | None) -> dict[str, str]:
             raise Complaint(f"--conf {each!r}; that is what --master is for")
         found[name] = value
     return found
+
+
+def heap(text: str) -> str:
+    """A size as Java takes it. Raises Complaint."""
+    match = re.fullmatch(r"(\d{1,6})([mMgG])", text)
+    if match is None or int(match[1]) * (1024 if match[2] in "gG" else 1) < LEAST_MB:
+        raise Complaint(f"--memory {text!r}; allowed: {LEAST_MB}m and more, written as 800m or 4g")
+    return text.lower()

@@ -51,8 +51,8 @@ class Archive:
     group: str = DEFAULT_GROUP
     selector: str = ""
     fields: str = ""
-    """As the option filterFields; empty: the properties that messages have when it is started, but for those that the
-    archive has with another type: they stay in `properties`."""
+    """As the option filterFields; empty: those that the archive has, and more that messages have when it is started.
+    Values of another type than a field's stay in `properties`."""
     takes: bool = True
     """Whether archived messages leave their queues; else they are read beside the consumers (mode=tail)."""
     batch: int = DEFAULT_BATCH
@@ -61,17 +61,31 @@ class Archive:
     passes_lost: bool = False
     """Goes on where a batch cannot be done again, because its messages were given back to the queue meanwhile."""
 
-    def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
-        """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
+    def check(self) -> None:
+        """What can be told without Spark running. Raises OptionError, SetupError where PySpark is not installed."""
+        from quorum.spark.session import require_spark
 
-        Raises OptionError where the directory holds an archive whose checkpoint is gone, and for queues that cannot be
-        named.
-        """
+        require_spark()
+        from quorum.spark.options import source_options
+        from quorum.spark.schema import parse_fields
+        from quorum.spark.selector_text import check
+
         for queue in self.queues:
             if "," in queue or queue != queue.strip() or queue == NO_VALUE:
                 raise OptionError(
                     f"a queue named {queue!r} cannot be archived: no commas, no blanks at the ends, and not {NO_VALUE}"
                 )
+        source_options(self._options(), "stream")
+        check(self.selector)
+        if self.fields:
+            parse_fields(self.fields)
+
+    def start(self, spark: SparkSession, interval_s: float | None) -> StreamingQuery:
+        """Begins or goes on. interval_s: between batches; None: ends when what is there now is archived.
+
+        Raises OptionError where the directory holds an archive whose checkpoint is gone, and as `check`.
+        """
+        self.check()
         if not self._checkpoints() and self.directory.is_dir() and any(self.directory.glob("queue=*")):
             raise OptionError(
                 f"{self.directory} holds an archive without {CHECKPOINT}: batches would be numbered from 0 again and "
@@ -133,7 +147,15 @@ class Archive:
     def _schema(self) -> StructType:
         from pyspark.sql.types import StringType, StructField, StructType
 
-        from quorum.spark.schema import name_of, parse_fields, seen_fields, source_schema
+        from quorum.spark.schema import (
+            FIELD_TYPES,
+            MAX_FIELDS,
+            Field,
+            name_of,
+            parse_fields,
+            seen_fields,
+            source_schema,
+        )
         from quorum.spark.source import seen
 
         known = self._known_fields()
@@ -147,7 +169,8 @@ class Archive:
                     )
         else:
             found = seen_fields(seen(self.url, each) for each in self.queues)
-            fields = tuple(each for each in found if _goes_with(known, each))
+            more = tuple(each for each in found if each.name not in known and _goes_with(known, each))
+            fields = (*(Field(name, FIELD_TYPES[type_]) for name, type_ in known.items()), *more)[:MAX_FIELDS]
         self._note_fields(known | {each.name: name_of(each.type) for each in fields})
         schema = source_schema(fields, include_body=True)
         # texts, because few programs besides Spark read a VARIANT from Parquet yet

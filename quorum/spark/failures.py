@@ -14,7 +14,7 @@ from quorum.spark.errors import QueryFailed
 
 _TRACE = "Traceback (most recent call last):"
 _JVM_FRAME = re.compile(r"^\s*(at |\.\.\. \d+ more|Caused by:|Suppressed:|\tat )")
-_SQLSTATE = re.compile(r"^ SQLSTATE: \w+$")
+_SQLSTATE = re.compile(r"^( SQLSTATE: \w+)+$")
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 _PY4J = "An error occurred while calling "
 _JVM_CLASS = re.compile(r"^[a-z]\w*(\.[\w$]+)+: ")

@@ -64,6 +64,8 @@ FIELD_TYPES: dict[str, DataType] = {
 }
 """Types of application properties as filterFields and schemas name them."""
 _NAMES = {type(each): name for name, each in FIELD_TYPES.items()}
+MAX_FIELDS = 256
+"""The service reads so many at a time."""
 SYNONYMS = {"SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT"}
 
 KINDS: dict[type[DataType], str] = {
@@ -133,8 +135,9 @@ def parse_fields(text: str) -> tuple[Field, ...]:
 def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
     """Fields for application properties that messages have, as each queue has shown them: kind by name.
 
-    Left out, and so among `properties`: those of bytes, those that differ in kind from queue to queue, and all but
-    one of those whose names differ in nothing but case, because Spark would not tell them apart.
+    Left out, and so among `properties`: those of bytes, those that differ in kind from queue to queue, all but one of
+    those whose names differ in nothing but case, because Spark would not tell them apart, and what is more than
+    MAX_FIELDS in the order of names.
     """
     kinds: dict[str, set[str]] = {}
     for each in queues:
@@ -147,7 +150,7 @@ def seen_fields(queues: Iterable[Mapping[str, str]]) -> tuple[Field, ...]:
         if not others and kind in TYPE_OF_KIND and name.lower() not in lower:
             lower.add(name.lower())
             found.append(Field(name, TYPE_OF_KIND[kind]))
-    return tuple(found)
+    return tuple(found[:MAX_FIELDS])
 
 
 def source_schema(fields: Sequence[Field], *, include_body: bool) -> StructType:

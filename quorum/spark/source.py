@@ -64,12 +64,17 @@ class QuorumSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from quorum.spark.refused import RefusedStream
         from quorum.spark.stream import ConsumeReader
         from quorum.spark.tail import TailReader
 
-        options = source_options(self.options, "stream")
-        check_projection(schema)
-        check(options.selector)
+        try:
+            options = source_options(self.options, "stream")
+            check_projection(schema)
+            check(options.selector)
+        except OptionError as error:
+            # raised here, it would be lost: Spark's runner stops a reader that it does not have then
+            return RefusedStream(error)
         return ConsumeReader(options, schema) if options.mode == "consume" else TailReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -324,6 +324,9 @@ def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: Bul
     assert "released" in table
     assert command(cluster, "groups", "delete", "bulk.seen", "flow") == "deleted flow\n"
     assert client.groups("bulk.seen") == []
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        command(cluster, "groups", "delete", "bulk.seen", "flow")
+    assert failed.value.stderr == "error: queue 'bulk.seen' has no group 'flow'; there are: none\n"
     assert client.queue_info("bulk.seen").ready == 100
 
 

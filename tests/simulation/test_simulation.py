@@ -265,6 +265,7 @@ UNREACHED = """
     quorum/spark/java.py
     quorum/spark/options.py
     quorum/spark/pushdown.py
+    quorum/spark/refused.py
     quorum/spark/rows.py
     quorum/spark/schema.py
     quorum/spark/selectivity.py

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorum.cli.console import Complaint
-from quorum.cli.pipeline import heap
+from quorum.cli.spark_options import heap
 from quorum.spark.histories import Recorder, Run
 from support.repository import ROOT
 from support.spark_environment import FAST_START

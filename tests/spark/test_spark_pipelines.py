@@ -239,6 +239,23 @@ def test_a_property_that_changes_its_kind_does_not_make_an_archive_unreadable(
         run(spark, replace(archive, fields="n INT"))
 
 
+def test_an_archive_keeps_its_fields_where_no_message_shows_them_now(
+    spark: SparkSession, cluster: LocalCluster, client: sync.Client, queue: str, tmp_path: Path
+) -> None:
+    archive = Archive(cluster.url, (queue,), tmp_path / "a")
+    client.publish_batch(queue, [Message(b"0", None, {"color": "red", "size": 0})])
+    run(spark, archive)
+    messages = [
+        Message(b"1", None, {"color": 7, "size": "big"}),
+        Message(b"2", None, {"color": "red", "size": 2}),
+    ]
+    client.publish_batch(queue, messages)
+    run(spark, archive)
+    rows = read_archive(spark, tmp_path / "a").orderBy("body").select("fields", "properties").collect()
+    assert [tuple(row.fields) for row in rows] == [("red", 0), (None, None), ("red", 2)]
+    assert [json.loads(row.properties or "{}") for row in rows] == [{}, {"color": 7, "size": "big"}, {}]
+
+
 def test_queues_are_found_by_the_names_they_have(
     spark: SparkSession, cluster: LocalCluster, client: sync.Client, tmp_path: Path
 ) -> None:

@@ -125,6 +125,23 @@ def test_predicates_mean_the_same_whether_the_service_or_spark_judges(
         plain.unpersist()
 
 
+def test_a_stream_with_a_wrong_option_says_which(
+    spark: SparkSession, cluster: LocalCluster, queue: str, tmp_path: Path
+) -> None:
+    for options, words in (
+        ({}, "option group is missing"),
+        ({"group": "g", "selector": "x ="}, "option selector: .* ends too early"),
+        ({"mode": "tail", "groupTimeout": "1h"}, "option groupTimeout is for mode=consume"),
+    ):
+        stream = spark.readStream.format("quorum").option("url", cluster.url).option("queue", queue)
+        writer = stream.options(**options).schema("body BINARY").load().writeStream.format("noop")
+        checkpoint = str(tmp_path / str(len(options)))
+        with pytest.raises(QueryFailed, match=words), plain_failures():
+            writer.option("checkpointLocation", checkpoint).trigger(
+                availableNow=True
+            ).start().awaitTermination()
+
+
 def test_a_read_in_parts_sees_one_moment_whatever_is_consumed_meanwhile(
     spark: SparkSession, cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
 ) -> None:
