@@ -53,6 +53,8 @@ class SparkResult:
     read_s: list[float]
     stream_s: list[float]
     write_s: list[float]
+    stream_ms: dict[str, float]
+    """What a full batch of the stream spends where, as Spark tells it: the median of each of its stages."""
     server_cpu_s: dict[str, float]
     """Of the member, in each part, for all its rounds."""
 
@@ -66,6 +68,7 @@ class SparkResult:
             "write_rows_per_s": round(rows / min(self.write_s)),
             "read_s": [round(each, 2) for each in self.read_s],
             "stream_batch_s": [round(each, 3) for each in self.stream_s],
+            "stream_batch_ms": {name: round(spent) for name, spent in self.stream_ms.items()},
             "write_s": [round(each, 2) for each in self.write_s],
             "server_cpu_s": {name: round(spent, 1) for name, spent in self.server_cpu_s.items()},
             "per_trigger": PER_TRIGGER,
@@ -121,6 +124,7 @@ class _Flows:
         self._directory = directory
         self._note = note
         self._cpu: dict[str, float] = {}
+        self._stream_ms: dict[str, float] = {}
 
     def run(self) -> SparkResult:
         _to_nowhere(self._source(f"sequence <= {WARM_ROWS}"))
@@ -128,7 +132,7 @@ class _Flows:
         self._write(WARM_ROWS)
         write = self._counted("write", lambda: [_timed(self._write) for _ in range(ROUNDS)])
         stream = self._counted("stream", self._stream)
-        return SparkResult(self._plan, read, stream, write, self._cpu)
+        return SparkResult(self._plan, read, stream, write, self._stream_ms, self._cpu)
 
     def _counted(self, name: str, work: Callable[[], list[float]]) -> list[float]:
         self._note(f"{name}: {self._plan.backlog:,} rows")
@@ -170,7 +174,9 @@ class _Flows:
                 f"{self._plan.backlog:,} messages make no more than {FIRST_BATCHES} batches of {PER_TRIGGER:,}; "
                 "more are needed"
             )
-        return [each["durationMs"]["triggerExecution"] / 1000 for each in full]
+        spent = [each["durationMs"] for each in full]
+        self._stream_ms = {name: statistics.median(each[name] for each in spent) for name in sorted(spent[0])}
+        return [each["triggerExecution"] / 1000 for each in spent]
 
 
 def _to_nowhere(frame: DataFrame) -> None:
