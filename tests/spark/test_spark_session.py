@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import quorum.spark
 from quorum.cli.console import Complaint
+from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.main import app
 from quorum.cli.spark_options import settings_of
 from quorum.spark import SetupError
@@ -64,7 +65,12 @@ def history(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["archive", "selectivity", "verify"])
 def test_every_pipeline_hands_master_and_settings_on(
-    command: str, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    cluster: LocalCluster,
+    queue: str,
+    history: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
 
@@ -74,7 +80,7 @@ def test_every_pipeline_hands_master_and_settings_on(
 
     monkeypatch.setattr(quorum.spark, "session", session)
     arguments = {
-        "archive": ["orders", "--to", str(tmp_path / "archive")],
+        "archive": [queue, "--to", str(tmp_path / "archive"), "--url", cluster.url],
         "selectivity": [str(tmp_path), "-s", "TRUE"],
         "verify": [str(history), "--scratch", str(tmp_path)],
     }[command]
