@@ -9,6 +9,7 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
+from fifo.readers import MAX_NAME_BYTES, MAX_RESERVED
 from fifo.state import Portion, ReaderInfo, Waiting
 from quorum.api import status
 from quorum.api.bulk_calls import (
@@ -32,8 +33,6 @@ from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import queue_pb2
 
 DEFAULT_TIMEOUT_MS = 86_400_000
-MAX_NAME_BYTES = 255
-MAX_RESERVED = 65_536
 NO_LIMIT = (1 << 63) - 1
 MAX_WAIT_MS = 30_000
 SCAN_S = 5.0

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
+from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES, STAGED_PARTS
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, Context, again, answer, index_of, load, unary
 from quorum.api.filters import kept_fields
@@ -20,11 +21,6 @@ from quorum_selectors.wellknown import KeptFields
 
 AHEAD = 4
 """Chunks of a call that wait for their group at a time."""
-MAX_BATCH = (1 << 63) - 1
-PART_BYTES = 16
-MAX_PRODUCER_BYTES = 255
-MAX_PARTS = 4_096
-"""In one Publish or Discard: as many as a queue keeps."""
 MAX_CHUNK = (1 << 32) - 1
 
 
@@ -146,14 +142,14 @@ def _next_checked(
 
 def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:
     """What has no wire form, or is too much, must not get as far as the node."""
-    if not 0 < len(producer.encode()) <= MAX_PRODUCER_BYTES:
+    if not 0 < len(producer.encode()) <= NAME_BYTES:
         raise status.invalid(
-            "bad_argument", f"a producer's name has 1..{MAX_PRODUCER_BYTES} bytes, not {producer[:40]!r}"
+            "bad_argument", f"a producer's name has 1..{NAME_BYTES} bytes, not {producer[:40]!r}"
         )
-    if batch > MAX_BATCH:
-        raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{MAX_BATCH}")
-    if len(parts) > MAX_PARTS:
-        raise status.invalid("limit", f"{len(parts)} parts; allowed: {MAX_PARTS}")
+    if batch > LAST_BATCH:
+        raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{LAST_BATCH}")
+    if len(parts) > STAGED_PARTS:
+        raise status.invalid("limit", f"{len(parts)} parts; allowed: {STAGED_PARTS}")
     for part in parts:
         if len(part) != PART_BYTES:
             raise status.invalid("bad_argument", f"a part of {len(part)} bytes; allowed: {PART_BYTES}")
