@@ -18,7 +18,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from fifo import checkpoint, snapshot, staging
+from fifo import checkpoint, snapshot, staging, versions
 from fifo.block_store import BlockMemory
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
@@ -150,9 +150,14 @@ class GroupMachine(GroupViews):
             raise ValueError(
                 f"entry {meta.index} at {meta.now_ms} after entry {self.index} at {self.now_ms}: both must not go back"
             )
+        if not versions.FIRST <= meta.version <= versions.CURRENT:
+            raise ValueError(
+                f"entry {meta.index} is of machine version {meta.version}; "
+                f"this build knows {versions.FIRST} to {versions.CURRENT}"
+            )
         self.index = meta.index
         self.now_ms = meta.now_ms
-        entry = Entry(meta.index, meta.now_ms)
+        entry = Entry(meta.index, meta.now_ms, meta.version)
         if self.sessions.ended:
             self.sessions.forget_idle(meta.now_ms)
         if self.sessions.departing:

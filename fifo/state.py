@@ -54,10 +54,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Entry:
-    """One Raft entry while it is applied: where and when, and what it brings about."""
+    """One Raft entry while it is applied: where, when, by which version of the machine, and what it brings about."""
 
     index: int
     now_ms: int
+    version: int
     effects: list[Effect] = field(default_factory=list)
     budgets: dict[int, Budget] = field(default_factory=dict)  # by queue
     arrived_from: dict[int, int] = field(default_factory=dict)  # queue -> first sequence placed in this entry

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fifo import versions
 from fifo.commands import (
     Address,
     Attach,
@@ -86,7 +87,7 @@ class LocalQueue:
     def _apply(self, operations: Sequence[tuple[Origin | None, Command]]) -> Step:
         self._index += 1
         self._now_ms += MS_PER_ENTRY
-        meta = Meta(self._index, 1, self._now_ms, 1)
+        meta = Meta(self._index, 1, self._now_ms, versions.CURRENT)
         numbered = tuple([Operation(i, origin, command) for i, (origin, command) in enumerate(operations)])
         began = time.process_time()
         applied = self.machine.apply(meta, numbered)

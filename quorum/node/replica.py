@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from fifo import checkpoint
+from fifo import checkpoint, versions
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.index_sets import IndexSet
@@ -22,7 +22,6 @@ from quorum.replication.group import Group
 from quorum.replication.membership import State
 
 SYSTEM_GROUP = 0
-MACHINE_VERSION = 1
 FULL_RETRY_MS = 500
 """How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
@@ -190,7 +189,7 @@ class Replica:
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
             try:
-                index = self.raft.propose(command_parts(operations, now, MACHINE_VERSION))
+                index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
             except LogFull:
                 self.refuse(now_ms)
                 break

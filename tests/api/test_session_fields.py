@@ -11,6 +11,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Refused
+from fifo.versions import CURRENT
 from quorum.api.filters import kept_fields
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream, _Attaching, _Consumer
@@ -47,7 +48,7 @@ class Node:
     def apply(self, command: Any) -> None:
         operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
         self.n += 1
-        self.catalog.apply(c.Meta(self.n, 1, 1_000, 1), (operation,))
+        self.catalog.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,))
 
     async def barrier(self, group: int) -> None:
         if self.is_without_leader:

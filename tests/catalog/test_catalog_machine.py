@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Refused, Registered, Reply
+from fifo.versions import CURRENT
 from quorum.catalog.arguments import ArgumentValue
 from quorum.catalog.commands import (
     DeclareQueue,
@@ -43,7 +44,7 @@ class Client:
         self.index += 1
         origin = c.Origin(self.producer, self.epoch if epoch is None else epoch, n)
         applied = self.machine.apply(
-            c.Meta(self.index, 1, self.now_ms, 1), (c.Operation(0, origin, command),)
+            c.Meta(self.index, 1, self.now_ms, CURRENT), (c.Operation(0, origin, command),)
         )
         assert applied.effects == ()
         return applied.replies[0]
@@ -157,10 +158,10 @@ def test_a_producer_nobody_knows_must_register() -> None:
     machine = CatalogMachine((1,))
     me = Client(machine)
     stranger = c.Origin(b"s" * 16, 1, 1)
-    reply = machine.apply(c.Meta(9, 1, 0, 1), (c.Operation(0, stranger, c.Wake()),)).replies[0]
+    reply = machine.apply(c.Meta(9, 1, 0, CURRENT), (c.Operation(0, stranger, c.Wake()),)).replies[0]
     assert isinstance(reply, Refused) and reply.reason == "not_registered"
     forgotten = c.Origin(b"s" * 16, 1, 7)
-    reply = machine.apply(c.Meta(10, 1, 0, 1), (c.Operation(0, forgotten, c.Wake()),)).replies[0]
+    reply = machine.apply(c.Meta(10, 1, 0, CURRENT), (c.Operation(0, forgotten, c.Wake()),)).replies[0]
     assert isinstance(reply, Refused)
     assert reply.reason == "expired"
     assert me.declare("a") == QueueDeclared(1, 1, 1)
@@ -172,10 +173,10 @@ def test_members_own_operations_need_no_number_and_change_nothing() -> None:
     operations = [
         c.Operation(i, None, each) for i, each in enumerate((c.Wake(), c.NodeDown(1, 1), c.SetVersion(1)))
     ]
-    assert me.machine.apply(c.Meta(5, 1, 0, 1), operations).replies == (None, None, None)
+    assert me.machine.apply(c.Meta(5, 1, 0, CURRENT), operations).replies == (None, None, None)
     assert me.machine.snapshot() == before
     with pytest.raises(TypeError):
-        me.machine.apply(c.Meta(6, 1, 0, 1), [c.Operation(0, None, RemoveQueue("a"))])  # type: ignore[arg-type]
+        me.machine.apply(c.Meta(6, 1, 0, CURRENT), [c.Operation(0, None, RemoveQueue("a"))])  # type: ignore[arg-type]
 
 
 def test_silent_producers_are_forgotten_after_a_day_and_beyond_the_bound() -> None:
@@ -257,12 +258,12 @@ from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogMachine
 machine = CatalogMachine((1, 2, 3))
-machine.apply(c.Meta(1, 1, 1, 1), [c.Operation(0, c.Origin(b"p" * 16, 1, 0), c.RegisterProducer(c.Address(1, 1, 1)))])
+machine.apply(c.Meta(1, 1, 1, 2), [c.Operation(0, c.Origin(b"p" * 16, 1, 0), c.RegisterProducer(c.Address(1, 1, 1)))])
 replies = []
 for n in range(1, 200):
     name = f"q{n * 7 % 31}"
     command = RemoveQueue(name) if n % 3 == 0 else DeclareQueue(name, (("x-filter-enabled", True), ("x-max-length", n)))
-    replies.append(machine.apply(c.Meta(n, 1, n, 1), [c.Operation(0, c.Origin(b"p" * 16, 1, n), command)]).replies)
+    replies.append(machine.apply(c.Meta(n, 1, n, 2), [c.Operation(0, c.Origin(b"p" * 16, 1, n), command)]).replies)
 sys.stdout.write(hashlib.sha256(repr(replies).encode() + machine.snapshot()).hexdigest())
 """
 

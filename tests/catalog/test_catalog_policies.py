@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused, Reply
+from fifo.versions import CURRENT
 from quorum.catalog.arguments import BY_POLICY, SUPPORTED, ArgumentValue, effective_config, merged
 from quorum.catalog.commands import (
     CatalogCommand,
@@ -39,7 +40,7 @@ class Catalog:
     def _send(self, command: Any) -> Reply | None:
         operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
         self.n += 1
-        return self.machine.apply(c.Meta(self.n, 1, 1_000, 1), (operation,)).replies[0]
+        return self.machine.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,)).replies[0]
 
     def call(self, command: CatalogCommand) -> Reply | None:
         data = op.encode(command, c.Origin(PRODUCER, 1, self.n))  # as it comes out of the log

@@ -12,6 +12,7 @@ import pytest
 from fifo.blocks import NEVER, ONE_EACH, Block, Runs
 from fifo.commands import Enqueue, Meta, Operation, Origin
 from fifo.effects import Run
+from fifo.versions import CURRENT
 from support.fifo_world import World, producer
 
 
@@ -105,7 +106,7 @@ def published(count: int, batch: int, producers: int, per_entry: int) -> tuple[i
             first = numbers[name] * batch
             command = Enqueue(1, first, first, batch, batch * 100)
             operations.append(Operation(place, Origin(name, 1, numbers[name]), command))
-        world.machine.apply(Meta(index, 1, world.now_ms, 1), operations)
+        world.machine.apply(Meta(index, 1, world.now_ms, CURRENT), operations)
     del operations, command
     gc.collect()
     added = tracemalloc.get_traced_memory()[0] - before

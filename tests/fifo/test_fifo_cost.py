@@ -10,13 +10,14 @@ import pytest
 
 from fifo.commands import Discard, Meta, Modify, Operation, Return, Settle
 from fifo.effects import Deliver
+from fifo.versions import CURRENT
 from support.fifo_world import World, sequences
 
 
 def lines_of(world: World, operations: list[Any]) -> tuple[int, Any]:
     """Lines of `fifo` executed to apply one entry, and what came of it."""
     world.index += 1
-    meta = Meta(world.index, 1, world.now_ms, 1)
+    meta = Meta(world.index, 1, world.now_ms, CURRENT)
     numbered = [Operation(i, origin, command) for i, (origin, command) in enumerate(operations)]
     count = 0
 

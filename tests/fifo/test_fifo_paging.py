@@ -21,6 +21,7 @@ from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.pages import MemoryPages, Stored
 from fifo.selector_groups import decoded
 from fifo.state import Waiting
+from fifo.versions import CURRENT
 from support.fifo_world import SMALL, World, selector, sequences, small_blocks
 
 
@@ -33,7 +34,7 @@ def filled(count: int, batch: int = 1_000, **queue: object) -> World:
     for i in range(count // batch):
         operation = Operation(0, Origin(name, 1, i + 1), Enqueue(1, i * batch, i * batch, batch, batch * 100))
         world.index += 1
-        world.machine.apply(Meta(world.index, 1, world.now_ms, 1), [operation])
+        world.machine.apply(Meta(world.index, 1, world.now_ms, CURRENT), [operation])
     world.numbers[name] = count // batch
     return world
 
@@ -117,7 +118,7 @@ def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None
     assert (again.memory.loads, again.memory.warm_bytes) == (0, 0)
     name = world_producer(world)
     operation = Operation(0, Origin(name, 1, world.numbers[name] + 1), Get(1, 10, settled=False))
-    meta = Meta(world.index + 1, 1, world.now_ms, 1)
+    meta = Meta(world.index + 1, 1, world.now_ms, CURRENT)
     assert again.apply(meta, [operation]) == world.machine.apply(meta, [operation])
     assert again.memory.loads == 1
     assert again.snapshot() == world.machine.snapshot()
@@ -191,7 +192,7 @@ def test_a_cold_block_takes_a_few_hundred_bytes(batch: int) -> None:
     count = 2 * BLOCK_SIZE // batch * batch
     for i in range(count // batch):
         command = Enqueue(1, i * batch, i * batch, batch, batch * 100)
-        meta = Meta(world.index + i + 1, 1, world.now_ms, 1)
+        meta = Meta(world.index + i + 1, 1, world.now_ms, CURRENT)
         machine.apply(meta, [Operation(0, Origin(name, 1, i + 1), command)])
     blocks = machine.queues[1].blocks
     blocks.write(blocks.get(0))  # the first time other things are made, too

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.group import GroupMachine
+from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.node import configuring
@@ -50,7 +51,7 @@ class Scene:
     def known(self, count: int) -> CatalogMachine:
         made = CatalogMachine((GROUP,))
         for index, operation in enumerate(self.entries[:count], 1):
-            made.apply(c.Meta(index, 1, 1_000, 1), (operation,))
+            made.apply(c.Meta(index, 1, 1_000, CURRENT), (operation,))
         return made
 
     def learn(self, count: int) -> None:
@@ -85,7 +86,7 @@ class Scene:
             del self.on_its_way[0]
             self.index += 1
             sent = decode(memoryview(encode(command, None)), 0)
-            self.machine.apply(c.Meta(self.index, 1, 1_000, 1), (sent,))
+            self.machine.apply(c.Meta(self.index, 1, 1_000, CURRENT), (sent,))
             if isinstance(command, c.Configured):
                 self.mark = self.replica.mark = command.mark
             self.check()

@@ -8,6 +8,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
+from fifo.versions import CURRENT
 from quorum.node import events as ev
 from quorum.node.forwarding import KIND_PROPOSE
 from quorum.node.leases import HeartbeatAnswer, Leases
@@ -237,7 +238,7 @@ def test_a_queue_that_was_deleted_again_is_not_waited_for(cluster: Cluster) -> N
     member.replicas[group].pending.clear()
     for each in cluster.members.values():
         each.queue_machine(group).apply(
-            c.Meta(1 << 40, 1, 1 << 50, 1), [c.Operation(0, None, c.DeleteQueue(queue))]
+            c.Meta(1 << 40, 1, 1 << 50, CURRENT), [c.Operation(0, None, c.DeleteQueue(queue))]
         )
     token = object()
     outputs = member.step(cluster.now_ms, [], [ev.AwaitQueue(group, queue, True, token)])

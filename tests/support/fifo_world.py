@@ -30,6 +30,7 @@ from fifo.commands import (
 )
 from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
 from fifo.group import GroupMachine
+from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
 from support.block_sizes import places, sizes
 from support.fifo_model import ModelGroup, Rules
@@ -136,7 +137,7 @@ class World:
     def apply(self, operations: Sequence[tuple[Origin | None, Command]], passed_ms: int = 1) -> Applied:
         self.index += 1
         self.now_ms += passed_ms
-        meta = Meta(self.index, 1, self.now_ms, 1)
+        meta = Meta(self.index, 1, self.now_ms, CURRENT)
         numbered = tuple([Operation(i, origin, command) for i, (origin, command) in enumerate(operations)])
         self.entries.append((meta, numbered))
         applied = self.machine.apply(meta, numbered)

@@ -1,0 +1,17 @@
+"""Versions of the machines' behaviour.
+
+Every Raft entry states the version that its leader proposed it with (`Meta.version`), and `apply` follows that version:
+an old entry replays as it was applied. A change of what `apply` does for the same state and input is therefore a new
+version, and the old branch stays for as long as logs of that version may exist.
+
+| version | since then |
+|---|---|
+| 1 | the first release |
+| 2 | producers are never forgotten to make room; a group takes a producer's messages only in ascending order |
+"""
+
+from __future__ import annotations
+
+FIRST = 1
+CURRENT = 2
+"""The version that this build proposes, and the highest one it can apply."""
