@@ -60,9 +60,14 @@ class Cluster:
     """Members by name. `run` moves time; a crashed member's disk keeps what it had synced."""
 
     def __init__(
-        self, size: int = 3, seed: int = 1, log: Mapping[str, Any] | None = None, **config: Any
+        self,
+        size: int = 3,
+        seed: int = 1,
+        log: Mapping[str, Any] | None = None,
+        is_started: bool = True,
+        **config: Any,
     ) -> None:
-        """log: arguments of each member's Log; config: of its MemberConfig."""
+        """log: arguments of each member's Log; config: of its MemberConfig. is_started: whether members run at once."""
         self.names = self.founders = tuple(f"n{number}" for number in range(1, size + 1))
         self.random = random.Random(seed)
         self.memories: dict[str, Memory] = {}
@@ -96,7 +101,7 @@ class Cluster:
         self._log = log or {}
         self.low: dict[str, Mapping[int, tuple[ev.LowDisk, ...]]] = {}
         """node -> groups that get no publishes, as its API has been told"""
-        for name in self.names:
+        for name in self.names if is_started else ():
             self.start(name)
 
     # ---- members

@@ -1,0 +1,117 @@
+"""What released versions have written is read, replayed and served by this one (tests/golden, support/golden.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fifo import checkpoint, invariants
+from fifo import commands as c
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.node import operations
+from quorum.node.operations import Command
+from support.cluster import Cluster, Session
+from support.golden import MEMBERS, Golden
+
+ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
+
+LATER_KINDS: dict[int, set[str]] = {1: set()}
+"""machine version -> the kinds of commands that came after it"""
+
+
+@pytest.fixture(scope="module", params=ARCHIVES, ids=lambda path: path.name)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(request.param)
+
+
+def test_there_is_an_archive_of_each_machine_version_before_the_present_one() -> None:
+    assert [path.name for path in ARCHIVES] == ["machine-1.tar.xz"]
+
+
+def test_an_archive_has_every_kind_of_command_of_its_version(golden: Golden) -> None:
+    kinds = {kind.__name__ for _, kind, _, _ in operations._TABLE}
+    assert set(golden.about["kinds"]) == kinds - LATER_KINDS[golden.about["machine_version"]]
+
+
+def test_every_entry_is_applied_as_it_was(golden: Golden) -> None:
+    count = 0
+    for group in golden.groups:
+        replay = golden.replay(group)
+        for entry in golden.entries(group):
+            replay.apply(entry.index, entry.term, entry.body)
+            assert replay.running_hash == entry.running_hash, f"group {group}, entry {entry.index}"
+            count += 1
+    assert count > 100
+
+
+def test_a_snapshot_is_the_state_that_its_entries_lead_to(golden: Golden) -> None:
+    for group in golden.groups:
+        replay = golden.replay(group)
+        for entry in golden.entries(group):
+            replay.apply(entry.index, entry.term, entry.body)
+        data = golden.files[f"groups/{group}/snapshot"]
+        if group:
+            restored = GroupMachine.restore(data, replay.bodies)
+            invariants.check(restored)
+            assert restored.snapshot() == replay.machine.snapshot()
+        else:
+            assert CatalogMachine.restore(data).snapshot() == replay.machine.snapshot()
+
+
+def test_a_checkpoint_and_its_pages_are_the_state_that_its_entries_lead_to(golden: Golden) -> None:
+    for group in golden.groups:
+        if not group:
+            continue
+        replay = golden.replay(group)
+        for entry in golden.entries(group):
+            replay.apply(entry.index, entry.term, entry.body)
+        data = golden.files[f"groups/{group}/checkpoint"]
+        pages = golden.pages(group)
+        resumed = GroupMachine.resume(data, replay.bodies, pages)
+        assert resumed.snapshot() == replay.machine.snapshot()
+        entries, named = checkpoint.contents(data)
+        assert set(named) <= set(pages.pages)
+        assert set(entries) <= set(replay.bodies.by_index)
+        resumed.apply(
+            c.Meta(replay.machine.index + 1, 99, replay.machine.now_ms + 1, golden.about["machine_version"]),
+            [c.Operation(0, None, c.Wake())],
+        )
+
+
+def test_a_group_goes_on_from_an_old_state_by_the_present_version(golden: Golden) -> None:
+    for group in golden.groups:
+        entries = golden.entries(group)
+        replay = golden.replay(group)
+        for entry in entries:
+            replay.apply(entry.index, entry.term, entry.body)
+        body = b"".join(
+            operations.command_parts(
+                [operations.encode(c.Wake(), None)], Command(entries[-1].body).now_ms + 1, 2
+            )
+        )
+        replay.apply(entries[-1].index + 1, 99, body)
+
+
+def test_the_members_start_on_their_old_files_and_serve_every_message(golden: Golden) -> None:
+    cluster = Cluster(len(MEMBERS), log={"segment_bytes": 48 << 10}, snapshot_ms=1_000, is_started=False)
+    for name in MEMBERS:
+        cluster.disks[name] = golden.disk(name)
+        cluster.memories[name] = golden.memory(name)
+        cluster.start(name)
+    cluster.ready()
+    for name, queue in golden.about["queues"].items():
+        found = {m.queue_machine(queue["group"]).info(queue["id"]).total for m in cluster.members.values()}  # type: ignore[union-attr]
+        assert found == {queue["total"]}, name
+    group, queue = golden.about["queues"]["long"]["group"], golden.about["queues"]["long"]["id"]
+    reader = Session(cluster, "n2")
+    received: list[bytes] = []
+    reader.call(group, c.Attach(queue, "all", b"", 20_000))
+    cluster.until(lambda: sum(run.count for d in reader.deliveries for run in d.runs) >= 17_600, "deliveries")
+    received = reader.received(group)
+    assert set(received) <= {b"%05d" % number for number in range(1, 18_001)}
+    assert len(received) == len(set(received)) == golden.about["queues"]["long"]["ready"]
+    writer = Session(cluster, "n1")
+    writer.publish(group, queue, b"new")
+    cluster.until(lambda: writer.confirmed() == [1], "a new message is confirmed")
