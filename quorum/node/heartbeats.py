@@ -41,8 +41,11 @@ class Heartbeats:
         self.leases = leases
         self.lease_until: dict[int, int] = {}
         """group -> until when this node may deliver. What a leader has granted holds to its end, also when it has lost
-        its office meanwhile: its successor waits for that. The API hears of it by outputs, in their order: the end of
-        a lease is never overtaken by its renewal."""
+        its office meanwhile: its successor waits for that. A leader's own lease follows from its group's voters, and is
+        derived again when they change: it may end earlier then. The API hears of it by outputs, in their order: the end
+        of a lease is never overtaken by its renewal."""
+        self._own_voters: dict[int, list[int]] = {}
+        """group that this node leads -> the voters that its own lease was derived from last"""
         self.next_ms = 0
         """When the next heartbeats leave."""
         self._roster = roster
@@ -109,19 +112,32 @@ class Heartbeats:
             for peer in peers:
                 self._send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.leases.me, self._boot, now_ms)
+            self._news = True  # an only voter's lease goes by this, and voters may have changed
         if not self._news:
             return
         self._news = False
         if not self.leases.me:
             return
-        for number, replica in self._replicas.items():
-            leader = self._roster.number(replica.raft.leader)
-            granted = self.leases.held_until(
-                number, leader, replica.raft.term, _voters(replica, self._roster)
-            )
-            if granted > max(self.lease_until.get(number, 0), now_ms):
-                self.lease_until[number] = granted
-                self._tell(ev.LeaseGranted(number, granted))
+        for replica in self._replicas.values():
+            self._derive(replica, now_ms)
+
+    def _derive(self, replica: Replica, now_ms: int) -> None:
+        """The lease on one group, from what is known now."""
+        number, raft = replica.number, replica.raft
+        leader, voters = self._roster.number(raft.leader), _voters(replica, self._roster)
+        granted = self.leases.held_until(number, leader, raft.term, voters)
+        until = self.lease_until.get(number, 0)
+        is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
+        if granted > now_ms and (granted > until or is_of_other_voters):
+            self.lease_until[number] = granted
+            self._tell(ev.LeaseGranted(number, granted))
+        elif until and is_of_other_voters:
+            self.lease_until[number] = 0
+            self._tell(ev.LeaseLapsed(number))
+        if raft.is_leader:
+            self._own_voters[number] = voters
+        else:
+            self._own_voters.pop(number, None)
 
     def _known_leader(self, replica: Replica, now_ms: int) -> tuple[int, int]:
         """(leader, term) to be told to others: it grants them a lease if that leader is this node."""

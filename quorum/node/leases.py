@@ -6,7 +6,7 @@ term. Times are of the sender's own clock, which the answer echoes; it must coun
 *Holder.* A node may deliver a group's messages until `sent + lease`, where `sent` is when it sent the latest heartbeat
 that the group's leader has answered as leader in the term the holder knows. If the holder is itself the leader, a
 majority of the group's voters must have answered that they follow it in its term; so a leader that was paused or cut
-off loses its own lease.
+off loses its own lease. An only voter answers itself with each of its heartbeats: no lease is without end.
 
 *Leader.* It declares a node's process down only `lease + drift` after it last heard of it, and, after its election, not
 before `lease + step_down + drift`: by then every lease that an earlier leader granted has ended. A heartbeat of a newer
@@ -110,6 +110,8 @@ class Leases:
             return 0
         voters = (self.me, *self.peers) if voters is None else voters
         if leader == self.me:
+            if self.me not in voters:
+                return 0
             others = [voter for voter in voters if voter not in (0, self.me)]
             sent = sorted(
                 (
@@ -121,7 +123,7 @@ class Leases:
             )
             needed = len(voters) // 2  # of the others, for a majority with this node
             if needed == 0:
-                return 1 << 62
+                return self.heard[self.me][1] + self.lease_ms if self.me in self.heard else 0
             return sent[needed - 1] + self.lease_ms if len(sent) >= needed else 0
         own_word = self.answers.get(leader, {}).get(group)
         if own_word is None or own_word[1:] != (leader, term):

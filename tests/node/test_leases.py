@@ -63,8 +63,20 @@ def test_a_late_answer_does_not_shorten_a_lease() -> None:
     assert one.held_until(1, leader=2, term=5) == 2_000 + LEASE
 
 
-def test_a_single_member_needs_nobody() -> None:
-    assert leases(peers=()).held_until(1, leader=1, term=5) > 1 << 60
+def test_an_only_voter_answers_itself_with_each_heartbeat() -> None:
+    one = leases(peers=())
+    assert one.held_until(1, leader=1, term=5) == 0
+    one.hear(1, boot=7, now_ms=1_000)
+    assert one.held_until(1, leader=1, term=5) == 1_000 + LEASE
+    one.hear(1, boot=7, now_ms=1_250)
+    assert one.held_until(1, leader=1, term=5) == 1_250 + LEASE
+
+
+def test_a_leader_that_does_not_vote_is_no_only_voter() -> None:
+    one = leases(peers=(2,))
+    one.hear(1, boot=7, now_ms=1_000)
+    assert one.held_until(1, leader=1, term=5, voters=[]) == 0
+    assert one.held_until(1, leader=1, term=5, voters=[2]) == 0
 
 
 def test_a_silent_node_is_down_after_lease_and_drift() -> None:

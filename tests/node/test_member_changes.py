@@ -27,18 +27,7 @@ def add(cluster: Cluster, member: str, name: str | None = None, *, replaces: boo
 
 def voters_are(cluster: Cluster, *members: str) -> None:
     """Every group ends with exactly these, at all of them."""
-    wanted = tuple(sorted(members))
-
-    def done() -> bool:
-        return all(
-            replica.raft.configuration.voters == wanted
-            and not replica.raft.configuration.learners
-            and replica.raft.is_settled
-            for member in members
-            for replica in cluster.members[member].replicas.values()
-        )
-
-    cluster.until(done, f"{wanted} vote in every group")
+    cluster.voters_are(*members)
 
 
 def leaders(cluster: Cluster) -> set[str | None]:

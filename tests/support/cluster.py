@@ -13,6 +13,7 @@ from typing import Any
 from fifo import commands as c
 from fifo.effects import Confirmed, Deliver, Reply
 from quorum.catalog.commands import CatalogCommand, DeclareQueue
+from quorum.catalog.members import AddMember
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.identity import Memory
@@ -152,6 +153,40 @@ class Cluster:
             self._links[name, other] = deque()
             self._links[other, name] = deque()
         self.names = (*self.names, name)
+
+    @classmethod
+    def grown(cls, size: int, **config: Any) -> Cluster:
+        """One that was founded with one member and has grown."""
+        cluster = cls(1, **config)
+        cluster.ready()
+        cluster.grow(size)
+        return cluster
+
+    def grow(self, size: int) -> None:
+        """New members join until there are so many, one after the other."""
+        while len(self.members) < size:
+            called = f"n{len(self.names) + 1}"
+            name = f"{called}~aaaaaaaaaaaa"
+            self.join(name)
+            incarnation = self.memories[name].incarnation
+            self.administer(AddMember(name, called, f"{name}:1", f"{name}:2", incarnation))
+            self.voters_are(*self.members)
+        self.ready()
+
+    def voters_are(self, *members: str) -> None:
+        """Every group ends with exactly these, at all of them."""
+        wanted = tuple(sorted(members))
+
+        def done() -> bool:
+            return all(
+                replica.raft.configuration.voters == wanted
+                and not replica.raft.configuration.learners
+                and replica.raft.is_settled
+                for member in members
+                for replica in self.members[member].replicas.values()
+            )
+
+        self.until(done, f"{wanted} vote in every group")
 
     def wipe(self, name: str) -> None:
         """A node that is down loses its data directory."""

@@ -1,0 +1,89 @@
+"""How leases follow what a group's voters are and who leads (quorum/node/heartbeats.py)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from quorum.node import events as ev
+from quorum.node.heartbeats import Heartbeats
+from quorum.node.leases import HEARTBEAT_MS, HeartbeatAnswer, Leases
+
+GROUP, TERM, LEASE = 7, 3, 4_000
+NUMBERS = {"n1": 1, "n2": 2, "n3": 3}
+
+
+class World:
+    """n1 in a group whose voters and leader the test sets."""
+
+    def __init__(self) -> None:
+        self.told: list[ev.Output] = []
+        self.raft: Any = SimpleNamespace(
+            leader="n1", term=TERM, is_leader=True, configuration=SimpleNamespace(voters=("n1",))
+        )
+        replicas: Any = {GROUP: SimpleNamespace(number=GROUP, raft=self.raft)}
+        roster: Any = SimpleNamespace(number=lambda name: NUMBERS.get(name, 0))
+        disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
+        disk_watch: Any = SimpleNamespace(disks=disks)
+        self.heartbeats = Heartbeats(
+            Leases(1, (2, 3), LEASE, 1_000),
+            roster,
+            1,
+            replicas,
+            disk_watch,
+            lambda: 0,
+            lambda peer, kind, parts: None,
+            self.told.append,
+        )
+
+    def turn(self, now_ms: int) -> list[ev.Output]:
+        """What the API is told."""
+        self.told.clear()
+        self.heartbeats.turn((), now_ms)
+        return list(self.told)
+
+    def answer(self, peer: str, sent_ms: int) -> None:
+        self.heartbeats.answered(peer, HeartbeatAnswer(sent_ms, {GROUP: (1, TERM)}))
+
+
+class _NoDisk:
+    def encode(self, low: object) -> bytes:
+        return b""
+
+
+def test_an_only_voter_renews_its_lease_with_each_heartbeat() -> None:
+    world = World()
+    assert world.turn(1_000) == [ev.LeaseGranted(GROUP, 1_000 + LEASE)]
+    assert world.turn(1_001) == []
+    assert world.turn(1_000 + HEARTBEAT_MS) == [ev.LeaseGranted(GROUP, 1_000 + HEARTBEAT_MS + LEASE)]
+
+
+def test_a_leaders_lease_ends_earlier_when_its_new_voters_have_answered_less() -> None:
+    world = World()
+    world.turn(1_000)
+    world.answer("n2", 900)
+    world.raft.configuration.voters = ("n1", "n2")
+    assert world.turn(1_001) == [ev.LeaseGranted(GROUP, 900 + LEASE)]
+    assert world.heartbeats.may_deliver(GROUP, 899 + LEASE)
+    assert not world.heartbeats.may_deliver(GROUP, 900 + LEASE)
+
+
+def test_a_leader_whose_new_voters_have_not_answered_has_no_lease() -> None:
+    world = World()
+    world.turn(1_000)
+    world.raft.configuration.voters = ("n1", "n2")
+    assert world.turn(1_000 + HEARTBEAT_MS) == [ev.LeaseLapsed(GROUP)]
+    assert not world.heartbeats.may_deliver(GROUP, 1_000 + HEARTBEAT_MS)
+    world.answer("n2", 1_000 + HEARTBEAT_MS)
+    assert world.turn(1_300) == [ev.LeaseGranted(GROUP, 1_000 + HEARTBEAT_MS + LEASE)]
+
+
+def test_what_a_leader_has_granted_holds_to_its_end_when_another_leads() -> None:
+    world = World()
+    world.raft.leader, world.raft.is_leader = "n2", False
+    world.heartbeats.answered("n2", HeartbeatAnswer(1_000, {GROUP: (2, TERM)}))
+    assert world.turn(1_010) == [ev.LeaseGranted(GROUP, 1_000 + LEASE)]
+    world.raft.leader, world.raft.term = "n3", TERM + 1
+    world.raft.configuration.voters = ("n1", "n3")
+    assert world.turn(1_000 + HEARTBEAT_MS + 20) == []
+    assert world.heartbeats.may_deliver(GROUP, 999 + LEASE)
