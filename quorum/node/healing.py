@@ -98,6 +98,11 @@ class Healer:
         self._waiting.setdefault((group, index), {})[token] = None
         self._waits_for[token] = group, index
 
+    @property
+    def waiters(self) -> int:
+        """How many wait for a body."""
+        return len(self._waits_for)
+
     def forget_waiter(self, token: Hashable) -> None:
         """Nobody waits with this token any more."""
         place = self._waits_for.pop(token, None)
