@@ -46,10 +46,16 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question about the member's state, answered by Told(token, question(member)). It must not change anything."""
+    """A question about the member's state, answered by Told(token, question(member)). It must not change anything.
+
+    groups: those that the question looks at, None for all. A replica that applies again what it had applied before does
+    not answer until it is done. is_current: the answer shows everything that was answered anywhere before the question
+    was asked. Without a leader of each group there is no such answer: whoever asks gives up after some time."""
 
     question: Callable[[Member], object]
     token: object
+    groups: tuple[int, ...] | None = None
+    is_current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,13 @@ class MendBody:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits any more for the answer to the Ask, AwaitQueue, AwaitConfigured or MendBody with this token."""
+
+    token: object
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """Asks the group's leader, wherever it is, to hand over to the member with this id. See in who leads whether it
     worked."""
@@ -94,7 +107,18 @@ class Leave:
     """This process is about to stop: everything it leads is handed over, as far as somebody can take it."""
 
 
-Input = OpenSession | EndSession | Submit | Ask | AwaitQueue | AwaitConfigured | MendBody | Transfer | Leave
+Input = (
+    OpenSession
+    | EndSession
+    | Submit
+    | Ask
+    | AwaitQueue
+    | AwaitConfigured
+    | MendBody
+    | Forget
+    | Transfer
+    | Leave
+)
 
 # ---- outputs
 

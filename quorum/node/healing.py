@@ -7,7 +7,7 @@ that fail their check. A body is healed once a copy is in the log, on disk, and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,7 +63,9 @@ class Healer:
         self._new: dict[int, list[int]] = {}
         """noted since the last tick"""
         self._jobs: list[tuple[int, array[int], Job]] = []
-        self._waiting: dict[tuple[int, int], list[object]] = {}
+        self._waiting: dict[tuple[int, int], dict[Hashable, None]] = {}
+        self._waits_for: dict[Hashable, tuple[int, int]] = {}
+        """the same by token"""
         self.healed: dict[int, int] = {}
         """how many by group, in this life"""
 
@@ -83,7 +85,7 @@ class Healer:
         self._new.setdefault(group, []).append(index)
         self._logger.error("entry unreadable", group=group, index=index, term=term, reason=reason)
 
-    def wait(self, group: int, index: int, token: object) -> None:
+    def wait(self, group: int, index: int, token: Hashable) -> None:
         """tell(token) once the entry can be read; at once if it can be."""
         if not self.is_lost(group, index):
             try:
@@ -93,7 +95,21 @@ class Healer:
             else:
                 self._tell(token)
                 return
-        self._waiting.setdefault((group, index), []).append(token)
+        self._waiting.setdefault((group, index), {})[token] = None
+        self._waits_for[token] = group, index
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for a body."""
+        return len(self._waits_for)
+
+    def forget_waiter(self, token: Hashable) -> None:
+        """Nobody waits with this token any more."""
+        place = self._waits_for.pop(token, None)
+        if place is not None:
+            del self._waiting[place][token]
+            if not self._waiting[place]:
+                del self._waiting[place]
 
     def tick(self) -> None:
         """Begin to fetch what was noted."""
@@ -149,4 +165,5 @@ class Healer:
         self.healed[group] = self.healed.get(group, 0) + 1
         self._logger.info("entry healed", group=group, index=index, size_bytes=size)
         for token in self._waiting.pop((group, index), ()):
+            del self._waits_for[token]
             self._tell(token)

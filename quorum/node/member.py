@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random as random_module
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,12 +41,21 @@ from quorum.node.damage import DamageCare, is_needed
 from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.founding import Founding
-from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
+from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
 from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
+from quorum.node.questions import Questions
+from quorum.node.read_indexes import (
+    KIND_READ,
+    KIND_READ_INDEX,
+    ReadCallback,
+    ReadIndex,
+    ReadIndexes,
+    ReadRequest,
+)
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
@@ -151,8 +160,6 @@ class Member:
         """This node's number; 0 until it is a member."""
         self._table = SessionTable(self.me, config.boot, self._link, self._send, self._tell)
         self._outputs: list[ev.Output] = []
-        self._awaited: list[ev.AwaitQueue | ev.AwaitConfigured] = []
-        self._asked: list[ev.Ask] = []
         self._now_ms = int(clock() * 1000)
         self._next_upkeep_ms = 0
         self._next_review_ms = 0
@@ -187,9 +194,17 @@ class Member:
             log,
             self.fetcher,
             self._logger,
-            lambda token: self._tell(ev.Told(token, True)),
+            self._mended,
             lambda group, index: is_needed(log, self.replicas[group], index),
         )
+        self.read_indexes = ReadIndexes(
+            config.boot,
+            self._link,
+            self._read_barrier,
+            network.send,
+            self._found_read_index,
+        )
+        self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._tell)
         self.applier = Applier(
             log,
             self._table,
@@ -344,6 +359,8 @@ class Member:
                 self._receive(frame)
         for item in inputs:
             self._take(item)
+        if takes_part:
+            self.read_indexes.turn(now_ms)
         active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         for replica in active:
             replica.touched = False
@@ -375,9 +392,7 @@ class Member:
             self._upkeep()
         elif self._carrying_out.goes_on_at_once and not self.disk_watch.is_silent:
             self._carry_out()
-        if self._awaited:
-            self._answer_awaited()
-        self._answer_questions()
+        self.questions.answer(self)
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -385,8 +400,11 @@ class Member:
         """When step should be called again even if nothing comes in, on the member's clock."""
         if self.disk_watch.is_silent or not self.membership.memory.is_established:
             return min(self.heartbeats.next_ms, self._next_upkeep_ms)
-        if self._carrying_out.goes_on_at_once or any(
-            replica.can_apply or replica.can_propose for replica in self.replicas.values()
+        is_asked = self.read_indexes.is_due or self.questions.is_due
+        if (
+            is_asked
+            or self._carrying_out.goes_on_at_once
+            or any(replica.can_apply or replica.can_propose for replica in self.replicas.values())
         ):
             return self._now_ms
         raft = min(replica.raft.next_due() for replica in self.replicas.values())
@@ -446,6 +464,10 @@ class Member:
             self.heartbeats.heard(frame.peer, Heartbeat.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
             self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data))
+        elif frame.kind == KIND_READ:
+            self._receive_read(frame.peer, ReadRequest.decode(frame.data))
+        elif frame.kind == KIND_READ_INDEX:
+            self.read_indexes.answered(ReadIndex.decode(frame.data))
         elif frame.kind == KIND_MET:
             self.membership.vouched(frame.peer, bytes(frame.data).decode("ascii", "replace"))
         elif frame.kind == KIND_TRANSFER:
@@ -467,6 +489,21 @@ class Member:
             return  # its sender will hear of the leader and send again
         replica.pending.extend(forwarding.operations(view))
 
+    def _receive_read(self, peer: str, request: ReadRequest) -> None:
+        if not self.disk_watch.is_silent:  # else no majority would be heard; its sender asks again
+            self.read_indexes.requested(peer, request)
+
+    def _read_barrier(self, group: int, callback: ReadCallback) -> None:
+        replica = self.replicas.get(group)
+        if replica is None:
+            callback(None)
+        else:
+            replica.touched = True
+            replica.raft.read_barrier(callback)
+
+    def _found_read_index(self, waiter: Hashable, group: int, index: int) -> None:
+        self.questions.found_read_index(waiter, group, index)
+
     # ---- inputs
 
     def _take(self, item: ev.Input) -> None:
@@ -477,7 +514,7 @@ class Member:
         elif isinstance(item, ev.EndSession):
             self._table.close(item.number, self._now_ms)
         elif isinstance(item, ev.AwaitQueue | ev.AwaitConfigured):
-            self._awaited.append(item)
+            self.questions.wait(item)
         elif isinstance(item, ev.MendBody):
             self.healer.wait(item.group, item.index, item.token)
         elif isinstance(item, ev.Transfer):
@@ -485,8 +522,10 @@ class Member:
         elif isinstance(item, ev.Leave):
             self.membership.is_leaving = True
             self._next_upkeep_ms = 0
+        elif isinstance(item, ev.Forget):
+            self.questions.forget(item.token)
         else:
-            self._asked.append(item)
+            self.questions.ask(item)
 
     def _transfer(self, group: int, to: str, *, is_asked: bool) -> None:
         """Hand over, or pass the wish on to the leader; a leader that is no longer one does nothing."""
@@ -557,6 +596,9 @@ class Member:
             self._table.resend(replica.number, self._now_ms)
 
     # ---- bodies
+
+    def _mended(self, token: object) -> None:
+        self.questions.mended(token)
 
     def _commit_index(self, group: int) -> int:
         replica = self.replicas.get(group)
@@ -630,34 +672,6 @@ class Member:
                 if last is None or self._now_ms - last > RESEND_AFTER_MS:
                     replica.down_proposed_ms[node, boot] = self._now_ms
                     replica.own(c.NodeDown(node, boot))
-
-    def _answer_awaited(self) -> None:
-        waiting = []
-        for item in self._awaited:
-            if self.replicas[item.group].raft.applied_index < self.replicas[item.group].routed_to:
-                waiting.append(item)  # it is about to know again what it has known
-                continue
-            machine = self.queue_machine(item.group)
-            if isinstance(item, ev.AwaitConfigured):
-                is_done = machine.configured >= item.revision
-            else:
-                is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
-            if is_done:
-                self._tell(ev.Told(item.token, True))
-            else:
-                waiting.append(item)
-        self._awaited = waiting
-
-    def _answer_questions(self) -> None:
-        asked, self._asked = self._asked, []
-        for item in asked:
-            try:
-                answer = item.question(self)
-            except BodyUnreadable as error:
-                self.healer.note(error.group, error.index, 0, error.reason)
-                self._asked.append(item)  # asked again with every step until it is mended
-            else:
-                self._tell(ev.Told(item.token, answer))
 
 
 def _hex(incarnation: bytes) -> str:

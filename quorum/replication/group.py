@@ -173,7 +173,7 @@ class Group:
             frame_bytes=timing.frame_bytes,
             chunk_bytes=timing.chunk_bytes,
         )
-        self._reads = Reads(raft, guard)
+        self._reads = Reads(guard)
         self._room = Room(log, clock)
         self._members = Members(raft, view, peers, guard, self._feeder, self.candidacy.rounds, clock)
         self._hand_over = HandOver(
@@ -237,9 +237,11 @@ class Group:
     def _tick(self) -> None:
         self._view.snapshot_state = None
         self.messages.is_due = False
+        if self._reads.wants_round:
+            self._reads.wants_round = False
+            self._engine._SyncObj__newAppendEntriesTime = float("-inf")
         self._engine.doTick(0.0)
-        if self._reads.waiting:
-            self._reads.finish()
+        self._reads.confirm()
         if self.is_leader and self._peers.others:
             self._members.watch_learners(self.config.election_min_s)
             self._hand_over.go_on()
@@ -323,7 +325,7 @@ class Group:
 
     def next_due(self) -> float:
         """When tick should be called if nothing comes in, on the group's clock; AT_ONCE, whatever it shows."""
-        if self.messages.is_due or (self.is_leader and self._feeder.has_more):
+        if self.messages.is_due or self._reads.wants_round or (self.is_leader and self._feeder.has_more):
             return AT_ONCE
         if self.is_leader:
             due: float = self._engine._SyncObj__newAppendEntriesTime
@@ -516,6 +518,7 @@ class Group:
         with self._call:
             if not self.leader_ready or not self._hand_over.begin(peer):
                 return False
+            self._reads.refuse()
             self.messages.is_due = True
             return True
 
@@ -526,15 +529,19 @@ class Group:
     # ---- reads
 
     def read_barrier(self, callback: Callable[[int | None], None]) -> None:
-        """ReadIndex (Raft §8): callback(index) when the state at index, once applied, is at least as new as anything
-        answered before this call; callback(None) if that cannot be said here. It may be called at once."""
-        if not self.leader_ready:
+        """ReadIndex (Raft §6.4): callback(index) when the state at index, once applied, is at least as new as anything
+        answered before this call; callback(None) if that cannot be said here: this node does not lead, has not yet
+        committed an entry of its term, or hands over. It may be called at once, or out of a later receive, tick or
+        flush; it must not call this group."""
+        if not self._may_read():
             callback(None)
         elif not self._guard.voters:
             callback(self.commit_index)
         else:
             self._reads.add(callback)
-            self.messages.is_due = True
+
+    def _may_read(self) -> bool:
+        return self.leader_ready and not self._hand_over.is_on
 
     # ---- snapshots
 
@@ -625,4 +632,5 @@ class Group:
             own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
         if old == LEADER:
             self._feeder.end_office()
+            self._reads.refuse()
         self.messages.is_due = True

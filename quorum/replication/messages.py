@@ -208,8 +208,7 @@ class Messages:
             next_index[node] = guard.keeps_next(before, max(next_index[node], m.next_index))
         if message["success"] or next_index[node] < before:
             self.is_due = True
-        if self._reads.waiting:
-            self._reads.finish()
+        self._reads.confirm()
 
     def count_acknowledgement(self, peer: str, index: int) -> None:
         """An acknowledgement that waited for this node's disk."""

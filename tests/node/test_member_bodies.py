@@ -14,10 +14,11 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.references import references
+from fifo.state import Waiting
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import bodies
 from quorum.node import events as ev
-from quorum.node.member import Frame
+from quorum.node.member import Frame, Member
 from quorum.replication.group import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
@@ -269,6 +270,100 @@ def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
     cluster._hear = listen  # type: ignore[method-assign]
     cluster.submit(name, ev.MendBody(group, index, token))
     cluster.until(lambda: told == [name], "the body is mended")
+
+
+def reader_of_damaged(settled: int) -> tuple[Cluster, str, int, int]:
+    """A follower that has applied so many settled messages, and whose bodies behind them are damaged."""
+    cluster, group, queue, _ = damaged_cluster()
+    leader = cluster.leader(group)
+    assert leader is not None
+    name = next(name for name in cluster.names if name != leader)
+    consumer = Session(cluster, leader)
+    attached = consumer.call(group, c.Attach(queue, "t", b"", settled))
+    assert isinstance(attached, AttachedReply)
+    cluster.until(lambda: len(consumer.received(group)) == settled, "the messages are delivered")
+    assert consumer.call(group, c.Settle(queue, "t", attached.attach, ((1, settled),))) == Ok(settled)
+    cluster.settle()
+    for index in live(cluster, group)[settled + 1 : settled + 4]:
+        damage(cluster, name, group, index)
+    blocks = cluster.members[name].queue_machine(group).queues[queue].blocks
+    for number in blocks.numbers():
+        block = blocks.get(number)
+        assert block is not None
+        block.columns = None  # they are read from the bodies again
+    return cluster, name, group, queue
+
+
+def test_no_question_is_answered_from_before_a_state_that_was_shown() -> None:
+    cluster, name, group, queue = reader_of_damaged(30)
+    member = cluster.members[name]
+
+    def total(member: Member) -> object:
+        info = member.queue_machine(group).info(queue)
+        return None if info is None else info.total
+
+    assert cluster.answer(cluster.ask_now(name, total, group)) == 70
+    selector = canonical.encode(jms.parse("n = 99"))
+    Session(cluster, name).send(group, c.Attach(queue, "s", selector, 1), "s")
+    cluster.until(lambda: member.replicas[group].stalled > 0, "the replica went back to its snapshot")
+    early, later = object(), cluster.ask_now(name, total, group)
+    cluster.submit(name, ev.Ask(total, early, (group,)))
+    cluster.step(name)
+    assert member.replicas[group].stalled, "the bodies have not come yet"
+    assert early not in cluster.told
+    assert later not in cluster.told
+    assert cluster.answer(early) == 70
+    assert cluster.answer(later) == 70
+
+
+def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_asked_again_before() -> None:
+    cluster, name, group, queue = reader_of_damaged(30)
+    cluster.isolate(name)
+    selector = canonical.encode(jms.parse("n = 99"))
+    asked: list[None] = []
+
+    def matching(member: Member) -> object:
+        asked.append(None)
+        return member.queue_machine(group).waiting(queue, 0, 10, selector)
+
+    token = object()
+    cluster.submit(name, ev.Ask(matching, token, (group,)))
+    cluster.run(500)
+    assert len(asked) == 1
+    assert token not in cluster.told
+    cluster.heal()
+    found = cluster.answer(token)
+    assert isinstance(found, Waiting)
+    assert sum(run.count for run in found.runs) == 1
+    assert len(asked) <= 4, "once more for each body that was damaged"
+
+
+def test_nothing_is_kept_of_questions_that_nobody_waits_for_any_more() -> None:
+    cluster, name, group, queue = reader_of_damaged(30)
+    cluster.isolate(name)
+    cluster.run(3_000)
+    member = cluster.members[name]
+    selector = canonical.encode(jms.parse("n = 99"))
+    inputs: list[ev.Input] = [
+        ev.Ask(
+            lambda member: member.queue_machine(group).waiting(queue, 0, 10, selector), "damaged", (group,)
+        ),
+        ev.Ask(lambda member: None, "now", (group, 0), is_current=True),
+        ev.AwaitQueue(group, queue + 1, True, "queue"),
+        ev.AwaitConfigured(group, 1 << 40, "configured"),
+        ev.MendBody(group, live(cluster, group)[31], "body"),
+    ]
+    cluster.submit(name, *inputs)
+    cluster.run(50)
+    assert len(member.questions) == 4
+    assert member.healer.waiters == 2
+    cluster.submit(name, *(ev.Forget(token) for token in ("damaged", "now", "queue", "configured", "body")))
+    cluster.run(50)
+    assert len(member.questions) == 0
+    assert member.healer.waiters == 0
+    cluster.heal()
+    cluster.run(2_000)
+    assert not {"damaged", "now", "queue", "configured", "body"} & {*cluster.told}
 
 
 def test_a_delivery_that_meets_a_damaged_body_waits_until_it_is_healed() -> None:

@@ -102,6 +102,8 @@ class Cluster:
         self._log = log or {}
         self.low: dict[str, Mapping[int, tuple[ev.LowDisk, ...]]] = {}
         """node -> groups that get no publishes, as its API has been told"""
+        self.told: dict[object, object] = {}
+        """answers to questions, by token"""
         for name in self.names if is_started else ():
             self.start(name)
 
@@ -287,8 +289,8 @@ class Cluster:
 
     def _hear(self, name: str, output: ev.Output) -> None:
         if isinstance(output, ev.Told):
-            return
-        if isinstance(output, ev.DisksLow):
+            self.told[output.token] = output.value
+        elif isinstance(output, ev.DisksLow):
             self.low[name] = output.groups
         elif isinstance(output, ev.LeaseGranted):
             self.leases[name][output.group] = output.until_ms
@@ -348,6 +350,17 @@ class Cluster:
 
     def submit(self, name: str, *items: ev.Input) -> None:
         self._inputs[name].extend(items)
+
+    def ask_now(self, name: str, question: Callable[[Member], object], *groups: int) -> object:
+        """A question about now to a member; its token, see `told`."""
+        token = object()
+        self.submit(name, ev.Ask(question, token, groups, is_current=True))
+        return token
+
+    def answer(self, token: object) -> object:
+        """The answer to a question."""
+        self.until(lambda: token in self.told, "the question is answered")
+        return self.told.pop(token)
 
     def declare(self, queue: str, **arguments: bool | int | str) -> tuple[int, int]:
         """(group, queue id) of a new queue."""

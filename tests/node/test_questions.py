@@ -1,0 +1,225 @@
+"""Questions about now (quorum/node/questions.py, read_indexes.py): answered by ReadIndex, without a log entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from fifo import commands as c
+from quorum.catalog.commands import DeclareQueue
+from quorum.node import events as ev
+from quorum.node import questions
+from quorum.node.leases import PeerFrameError
+from quorum.node.member import KIND_RAFT, SYSTEM_GROUP, Frame, Member
+from quorum.node.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex, ReadRequest
+from support.cluster import Cluster, Session
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.ready()
+    return made
+
+
+def counted(cluster: Cluster, kind: int) -> list[Frame]:
+    """The frames of a kind, as they are sent from now on."""
+    found: list[Frame] = []
+    carry = cluster.carry
+
+    def watch(sender: str, to: str, what: int, data: bytes) -> None:
+        if what == kind:
+            found.append(Frame(sender, what, data))
+        carry(sender, to, what, data)
+
+    cluster.carry = watch  # type: ignore[method-assign]
+    return found
+
+
+def follower(cluster: Cluster, group: int) -> str:
+    return next(name for name in cluster.names if name != cluster.leader(group))
+
+
+def last_entries(cluster: Cluster) -> list[list[int]]:
+    return [[replica.raft.last_index for replica in m.replicas.values()] for m in cluster.members.values()]
+
+
+def test_every_member_shows_what_was_confirmed_elsewhere_and_writes_nothing(cluster: Cluster) -> None:
+    group, queue = cluster.declare("ledger")
+    writer = Session(cluster, str(cluster.leader(group)))
+    for number in range(1, 20):
+        writer.publish(group, queue, b"x")
+        while len(writer.confirmed()) < number:
+            cluster.run(5)
+        entries = [member.replicas[group].raft.last_index for member in cluster.members.values()]
+        tokens = [
+            cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue), group)
+            for name in cluster.names
+        ]
+        for token in tokens:
+            info = cluster.answer(token)
+            assert info is not None
+            assert info.total == number  # type: ignore[attr-defined]
+        assert max(entries) == max(m.replicas[group].raft.last_index for m in cluster.members.values())
+
+
+def test_a_member_that_lags_answers_once_it_has_applied_what_was_answered_before(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    answers = counted(cluster, KIND_READ_INDEX)
+    carry = cluster.carry
+    is_lagging = True
+
+    def lag(sender: str, to: str, kind: int, data: bytes) -> None:
+        if not (is_lagging and kind == KIND_RAFT and to == name):
+            carry(sender, to, kind, data)
+
+    cluster.carry = lag  # type: ignore[method-assign]
+    cluster.administer(DeclareQueue("new", ()), at=cluster.leader(SYSTEM_GROUP))
+    token = cluster.ask_now(name, lambda member: member.catalog.queue("new") is not None, SYSTEM_GROUP)
+    cluster.run(50)
+    assert answers, "the read index is known"
+    assert token not in cluster.told, "the entry is not here"
+    is_lagging = False
+    assert cluster.answer(token) is True
+
+
+def test_a_leader_that_was_cut_off_answers_nothing_and_then_from_its_successors_state(
+    cluster: Cluster,
+) -> None:
+    old = str(cluster.leader(SYSTEM_GROUP))
+    cluster.isolate(old)
+    token = cluster.ask_now(old, lambda member: member.catalog.queue("new") is not None, SYSTEM_GROUP)
+    rest = [name for name in cluster.names if name != old]
+    cluster.until(lambda: cluster.leader(SYSTEM_GROUP) in rest, "another member leads")
+    cluster.administer(DeclareQueue("new", ()), at=cluster.leader(SYSTEM_GROUP))
+    assert token not in cluster.told
+    cluster.heal()
+    assert cluster.answer(token) is True
+
+
+def test_a_request_goes_to_the_next_leader(cluster: Cluster) -> None:
+    old, name = str(cluster.leader(SYSTEM_GROUP)), follower(cluster, SYSTEM_GROUP)
+    cluster.paused.add(old)
+    token = cluster.ask_now(name, lambda member: True, SYSTEM_GROUP)
+    cluster.run(200)
+    assert token not in cluster.told
+    assert cluster.answer(token) is True
+    assert cluster.leader(SYSTEM_GROUP) != old
+
+
+def test_a_lost_request_and_a_lost_answer_are_repeated(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    lost = [KIND_READ, KIND_READ_INDEX]
+    carry = cluster.carry
+
+    def lose(sender: str, to: str, kind: int, data: bytes) -> None:
+        if kind in lost:
+            lost.remove(kind)
+        else:
+            carry(sender, to, kind, data)
+
+    cluster.carry = lose  # type: ignore[method-assign]
+    assert cluster.answer(cluster.ask_now(name, lambda member: True, SYSTEM_GROUP)) is True
+    assert lost == []
+
+
+def test_questions_that_wait_together_share_one_request(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    requests = counted(cluster, KIND_READ)
+    first = cluster.ask_now(name, lambda member: 0, SYSTEM_GROUP)
+    cluster.step(name)
+    tokens = [cluster.ask_now(name, lambda member: 1, SYSTEM_GROUP) for _ in range(100)]
+    assert cluster.answer(first) == 0
+    assert [cluster.answer(token) for token in tokens] == [1] * 100
+    assert len(requests) == 2
+
+
+def test_a_question_that_comes_while_a_request_is_under_way_is_not_answered_by_it(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    member = cluster.members[name]
+    cluster.ask_now(name, lambda member: None, SYSTEM_GROUP)
+    cluster.step(name)
+    early = ReadRequest(SYSTEM_GROUP, member.config.boot, member.read_indexes._number)
+    token = cluster.ask_now(name, lambda member: True, SYSTEM_GROUP)
+    cluster.step(name)
+    member.read_indexes.answered(ReadIndex(early, 2))
+    cluster.step(name)
+    assert token not in cluster.told
+    assert cluster.answer(token) is True
+
+
+def test_an_answer_to_an_earlier_process_is_ignored(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    member = cluster.members[name]
+    token = cluster.ask_now(name, lambda member: True, SYSTEM_GROUP)
+    cluster.step(name)
+    number = member.read_indexes._number
+    member.read_indexes.answered(ReadIndex(ReadRequest(SYSTEM_GROUP, member.config.boot - 1, number), 2))
+    cluster.step(name)
+    assert token not in cluster.told
+
+
+def test_the_only_voter_answers_at_once() -> None:
+    alone = Cluster(1)
+    alone.ready()
+    token = alone.ask_now("n1", lambda member: True, *alone.members["n1"].replicas)
+    alone.step("n1")
+    assert alone.told[token] is True
+
+
+def test_a_question_about_all_groups_needs_each_of_them(cluster: Cluster) -> None:
+    groups = [*cluster.members["n1"].replicas]
+    cluster.run(50)
+    before = last_entries(cluster)
+    token = cluster.ask_now("n1", lambda member: True, *groups)
+    assert cluster.answer(token) is True
+    assert last_entries(cluster) == before
+
+
+def test_a_step_answers_questions_for_a_limited_time_and_at_least_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "STEP_S", 0.0)
+    member = cluster.members["n1"]
+    order: list[int] = []
+
+    def question(number: int) -> ev.Ask:
+        return ev.Ask(lambda member: order.append(number), number, ())
+
+    cluster.submit("n1", *(question(number) for number in range(5)))
+    for done in range(1, 6):
+        cluster.step("n1")
+        assert order == list(range(done))
+        assert (member.next_due_ms() <= cluster.clock_ms("n1")) == (done < 5), "the rest comes at once"
+
+
+def test_frames_of_another_length_are_ignored(cluster: Cluster) -> None:
+    member: Member = cluster.members["n1"]
+    before = member.malformed_frames
+    for kind in (KIND_READ, KIND_READ_INDEX):
+        for data in (b"", b"x" * 19, b"x" * 100):
+            member.step(cluster.clock_ms("n1"), [Frame("n2", kind, data)], [])
+    assert member.malformed_frames == before + 6
+    request = ReadRequest(3, 1 << 40, 7)
+    assert ReadRequest.decode(request.encode()) == request
+    assert ReadIndex.decode(ReadIndex(request, 9).encode()) == ReadIndex(request, 9)
+    with pytest.raises(PeerFrameError, match="a read index has 28 bytes, not 20"):
+        ReadIndex.decode(request.encode())
+
+
+def test_a_request_about_a_group_that_is_not_here_is_refused(cluster: Cluster) -> None:
+    answers = counted(cluster, KIND_READ_INDEX)
+    request = ReadRequest(99, 1, 1)
+    cluster.members["n1"].step(cluster.clock_ms("n1"), [Frame("n2", KIND_READ, request.encode())], [])
+    assert [ReadIndex.decode(frame.data).index for frame in answers] == [0]
+
+
+def test_a_settled_message_is_not_counted_at_any_member(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    session.publish(group, queue, *[b"x"] * 10)
+    session.call(group, c.Get(queue, 4, settled=True))
+    for name in cluster.names:
+        info = cluster.answer(
+            cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue), group)
+        )
+        assert info.total == 6  # type: ignore[union-attr, attr-defined]
