@@ -95,7 +95,11 @@ class CatalogMachine:
         if isinstance(command, c.RegisterProducer):
             return self._numbering.register(origin, meta.now_ms)
         refused = self._numbering.refuse(origin, meta.now_ms)
-        return refused if refused is not None else handler(self, command)
+        if refused is not None:
+            return refused
+        if isinstance(command, AddMember):
+            return handler(self, command, meta.version)
+        return handler(self, command)
 
     def _declare(self, command: DeclareQueue) -> Reply:
         arguments = dict(command.arguments)
@@ -171,8 +175,8 @@ class CatalogMachine:
     def _meet(self, command: MeetMember) -> Reply | None:
         return self.members.meet(command)
 
-    def _add_member(self, command: AddMember) -> Reply:
-        return self.members.add(command)
+    def _add_member(self, command: AddMember, version: int) -> Reply:
+        return self.members.add(command, version)
 
     def _remove_member(self, command: RemoveMember) -> Reply:
         return self.members.remove(command)

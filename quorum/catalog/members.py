@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from fifo.effects import Ok, Refused, Reply
+from quorum.addresses import check_id, check_incarnation, check_name, host_port, shown
 
 T = TypeVar("T")
 
@@ -90,6 +91,16 @@ class DrainMember:
 
     name: str
     is_drained: bool
+
+
+def check_member(command: AddMember) -> None:
+    """Whether everybody can use what it says: raises ValueError. Asked before it is proposed, and again when it is
+    applied (Members.add): what stands in the catalog is used on the Raft thread of every member."""
+    check_id(command.id)
+    check_name(command.name)
+    host_port(command.peer)
+    host_port(command.client)
+    check_incarnation(command.incarnation)
 
 
 MemberCommand = FoundCluster | MeetMember | AddMember | RemoveMember | DrainMember
@@ -169,8 +180,14 @@ class Members:
             self.by_id[command.id] = replace(known, incarnation=command.incarnation)
         return None
 
-    def add(self, command: AddMember) -> Reply:
-        """Adding the same one again is nothing: the answer may have been lost."""
+    def add(self, command: AddMember, version: int) -> Reply:
+        """Adding the same one again is nothing: the answer may have been lost. version: the entry's; before 2 nothing
+        was checked."""
+        if version >= 2:
+            try:
+                check_member(command)
+            except ValueError as error:
+                return Refused("bad_argument", str(error))
         if command.id in self.by_id:
             return Ok(0)
         if command.id in self.removed:
@@ -205,7 +222,7 @@ class Members:
     def remove(self, command: RemoveMember) -> Reply:
         known = self.named(command.name)
         if known is None:
-            return Refused("not_found", f"there is no member {command.name!r}")
+            return Refused("not_found", f"there is no member {shown(command.name)}")
         if not any(each is not known and not each.is_drained for each in self.by_id.values()):
             return Refused("bad_argument", f"{command.name!r} is the last member that may lead")
         self._drop(known)
@@ -214,7 +231,7 @@ class Members:
     def drain(self, command: DrainMember) -> Reply:
         known = self.named(command.name)
         if known is None:
-            return Refused("not_found", f"there is no member {command.name!r}")
+            return Refused("not_found", f"there is no member {shown(command.name)}")
         others = (each for each in self.by_id.values() if each is not known and not each.is_drained)
         if command.is_drained and not any(others):
             return Refused("bad_argument", f"{command.name!r} is the last member that may lead")

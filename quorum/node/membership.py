@@ -24,6 +24,7 @@ from quorum.log import LogFull
 from quorum.node.identity import Memory
 from quorum.node.replica import SYSTEM_GROUP, Replica
 from quorum.node.roster import Roster
+from quorum.replication.membership import MAX_IDS
 
 if TYPE_CHECKING:
     from quorum.node.member import Member
@@ -171,7 +172,8 @@ class Membership:
         raft, wished = replica.raft, self.catalog.members
         now = raft.configuration
         for each in wished.by_id:
-            if each not in now.everybody and self._member.is_reachable(each):
+            has_room = len(now.everybody) < MAX_IDS
+            if has_room and each not in now.everybody and self._member.is_reachable(each):
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:
