@@ -204,6 +204,8 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
             id=each.id,
             incarnation=each.incarnation,
             drained=each.is_drained,
+            joining=each.is_joining,
+            replaces=each.replaces,
         )
         disk = member.disk_watch.disks.state(each.number, member.now_ms)
         if disk is not None:

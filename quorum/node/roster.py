@@ -64,8 +64,13 @@ class Roster:
         return (member or "").partition(JOINED_MARK)[0]
 
     def names_of(self, members: Iterable[str]) -> list[str]:
-        """In order; an id stays an id where it is no member's now, as another one may have its name."""
-        return sorted(self.name_of(each) if each in self.by_id else each for each in members)
+        """In order; an id stays an id where it is no member's now, or that of one which is about to replace another
+        one of its name."""
+        return sorted(self._name_now(each) for each in members)
+
+    def _name_now(self, member: str) -> str:
+        found = self.by_id.get(member)
+        return member if found is None or found.replaces else self.name_of(member)
 
     def incarnation(self, member: str) -> str:
         """Under which this node would speak to it; empty where it would speak to any."""
