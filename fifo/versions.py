@@ -8,6 +8,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 |---|---|
 | 1 | the first release |
 | 2 | producers are never forgotten to make room; a group takes a producer's messages only in ascending order |
+| 2 | the catalog checks what a new member says of itself |
 """
 
 from __future__ import annotations

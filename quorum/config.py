@@ -8,7 +8,6 @@ environments are readable by other processes. docs/configuration.md holds `refer
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from quorum.addresses import check_name, host_port
 from quorum.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,27 +36,13 @@ MAX_JOINING_NAME = 51
 """Of the 64 bytes of a member's id, its data directory's mark takes 13."""
 MIN_SECRET_BYTES = 16
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            f"{value!r} is no name; allowed: 1..64 of A-Z a-z 0-9 . _ - , beginning with a letter or digit"
-        )
-    return value
-
 
 def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"{value!r} is no address; wanted: host:port, as in node-1.example:7400 or [::1]:7400"
-        )
+    host_port(value)
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(check_name)]
 Address = Annotated[str, AfterValidator(_address)]
 
 

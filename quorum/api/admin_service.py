@@ -15,7 +15,7 @@ from quorum.api.filters import selector_text
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
-from quorum.catalog.arguments import ArgumentError, effective_config
+from quorum.catalog.arguments import ArgumentError, check_queue_name, effective_config
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogQueue
 from quorum.config import NodeConfig
@@ -59,10 +59,13 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.DeleteQueueRequest, pb.DeleteQueueResponse],
     ) -> pb.DeleteQueueResponse:
         try:
+            check_queue_name(request.queue)
             queue = await self._hub.queue(request.queue)
             total = await self._hub.ask(lambda member: _total(member, queue))
             await self._hub.call(SYSTEM_GROUP, RemoveQueue(request.queue))
             await self._hub.await_queue(queue.group, queue.id, present=False)
+        except ArgumentError as error:
+            await _abort(context, status.StatusError(status.of_error(error)))
         except status.StatusError as error:
             await _abort(context, error)
         return pb.DeleteQueueResponse(message_count=total)
@@ -201,6 +204,8 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
             id=each.id,
             incarnation=each.incarnation,
             drained=each.is_drained,
+            joining=each.is_joining,
+            replaces=each.replaces,
         )
         disk = member.disk_watch.disks.state(each.number, member.now_ms)
         if disk is not None:

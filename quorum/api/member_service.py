@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
 
 import grpc
 
 from fifo.effects import Ok
+from quorum.addresses import check_id
 from quorum.api import status
 from quorum.api.hub import Hub
-from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
+from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember, check_member
 from quorum.config import NodeConfig
 from quorum.node import events as ev
 from quorum.node.member import Member
 from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 
+T = TypeVar("T")
+
 TRANSFER_LIMIT_S = 3.0
 """A transfer takes an election timeout at most; the wish for it may have to be passed on, and repeated."""
 TRANSFER_POLL_S = 0.05
 TRANSFER_ASK_EVERY = 10
 """Polls between two askings: a leader that could not begin yet (a change of members is under way) is asked again."""
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}")
 
 
 class MemberService:
@@ -38,17 +41,11 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.AddMemberRequest, pb.AddMemberResponse],
     ) -> pb.AddMemberResponse:
         new = request.member
+        command = AddMember(
+            new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
+        )
         try:
-            for what, value in (("id", new.id), ("name", new.name)):
-                if not _ID.fullmatch(value):
-                    raise status.invalid("bad_argument", f"{value!r} is no member's {what}")
-            for address in (new.peer_address, new.client_address):
-                _, colon, port = address.rpartition(":")
-                if not colon or not port.isdecimal():
-                    raise status.invalid("bad_argument", f"{address!r} is no address; wanted: host:port")
-            command = AddMember(
-                new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
-            )
+            _checked(check_member, command)
             reply = await self._hub.call(SYSTEM_GROUP, command)
         except status.StatusError as error:
             await status.abort(context, error)
@@ -61,6 +58,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
     ) -> pb.RemoveMemberResponse:
         try:
+            _checked(check_id, request.name)
             await self._hub.call(SYSTEM_GROUP, RemoveMember(request.name))
         except status.StatusError as error:
             await status.abort(context, error)
@@ -72,6 +70,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
     ) -> pb.DrainMemberResponse:
         try:
+            _checked(check_id, request.name)
             await self._hub.call(SYSTEM_GROUP, DrainMember(request.name, request.drained))
         except status.StatusError as error:
             await status.abort(context, error)
@@ -83,6 +82,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.TransferLeadershipRequest, pb.TransferLeadershipResponse],
     ) -> pb.TransferLeadershipResponse:
         try:
+            _checked(check_id, request.to)
             await self._transfer(request.group, request.to)
         except status.StatusError as error:
             await status.abort(context, error)
@@ -117,6 +117,14 @@ class MemberService:
             "not_transferred",
             f"group {group} was not handed over to {name!r}; its leader goes on, or is unknown",
         )
+
+
+def _checked(check: Callable[[T], object], value: T) -> None:
+    """What the caller did wrong is told before anything enters the log."""
+    try:
+        check(value)
+    except ValueError as error:
+        raise status.invalid("bad_argument", str(error)) from error
 
 
 def target_of(member: Member, group: int, name: str) -> str | status.StatusError:

@@ -9,9 +9,9 @@ import grpc
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.hub import Hub
-from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments
+from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
-from quorum.catalog.policies import Effective, check_policy
+from quorum.catalog.policies import MAX_NAME_BYTES, Effective, check_policy
 from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
@@ -52,10 +52,13 @@ class PolicyService:
         context: grpc.aio.ServicerContext[pb.DeletePolicyRequest, pb.DeletePolicyResponse],
     ) -> pb.DeletePolicyResponse:
         try:
+            check_text("policy name", request.name, MAX_NAME_BYTES)
             try:
                 await self._hub.call(SYSTEM_GROUP, RemovePolicy(request.name))
             finally:
                 await self._hub.await_configured()  # an earlier try may have removed it
+        except ArgumentError as error:
+            await status.abort(context, status.StatusError(status.of_error(error)))
         except status.StatusError as error:
             await status.abort(context, error)
         return pb.DeletePolicyResponse()

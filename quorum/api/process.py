@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from quorum.addresses import host_port
 from quorum.api.hub import Hub
 from quorum.api.server import Server
 from quorum.config import NodeConfig
@@ -127,13 +128,13 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     founding, memory = _founding(config), life.memory
 
     def known(peer: str) -> bytes:
-        return bytes.fromhex(member.membership.roster.incarnation(peer)) or bytes(16)
+        return member.membership.roster.incarnation_bytes(peer)
 
     network = PeerNetwork(
         life.id,
         life.boot,
         {
-            (life.id if name == config.name else name): _host_port(each.peer)
+            (life.id if name == config.name else name): host_port(each.peer)
             for name, each in config.members.items()
         },
         config.read_secret(),
@@ -236,8 +237,3 @@ async def _watch(hub: Hub, server: Server) -> None:
 def _founding(config: NodeConfig) -> Founding:
     members = () if config.join else tuple(sorted(config.members))
     return Founding(config.cluster, config.queue_groups, members)
-
-
-def _host_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -34,6 +34,7 @@ from quorum.catalog.commands import (
 )
 from quorum.catalog.members import (
     AddMember,
+    ConfirmMember,
     DrainMember,
     FoundCluster,
     MeetMember,
@@ -78,8 +79,8 @@ class CatalogMachine:
     # ---- commands
 
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
-        """One Raft entry. Unnumbered operations are the leader's own: of those, only FoundCluster and MeetMember change
-        anything here."""
+        """One Raft entry. Unnumbered operations are the leader's own: of those, only FoundCluster, MeetMember and
+        ConfirmMember change anything here."""
         return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
 
     def _operation(self, meta: c.Meta, operation: c.Operation) -> Reply | None:
@@ -87,7 +88,7 @@ class CatalogMachine:
         handler = self._HANDLERS[type(command)]
         origin = operation.origin
         if origin is None:
-            if isinstance(command, FoundCluster | MeetMember):
+            if isinstance(command, FoundCluster | MeetMember | ConfirmMember):
                 return handler(self, command)
             if not isinstance(command, c.Wake | c.NodeDown | c.SetVersion):
                 raise TypeError(f"{type(command).__name__} came without a number")
@@ -95,7 +96,11 @@ class CatalogMachine:
         if isinstance(command, c.RegisterProducer):
             return self._numbering.register(origin, meta.now_ms)
         refused = self._numbering.refuse(origin, meta.now_ms)
-        return refused if refused is not None else handler(self, command)
+        if refused is not None:
+            return refused
+        if isinstance(command, AddMember | RemoveMember | DrainMember):
+            return handler(self, command, meta.version)
+        return handler(self, command)
 
     def _declare(self, command: DeclareQueue) -> Reply:
         arguments = dict(command.arguments)
@@ -171,14 +176,17 @@ class CatalogMachine:
     def _meet(self, command: MeetMember) -> Reply | None:
         return self.members.meet(command)
 
-    def _add_member(self, command: AddMember) -> Reply:
-        return self.members.add(command)
+    def _add_member(self, command: AddMember, version: int) -> Reply:
+        return self.members.add(command, version)
 
-    def _remove_member(self, command: RemoveMember) -> Reply:
-        return self.members.remove(command)
+    def _confirm_member(self, command: ConfirmMember) -> Reply | None:
+        return self.members.confirm(command)
 
-    def _drain_member(self, command: DrainMember) -> Reply:
-        return self.members.drain(command)
+    def _remove_member(self, command: RemoveMember, version: int) -> Reply:
+        return self.members.remove(command, version)
+
+    def _drain_member(self, command: DrainMember, version: int) -> Reply:
+        return self.members.drain(command, version)
 
     def _nothing(self, command: object) -> Reply:
         return Ok()
@@ -195,6 +203,7 @@ class CatalogMachine:
         FoundCluster: _found,
         MeetMember: _meet,
         AddMember: _add_member,
+        ConfirmMember: _confirm_member,
         RemoveMember: _remove_member,
         DrainMember: _drain_member,
         c.RegisterProducer: _nothing,

@@ -4,6 +4,10 @@ A member has an *id* that is never given out again, beside the *name* that peopl
 name. Whoever joins later has `NAME~` and the beginning of its incarnation, which its data directory got at its first
 start: an emptied directory is another member, whatever name it goes by. The *number* names a member in sessions'
 addresses and is given out once, like an id.
+
+A new member is *joining* until it votes in every group; the system group's leader sees that and says `ConfirmMember`.
+Only then the member that it replaces is removed, so that an address where nobody answers removes nobody. A joining
+member does not count as one that the others can be removed for.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from fifo.effects import Ok, Refused, Reply
+from quorum.addresses import check_id, check_incarnation, check_name, host_port, shown
 
 T = TypeVar("T")
 
@@ -33,7 +38,8 @@ def joined_id(name: str, incarnation: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CatalogMember:
-    """peer, client: host:port. incarnation: of the data directory, hex; empty until it is known (founding members)."""
+    """peer, client: host:port. incarnation: of the data directory, hex; empty until it is known (founding members).
+    is_joining: it does not vote in every group yet. replaces: the id of the member that is removed when it does."""
 
     number: int
     id: str
@@ -42,6 +48,8 @@ class CatalogMember:
     client: str = ""
     incarnation: str = ""
     is_drained: bool = False
+    is_joining: bool = False
+    replaces: str = ""
 
 
 def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]:
@@ -69,7 +77,8 @@ class MeetMember:
 
 @dataclass(frozen=True, slots=True)
 class AddMember:
-    """A new member. replaces: it takes the place of the present member of this name, which is removed."""
+    """A new member. replaces: it takes the place of the present member of this name, which is removed once the new one
+    votes in every group. A newcomer that is still joining under this name is given up."""
 
     id: str
     name: str
@@ -80,7 +89,16 @@ class AddMember:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmMember:
+    """A joining member votes in every group; said by the system group's leader."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveMember:
+    """name: or the id, which tells a newcomer from the member that it replaces."""
+
     name: str
 
 
@@ -92,7 +110,17 @@ class DrainMember:
     is_drained: bool
 
 
-MemberCommand = FoundCluster | MeetMember | AddMember | RemoveMember | DrainMember
+def check_member(command: AddMember) -> None:
+    """Whether everybody can use what it says: raises ValueError. Asked before it is proposed, and again when it is
+    applied (Members.add): what stands in the catalog is used on the Raft thread of every member."""
+    check_id(command.id)
+    check_name(command.name)
+    host_port(command.peer)
+    host_port(command.client)
+    check_incarnation(command.incarnation)
+
+
+MemberCommand = FoundCluster | MeetMember | AddMember | ConfirmMember | RemoveMember | DrainMember
 
 
 def encode_member_command(command: MemberCommand) -> bytes:
@@ -111,6 +139,10 @@ def decode_meet(data: bytes) -> MeetMember:
 
 def decode_add(data: bytes) -> AddMember:
     return _decoded(AddMember, data)
+
+
+def decode_confirm(data: bytes) -> ConfirmMember:
+    return _decoded(ConfirmMember, data)
 
 
 def decode_remove(data: bytes) -> RemoveMember:
@@ -143,6 +175,14 @@ def _member(fields: Mapping[str, Any]) -> CatalogMember:
     return _made(CatalogMember, fields)
 
 
+def _fields(member: CatalogMember) -> dict[str, object]:
+    """As a snapshot has them: what only joining members have stands there only for them."""
+    found = asdict(member)
+    if not member.is_joining:
+        del found["is_joining"], found["replaces"]
+    return found
+
+
 class Members:
     """The members by id, in the order of their numbers. Check first, then change."""
 
@@ -169,8 +209,14 @@ class Members:
             self.by_id[command.id] = replace(known, incarnation=command.incarnation)
         return None
 
-    def add(self, command: AddMember) -> Reply:
-        """Adding the same one again is nothing: the answer may have been lost."""
+    def add(self, command: AddMember, version: int) -> Reply:
+        """Adding the same one again is nothing: the answer may have been lost. version: the entry's; before 2 nothing
+        was checked."""
+        if version >= 2:
+            try:
+                check_member(command)
+            except ValueError as error:
+                return Refused("bad_argument", str(error))
         if command.id in self.by_id:
             return Ok(0)
         if command.id in self.removed:
@@ -187,39 +233,64 @@ class Members:
             )
         if known is None and command.replaces:
             return Refused("not_found", f"there is no member {command.name!r} to replace")
+        waiting = self._joining(command.name) if version >= 2 else None
         if known is None and len(self.by_id) >= MAX_MEMBERS:
             return Refused("limit", f"there are {len(self.by_id)} members; at most {MAX_MEMBERS} are allowed")
         for each in self.by_id.values():
-            if each is not known and {command.peer, command.client} & {each.peer, each.client}:
+            if each not in (known, waiting) and {command.peer, command.client} & {each.peer, each.client}:
                 return Refused(
                     "bad_argument", f"member {each.name!r} has the address {command.peer} or {command.client}"
                 )
+        replaces = ""
         if known is not None:
-            self._drop(known)
+            replaces = known.id if waiting is None else waiting.replaces
+            gone = known if version < 2 else waiting
+            if gone is not None:
+                self._drop(gone)
         self.by_id[command.id] = CatalogMember(
             self.next_number, command.id, command.name, command.peer, command.client, command.incarnation
         )
+        if version >= 2:
+            self.by_id[command.id] = replace(self.by_id[command.id], is_joining=True, replaces=replaces)
         self.next_number += 1
         return Ok(1)
 
-    def remove(self, command: RemoveMember) -> Reply:
+    def _joining(self, name: str) -> CatalogMember | None:
+        """The newcomer of this name that does not vote everywhere yet. There is one at most."""
+        return next((each for each in self.by_id.values() if each.name == name and each.is_joining), None)
+
+    def confirm(self, command: ConfirmMember) -> Reply | None:
+        """Nothing where the newcomer was given up, or is drained: somebody has to be left that may lead."""
+        known = self.by_id.get(command.id)
+        if known is not None and known.is_joining and not known.is_drained:
+            replaced = self.by_id.get(known.replaces)
+            if replaced is not None:
+                self._drop(replaced)
+            self.by_id[known.id] = replace(known, is_joining=False, replaces="")
+        return None
+
+    def remove(self, command: RemoveMember, version: int) -> Reply:
         known = self.named(command.name)
         if known is None:
-            return Refused("not_found", f"there is no member {command.name!r}")
-        if not any(each is not known and not each.is_drained for each in self.by_id.values()):
+            return Refused("not_found", f"there is no member {shown(command.name)}")
+        if not self._may_lead_without(known, version):
             return Refused("bad_argument", f"{command.name!r} is the last member that may lead")
         self._drop(known)
         return Ok(1)
 
-    def drain(self, command: DrainMember) -> Reply:
+    def drain(self, command: DrainMember, version: int) -> Reply:
         known = self.named(command.name)
         if known is None:
-            return Refused("not_found", f"there is no member {command.name!r}")
-        others = (each for each in self.by_id.values() if each is not known and not each.is_drained)
-        if command.is_drained and not any(others):
+            return Refused("not_found", f"there is no member {shown(command.name)}")
+        if command.is_drained and not self._may_lead_without(known, version):
             return Refused("bad_argument", f"{command.name!r} is the last member that may lead")
         self.by_id[known.id] = replace(known, is_drained=command.is_drained)
         return Ok(int(known.is_drained != command.is_drained))
+
+    def _may_lead_without(self, member: CatalogMember, version: int) -> bool:
+        """Whether others are there that may lead. Before version 2 a joining member counted too."""
+        others = (each for each in self.by_id.values() if each is not member and not each.is_drained)
+        return any(version < 2 or not each.is_joining for each in others)
 
     def _drop(self, member: CatalogMember) -> None:
         del self.by_id[member.id]
@@ -229,7 +300,7 @@ class Members:
 
     def state(self) -> list[object]:
         """As JSON can hold it."""
-        return [self.next_number, [asdict(each) for each in self.by_id.values()], self.removed]
+        return [self.next_number, [_fields(each) for each in self.by_id.values()], self.removed]
 
     @classmethod
     def restored(cls, state: Sequence[object]) -> Members:

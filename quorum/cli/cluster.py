@@ -264,9 +264,11 @@ def _tables(seen: ClusterStatus) -> None:
     for each in seen.members:
         reachable = "yes" if each.reachable else "[red]no[/red]"
         reachable += ", drained" if each.drained else ""
+        reachable += ", joining" if each.joining else ""
+        name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
         addresses = (each.client_address, each.peer_address)
-        table.add_row(each.name, *addresses, reachable, str(each.boot), disk, sync)
+        table.add_row(name, *addresses, reachable, str(each.boot), disk, sync)
     console.print(table)
     own = f"data of {seen.answering_node}"
     groups = Table("group", "leader", "term", "committed", "applied", "members", own)

@@ -55,9 +55,9 @@ def _join(address: str, replaced: str | None, url: str | None, wait_s: int) -> N
         client.add_member(new, replace=replaced is not None)
 
         def has_joined(seen: ClusterStatus) -> bool:
-            ids = {each.id for each in seen.members}
-            names = sorted(each.name for each in seen.members)
-            return new.id in ids and all(
+            joined = {each.id for each in seen.members if not each.joining}
+            names = sorted(each.id if each.replaces else each.name for each in seen.members)
+            return new.id in joined and all(
                 list(group.members) == names and not group.learners and group.settled for group in seen.groups
             )
 

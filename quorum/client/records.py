@@ -140,6 +140,10 @@ class MemberInfo:
     id: str = ""
     incarnation: str = ""
     drained: bool = False
+    joining: bool = False
+    """it does not vote in every group yet"""
+    replaces: str = ""
+    """id of the member that is removed when it does"""
 
     @classmethod
     def of(cls, wire: Any) -> MemberInfo:
@@ -153,6 +157,8 @@ class MemberInfo:
             wire.id,
             wire.incarnation,
             wire.drained,
+            wire.joining,
+            wire.replaces,
         )
 
 

@@ -5,7 +5,8 @@ step towards it, never more than one at a time and only when the one before is c
 
   1. a new member that is connected becomes a learner
   2. a learner that has caught up becomes a voter
-  3. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
+  3. a new member that votes in every group, and answers, is confirmed: the member that it replaces is removed
+  4. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
      hears of it and is still connected to those who need it there
 
 A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
@@ -19,11 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorum.catalog.machine import CatalogMachine
-from quorum.catalog.members import FoundCluster, MeetMember, founders
+from quorum.catalog.members import ConfirmMember, FoundCluster, MeetMember, founders
 from quorum.log import LogFull
 from quorum.node.identity import Memory
 from quorum.node.replica import SYSTEM_GROUP, Replica
 from quorum.node.roster import Roster
+from quorum.replication.membership import MAX_IDS
 
 if TYPE_CHECKING:
     from quorum.node.member import Member
@@ -157,6 +159,16 @@ class Membership:
                 found = self.memory.incarnation if is_own else self.memory.met.get(each.id, "")
                 if found:
                     system.own(MeetMember(each.id, found))
+            if each.is_joining and not each.is_drained and self._votes_everywhere(each.id):
+                system.own(ConfirmMember(each.id))
+
+    def _votes_everywhere(self, member: str) -> bool:
+        """What a replica here knows as committed may be old; but a voter leaves a group only after the catalog has
+        removed it."""
+        rafts = [replica.raft for replica in self._member.replicas.values()]
+        return self._member.is_reachable(member) and all(
+            raft.is_settled and member in raft.configuration.voters for raft in rafts
+        )
 
     def _try_next_step(self, replica: Replica) -> None:
         """Without room in the log it is tried again later."""
@@ -171,7 +183,8 @@ class Membership:
         raft, wished = replica.raft, self.catalog.members
         now = raft.configuration
         for each in wished.by_id:
-            if each not in now.everybody and self._member.is_reachable(each):
+            has_room = len(now.everybody) < MAX_IDS
+            if has_room and each not in now.everybody and self._member.is_reachable(each):
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:

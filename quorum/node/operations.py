@@ -424,6 +424,7 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (38, who.DrainMember, who.encode_member_command, lambda d, q: who.decode_drain(bytes(d))),
     (39, cat.SetPolicy, cat.encode_set_policy, lambda d, q: cat.decode_set_policy(bytes(d))),
     (40, cat.RemovePolicy, lambda x: x.name.encode(), lambda d, q: cat.RemovePolicy(str(d, "utf-8"))),
+    (41, who.ConfirmMember, who.encode_member_command, lambda d, q: who.decode_confirm(bytes(d))),
 )
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from quorum.addresses import check_incarnation, host_port
 from quorum.catalog.members import JOINED_MARK, CatalogMember
 from quorum.node.identity import Memory
+from quorum.replication.handshake import INCARNATION_BYTES, UNKNOWN
 
 Address = tuple[str, int]
+NOBODY = b"\xff" * INCARNATION_BYTES
+"""No data directory has this incarnation, or not in the life of the universe."""
 
 
 class Roster:
@@ -60,13 +64,30 @@ class Roster:
         return (member or "").partition(JOINED_MARK)[0]
 
     def names_of(self, members: Iterable[str]) -> list[str]:
-        """In order; an id stays an id where it is no member's now, as another one may have its name."""
-        return sorted(self.name_of(each) if each in self.by_id else each for each in members)
+        """In order; an id stays an id where it is no member's now, or that of one which is about to replace another
+        one of its name."""
+        return sorted(self._name_now(each) for each in members)
+
+    def _name_now(self, member: str) -> str:
+        found = self.by_id.get(member)
+        return member if found is None or found.replaces else self.name_of(member)
 
     def incarnation(self, member: str) -> str:
         """Under which this node would speak to it; empty where it would speak to any."""
         found = self.by_id.get(member)
         return (found.incarnation if found is not None else "") or self._memory.met.get(member, "")
+
+    def incarnation_bytes(self, member: str) -> bytes:
+        """The same as a handshake has it: zeros where this node would speak to any. An incarnation that is none, which
+        an old entry may have put into the catalog, is one that nobody has."""
+        found = self.incarnation(member)
+        if not found:
+            return UNKNOWN
+        try:
+            check_incarnation(found)
+        except ValueError:
+            return NOBODY
+        return bytes.fromhex(found)
 
     def dials(self, others: Iterable[str]) -> dict[str, Address]:
         """Whom of these this node dials, and where. Of two founding members the one with the greater name does; else
@@ -82,13 +103,13 @@ class Roster:
         )
 
     def _addresses(self, members: Iterable[str]) -> dict[str, Address]:
-        """Of those whose address is known."""
+        """Of those whose address is known, and is one."""
         found = {}
         for each in members:
             known = self.by_id.get(each) or self._past.get(each)
-            if known is not None and known.peer:
-                host, _, port = known.peer.rpartition(":")
-                found[each] = (host.strip("[]"), int(port))
+            address = None if known is None else _address(known.peer)
+            if address is not None:
+                found[each] = address
         return found
 
     def _is_dialer(self, other: str) -> bool:
@@ -100,3 +121,11 @@ class Roster:
     def _one_joined(self, other: str) -> bool:
         """Whether this node or the other one is no founding member."""
         return JOINED_MARK in self.me or JOINED_MARK in other
+
+
+def _address(text: str) -> Address | None:
+    """None where it is no address: an old entry may have put one into the catalog."""
+    try:
+        return host_port(text)
+    except ValueError:
+        return None

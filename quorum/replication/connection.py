@@ -338,9 +338,11 @@ class PeerNetwork:
             try:
                 found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 dial.resolved = [(family, address) for family, _, _, _, address in found]
-            except OSError:
+            except (OSError, OverflowError, ValueError):
+                # UnicodeError, a ValueError: a name that cannot be asked for. Overflow: a port beyond all bounds.
                 dial.next_s = self._clock() + BACKOFF_MAX_S
-            dial.is_resolving = False
+            finally:
+                dial.is_resolving = False
 
         try:
             ipaddress.ip_address(host)

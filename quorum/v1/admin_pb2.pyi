@@ -220,7 +220,7 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self, with_state_hash: _Optional[bool] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "disk")
+    __slots__ = ("name", "client_address", "peer_address", "reachable", "boot", "id", "incarnation", "drained", "joining", "replaces", "disk")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,8 @@ class MemberInfo(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
     name: str
     client_address: str
@@ -238,8 +240,10 @@ class MemberInfo(_message.Message):
     id: str
     incarnation: str
     drained: bool
+    joining: bool
+    replaces: str
     disk: Disk
-    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., reachable: _Optional[bool] = ..., boot: _Optional[int] = ..., id: _Optional[str] = ..., incarnation: _Optional[str] = ..., drained: _Optional[bool] = ..., joining: _Optional[bool] = ..., replaces: _Optional[str] = ..., disk: _Optional[_Union[Disk, _Mapping]] = ...) -> None: ...
 
 class Disk(_message.Message):
     __slots__ = ("free_bytes", "limit_bytes", "low", "full", "slow", "sync_p99_us")

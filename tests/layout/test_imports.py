@@ -21,11 +21,13 @@ ALLOWED = {
     "fifo": ("quorum_selectors",),
     "quorum.v1": (),
     "quorum.errors": (),
-    "quorum.catalog": ("fifo", "quorum_selectors"),
+    "quorum.addresses": (),
+    "quorum.catalog": ("fifo", "quorum_selectors", "quorum.addresses"),
     "quorum.log": ("quorum.errors",),
     "quorum.replication": ("quorum.log", "quorum.errors"),
-    "quorum.config": ("quorum.replication", "quorum.errors"),
+    "quorum.config": ("quorum.replication", "quorum.addresses", "quorum.errors"),
     "quorum.node": (
+        "quorum.addresses",
         "fifo",
         "quorum_selectors",
         "quorum.v1",
@@ -36,6 +38,7 @@ ALLOWED = {
         "quorum.errors",
     ),
     "quorum.api": (
+        "quorum.addresses",
         "fifo",
         "quorum_selectors",
         "quorum.v1",

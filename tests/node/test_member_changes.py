@@ -20,7 +20,12 @@ from support.cluster import Cluster, Session
 def add(cluster: Cluster, member: str, name: str | None = None, *, replaces: bool = False) -> None:
     called = name or member.partition("~")[0]
     command = AddMember(
-        member, called, f"{member}:1", f"{member}:2", cluster.memories[member].incarnation, replaces
+        member,
+        called,
+        f"{member.replace('~', '-')}:1",
+        f"{member.replace('~', '-')}:2",
+        cluster.memories[member].incarnation,
+        replaces,
     )
     assert cluster.administer(command) == Ok(1)
 
@@ -100,7 +105,7 @@ def test_a_member_that_lost_its_disk_is_replaced_under_its_name() -> None:
     cluster.crash("n3")
     cluster.join("n3~new")
     assert standing(cluster, "n3~new") == "waiting"
-    refused = cluster.administer(AddMember("n3~new", "n3", "x:1", "x:2", "00"))
+    refused = cluster.administer(AddMember("n3~new", "n3", "x:1", "x:2", "00" * 16))
     assert isinstance(refused, Refused)
     assert "quorum cluster replace n3" in refused.detail
     add(cluster, "n3~new", replaces=True)
@@ -209,7 +214,7 @@ def test_a_dead_member_is_removed_and_never_comes_back() -> None:
     cluster.start("n5")
     cluster.run(2_000)
     assert not any(cluster.is_linked("n5", name) for name in cluster.founders)
-    again = cluster.administer(AddMember("n5", "n5", "n5:1", "n5:2", "55"))
+    again = cluster.administer(AddMember("n5", "n5", "n5:1", "n5:2", "55" * 16))
     assert isinstance(again, Refused)
     assert "emptied data directory" in again.detail
 
@@ -305,7 +310,7 @@ def test_nobody_is_added_twice_and_the_last_one_stays() -> None:
     assert isinstance(cluster.administer(RemoveMember("nobody")), Refused)
     cluster.join("n2~a")
     add(cluster, "n2~a")
-    again = AddMember("n2~a", "n2", "n2~a:1", "n2~a:2", cluster.memories["n2~a"].incarnation)
+    again = AddMember("n2~a", "n2", "n2-a:1", "n2-a:2", cluster.memories["n2~a"].incarnation)
     assert cluster.administer(again) == Ok(0)
     voters_are(cluster, "n1", "n2~a")
 

@@ -202,7 +202,13 @@ def grown(cluster: Cluster, member: str) -> None:
 
 def admit(cluster: Cluster, member: str) -> None:
     name = member.partition("~")[0]
-    command = AddMember(member, name, f"{member}:1", f"{member}:2", cluster.memories[member].incarnation)
+    command = AddMember(
+        member,
+        name,
+        f"{member.replace('~', '-')}:1",
+        f"{member.replace('~', '-')}:2",
+        cluster.memories[member].incarnation,
+    )
     assert cluster.administer(command) == Ok(1)
 
 

@@ -88,7 +88,9 @@ class Changes:
 
     @property
     def is_carried_out(self) -> bool:
-        """Every group's leader has who is wished for as voters, and nobody else."""
+        """Every group's leader has who is wished for as voters, and nobody else; newcomers are confirmed."""
+        if any(member.is_joining for member in self.wished.values()):
+            return False
         wished = tuple(sorted(self.wished))
         for group in range(self._world.member_settings["queue_groups"] + 1):
             rafts = [n.member.replicas[group].raft for n in self._world.nodes.values() if n.is_up]

@@ -129,13 +129,16 @@ class Node(Process):
             CLUSTER,
             str(founding) if founding.members else "",
             self.incarnation,
-            lambda peer: bytes.fromhex(self.member.membership.roster.incarnation(peer)) or bytes(16),
+            self._known,
         )
         self._works = Works(world, self)
         self.handlers: dict[str, Any] = {}
         self.hub: Hub = self.loop.call(lambda: self._serve(chance))
         disk.node = self
         world.wake(self)
+
+    def _known(self, peer: str) -> bytes:
+        return self.member.membership.roster.incarnation_bytes(peer)
 
     def _wall_ms(self) -> int:
         if self.clock.wall_jump_ms:
