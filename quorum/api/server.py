@@ -10,17 +10,16 @@ from grpc_reflection.v1alpha import reflection
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
+from quorum.api.calls import Gate
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
 from quorum.errors import OperatorError
+from quorum.node.batches import FRAME_BYTES
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 
-FRAME_BYTES = 32 << 20
-"""The largest gRPC message: one message of the greatest size, with its properties, which may take six times the room as
-text."""
-MAX_CALLS = 10_000
-"""Sessions and calls at a time; more are refused with RESOURCE_EXHAUSTED."""
+MAX_STREAMS = 1_000
+"""Calls of one connection at a time; a client keeps more to itself."""
 SERVICES = (
     queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name,
     bulk_pb2.DESCRIPTOR.services_by_name["Bulk"].full_name,
@@ -46,24 +45,23 @@ class Server:
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=MAX_CALLS,
             options=[
                 ("grpc.max_receive_message_length", FRAME_BYTES),
                 ("grpc.max_send_message_length", FRAME_BYTES),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", MAX_STREAMS),
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), self._server)
-        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), self._server)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
-        )
+        gate = Gate(self._server, hub.limits)
+        queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), gate)
+        bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, gate)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), gate)
 
     async def start(self, address: str) -> int:
         """Listens; returns the port. Raises OperatorError where the address cannot be had."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from fifo import commands as c
@@ -302,7 +301,8 @@ class Stream:
             if isinstance(error, status.StatusError) and error.status.code == code_pb2.UNAVAILABLE:
                 raise  # the client sends it again, in order, on its next stream
             refused = error.status if isinstance(error, status.StatusError) else status.of_error(error)
-            last = min(first + max(1, _count(batch)) - 1, MAX_UINT64)
+            count = min(batches.claimed_count(batch), MAX_WINDOW_MESSAGES)
+            last = min(first + count - 1, MAX_UINT64)
             rejection = pb.Rejection(range=pb.Range(first=first, last=last))
             rejection.status.CopyFrom(refused)
             if last < MAX_CLIENT_SEQUENCE:
@@ -557,15 +557,6 @@ def _failed(request_id: int, error: status.StatusError) -> pb.SessionResponse:
     failed = pb.Failed(request_id=request_id)
     failed.status.CopyFrom(error.status)
     return pb.SessionResponse(failed=failed)
-
-
-def _count(batch: bytes) -> int:
-    """How many messages a refused batch claims to have; 1 if it does not decode."""
-    try:
-        count: int = pb.MessageBatch.FromString(batch).count
-        return min(count, MAX_WINDOW_MESSAGES)
-    except DecodeError:
-        return 1
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[list[int]]:

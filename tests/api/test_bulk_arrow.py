@@ -293,8 +293,10 @@ def test_blocks_are_bounded_in_rows_and_bytes_and_a_large_message_stands_alone()
     )
     assert [rows for rows, _ in sizes(log, [Run(1, 4, large, 0, 0)], Wanted(("body",)))] == [1, 1, 2]
     assert [rows for rows, _ in sizes(log, [Run(1, 4, large, 0, 0)], Wanted(("sequence",)))] == [4]
-    heavy = log.add(batch([(b"", properties({"a": "x" * 900_000 if n % 3 == 0 else "y"})) for n in range(6)]))
-    assert [rows for rows, _ in sizes(log, [Run(1, 6, heavy, 0, 0)], Wanted(("properties",)))] == [3, 3]
+    heavy = log.add(
+        batch([(b"", properties({"a": "x" * 65_000 if n % 20 < 15 else "y"})) for n in range(40)])
+    )
+    assert [rows for rows, _ in sizes(log, [Run(1, 40, heavy, 0, 0)], Wanted(("properties",)))] == [21, 19]
     shared = pb.MessageBatch(count=4_000, body_ends=[0] * 4_000)
     shared.shared_properties.CopyFrom(properties({"a": "x" * 1000}))
     many = log.add(shared.SerializeToString())

@@ -1,0 +1,209 @@
+"""How calls get to the services (quorum/api/calls.py): a server in this process, clients that send any bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import grpc
+import pytest
+
+from quorum.api import calls as calls_module
+from quorum.api import request_limits, status
+from quorum.api.calls import Calls, Gate, client_address
+from quorum.node.batches import BatchLimits
+from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
+from support.wire import field
+
+BATCH = BatchLimits(100, 1 << 20, 2 << 20)
+REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_pb2_grpc.BulkServicer):
+    """Answer with what they were given."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+
+    async def Publish(self, request: Any, context: Any) -> Any:
+        return queue_pb2.PublishResponse(count=len(request.messages))
+
+    async def Browse(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        for sequence in range(request.limit):
+            yield queue_pb2.BrowseResponse(messages=[queue_pb2.StoredMessage(sequence=sequence)])
+
+    async def Session(self, requests: AsyncIterator[Any], context: Any) -> None:
+        self.sessions += 1
+        try:
+            async for request in requests:
+                await context.write(
+                    queue_pb2.SessionResponse(opened=queue_pb2.Opened(session=request.open.epoch))
+                )
+        except status.StatusError as error:
+            await status.abort(context, error)
+        finally:
+            self.sessions -= 1
+
+    async def Stage(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        return bulk_pb2.StageResponse(rows=len([request async for request in requests]))
+
+    async def ClusterStatus(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ClusterStatusResponse(answering_node="n1")
+
+
+class World:
+    def __init__(self, channel: grpc.aio.Channel, gate: Gate, services: Services) -> None:
+        self.channel, self.gate, self.services = channel, gate, services
+        self.queue: Any = queue_pb2_grpc.QueueStub(channel)
+        self.admin: Any = admin_pb2_grpc.AdminStub(channel)
+        self.bulk: Any = bulk_pb2_grpc.BulkStub(channel)
+
+    async def send(self, method: str, data: bytes) -> Any:
+        """Bytes as the only request of a call; the answer's bytes."""
+        return await self.channel.unary_unary("/quorum.v1." + method)(data, timeout=30)
+
+
+def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        server = grpc.aio.server()
+        gate, services = Gate(server, BATCH), Services()
+        queue_pb2_grpc.add_QueueServicer_to_server(services, gate)
+        admin_pb2_grpc.add_AdminServicer_to_server(services, gate)
+        bulk_pb2_grpc.add_BulkServicer_to_server(services, gate)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+            await run(World(channel, gate, services))
+        await server.stop(None)
+        assert gate.calls.total == gate.reserved.total == 0
+
+    asyncio.run(body())
+
+
+async def refused(call: Any, code: grpc.StatusCode, text: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is code, caught.value
+    assert text in caught.value.details()
+
+
+def test_calls_of_each_kind_are_answered() -> None:
+    async def run(world: World) -> None:
+        request = queue_pb2.PublishRequest(queue="q", messages=[queue_pb2.Message(body=b"x")] * 7)
+        assert (await world.queue.Publish(request)).count == 7
+        assert len([each async for each in world.queue.Browse(queue_pb2.BrowseRequest(limit=3))]) == 3
+        assert (await world.bulk.Stage(iter([bulk_pb2.StageRequest(arrow=b"a")] * 4))).rows == 4
+        assert (await world.bulk.Stage(iter([]))).rows == 0
+        assert (await world.admin.ClusterStatus(admin_pb2.ClusterStatusRequest())).answering_node == "n1"
+        session = world.queue.Session()
+        for epoch in (3, 4):
+            await session.write(queue_pb2.SessionRequest(open=queue_pb2.Open(epoch=epoch)))
+            assert (await session.read()).opened.session == epoch
+        await session.done_writing()
+        assert await session.read() is grpc.aio.EOF
+        await refused(
+            world.queue.Get(queue_pb2.GetRequest()), grpc.StatusCode.UNIMPLEMENTED, "not implemented"
+        )
+
+    with_server(run)
+
+
+def test_a_request_with_too_many_elements_is_not_parsed() -> None:
+    async def run(world: World) -> None:
+        bomb = field(2, b"") * 1_000_000
+        await refused(
+            world.send("Queue/Publish", bomb), REFUSED, "messages has 101 elements or more; allowed: 100"
+        )
+        session = world.queue.Session()
+        await session.write(queue_pb2.SessionRequest(open=queue_pb2.Open(epoch=1)))
+        assert (await session.read()).opened.session == 1
+        ranges = [queue_pb2.Range(first=1, last=1)] * 10_001
+        await session.write(queue_pb2.SessionRequest(disposition=queue_pb2.Disposition(tags=ranges)))
+        await refused(session.read(), REFUSED, "Disposition.tags has 10001 elements or more; allowed: 10000")
+
+    with_server(run)
+
+
+def test_a_request_that_brings_no_messages_is_small() -> None:
+    async def run(world: World) -> None:
+        large = field(1, bytes(request_limits.REQUEST_BYTES))
+        await refused(world.send("Admin/DeleteQueue", large), REFUSED, "allowed: 1048576")
+        await refused(
+            world.send("Admin/DeleteQueue", field(1, b"x" * 70_000)), REFUSED, "queue has 70000 bytes"
+        )
+
+    with_server(run)
+
+
+def test_bytes_that_are_no_request_are_refused() -> None:
+    async def run(world: World) -> None:
+        for data in (b"\xff" * 100, b"\xff" * 10_000, field(1, b"\xff\xfe")):
+            await refused(world.send("Queue/Publish", data), INVALID, "the bytes are no PublishRequest")
+        no_request = world.channel.stream_unary("/quorum.v1.Queue/Publish")
+        await refused(no_request(iter([])), INVALID, "there is no request")
+
+    with_server(run)
+
+
+def test_a_call_that_sends_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "OPEN_LIMIT_S", 0.05)
+    monkeypatch.setattr(calls_module, "REQUEST_LIMIT_S", 0.05)
+
+    async def run(world: World) -> None:
+        late = grpc.StatusCode.DEADLINE_EXCEEDED
+        await refused(world.queue.Session().read(), late, "Queue/Session: no request came within 0.05 s")
+        silent = world.channel.stream_unary("/quorum.v1.Queue/Publish")()
+        await refused(silent, late, "Queue/Publish: no request came within 0.05 s")
+        session = world.queue.Session()
+        await session.write(queue_pb2.SessionRequest(open=queue_pb2.Open(epoch=1)))
+        await session.read()
+        await asyncio.wait({asyncio.ensure_future(session.read())}, timeout=0.2)
+        assert world.services.sessions == 1, "a session that has begun may be silent"
+        session.cancel()
+
+    with_server(run)
+
+
+def test_sessions_leave_room_for_administration_and_for_other_addresses() -> None:
+    async def run(world: World) -> None:
+        world.gate.calls.most = 20
+        sessions = []
+        for epoch in range(1, 11):
+            sessions.append(world.queue.Session())
+            await sessions[-1].write(queue_pb2.SessionRequest(open=queue_pb2.Open(epoch=epoch)))
+            assert (await sessions[-1].read()).opened.session == epoch
+        await refused(world.queue.Session().read(), REFUSED, "has its share")
+        assert (await world.admin.ClusterStatus(admin_pb2.ClusterStatusRequest())).answering_node == "n1"
+        assert world.gate.calls.enter("10.0.0.7")
+        world.gate.calls.leave("10.0.0.7")
+        for session in sessions:
+            session.cancel()
+        while world.gate.calls.total:
+            await asyncio.sleep(0)
+
+    with_server(run)
+
+
+def test_an_address_has_as_many_calls_as_are_left_free() -> None:
+    calls = Calls(100)
+    taken = [sum(calls.enter(address) for _ in range(200)) for address in ("a", "b", "c", "d")]
+    assert taken == [50, 25, 13, 6]
+    assert calls.enter("e"), "a newcomer always finds room"
+    calls.leave("a")
+    assert not calls.enter("a"), "it still has more than are free"
+    for address, count in zip("abcde", (49, 25, 13, 6, 1), strict=True):
+        for _ in range(count):
+            calls.leave(address)
+    assert calls.total == 0
+    assert not calls._by_address
+
+
+def test_addresses_are_told_from_what_grpc_says() -> None:
+    assert client_address("ipv4:10.0.0.7:41822") == "10.0.0.7"
+    assert client_address("ipv6:%5B::1%5D:41822") == client_address("ipv6:[::1]:5")
+    assert client_address("ipv6:%5B2001:db8::1%5D:1") == client_address("ipv6:%5B2001:db8::2%5D:2")
+    assert client_address("ipv6:%5B2001:db8::1%5D:1") != client_address("ipv6:%5B2001:db9::1%5D:1")
+    assert client_address("unix:/tmp/socket") == "unix:/tmp/socket"

@@ -1,0 +1,98 @@
+"""Every field of every request has a limit, named or not (quorum/api/request_limits.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+
+from quorum.api import request_limits
+from quorum.api.request_limits import BRINGS_MESSAGES, REQUEST_BYTES, limits_of, max_bytes, request_shape
+from quorum.node.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
+from quorum.node.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
+from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
+from support.wire import field
+
+BATCH = BatchLimits(16_384, 16 << 20, 18 << 20)
+SERVICES = tuple(
+    service
+    for module in (admin_pb2, bulk_pb2, queue_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
+METHODS = tuple(method for service in SERVICES for method in service.methods)
+
+
+def name_of(method: MethodDescriptor) -> str:
+    return f"{method.containing_service.name}/{method.name}"
+
+
+def fields_of(message: Descriptor, found: set[str]) -> Iterator[FieldDescriptor]:
+    """Of a message and of those in it."""
+    for each in message.fields:
+        if each.full_name in found:
+            continue
+        found.add(each.full_name)
+        yield each
+        if each.message_type is not None:
+            yield from fields_of(each.message_type, found)
+
+
+def check_limited(message: Descriptor, limited: Mapping[str, Field], *, is_within: bool) -> None:
+    """is_within: the bytes of the message itself are limited closely."""
+    for each in message.fields:
+        name = f"{message.name}.{each.name}"
+        limit = limited.get(name)
+        assert limit is not None or is_within, f"{name} has no limit"
+        if limit is not None:
+            most = limits_of(BATCH).get(name, Limit(count=DEFAULT_COUNT if each.is_repeated else 1)).count
+            assert limit.count == (most or 1), name
+            assert limit.size_bytes <= FRAME_BYTES or limit.inside is not None, name
+        if each.message_type is not None:
+            within = limit is None or (limit.inside is None and limit.size_bytes <= DEFAULT_BYTES)
+            check_limited(each.message_type, limited, is_within=within)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_every_field_of_a_request_has_a_limit(method: MethodDescriptor) -> None:
+    """A new field has one without being named: by itself, or by that of a message around it."""
+    limited = all_fields(request_shape(method.input_type, BATCH))
+    check_limited(method.input_type, limited, is_within=False)
+
+
+def test_every_named_limit_is_of_a_field_that_there_is() -> None:
+    known = {
+        f"{each.containing_type.name}.{each.name}"
+        for method in METHODS
+        for each in fields_of(method.input_type, set())
+    }
+    assert set(limits_of(BATCH)) <= known
+    assert {name_of(method) for method in METHODS} >= BRINGS_MESSAGES
+
+
+def test_a_call_that_brings_no_messages_has_a_small_request() -> None:
+    assert {max_bytes(name_of(method)) for method in METHODS} == {REQUEST_BYTES, FRAME_BYTES}
+    assert max_bytes("Admin/DeclareQueue") == max_bytes("Health/Check") == REQUEST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("request_type", "bomb", "text"),
+    [
+        (queue_pb2.PublishRequest, field(2, b"") * (1 << 24), "PublishRequest.messages has 16385 elements"),
+        (
+            queue_pb2.SessionRequest,
+            field(5, field(4, b"") * (1 << 24)),
+            "Disposition.tags has 10001 elements",
+        ),
+        (bulk_pb2.PublishStagedRequest, field(4, b"") * (1 << 18), "PublishStagedRequest.parts has 4097"),
+        (
+            queue_pb2.PublishRequest,
+            field(2, field(2, field(30, b"") * 20_000)) * 100,
+            f"Message.properties has .* allowed: {MAX_BATCH_PROPERTIES_BYTES}",
+        ),
+    ],
+)
+def test_a_bomb_is_refused(request_type: type, bomb: bytes, text: str) -> None:
+    shape = request_shape(request_type.DESCRIPTOR, BATCH)
+    with pytest.raises(ScanError, match=text):
+        scan(bomb, shape, request_limits.max_tags(BATCH))
