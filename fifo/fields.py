@@ -12,13 +12,14 @@ import numpy as np
 
 from fifo import bits
 from fifo.block_store import BlockStore
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block
+from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block, Runs
 from fifo.state import FieldSource
 from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression, steps
 from quorum_selectors.predicates import PredicateIndex
+from quorum_selectors.single_columns import decode_singles
 
 FEW = 16
 """Up to so many messages are asked one by one; above, all at once is cheaper."""
@@ -136,28 +137,38 @@ class Fields:
         return columns
 
     def _rebuild(self, block: Block) -> BlockColumns:
+        """Reads every batch once, in the order of the log; those of one message are decoded together."""
         columns = BlockColumns()
         kept = block.kept
         runs = block.runs
-        known: tuple[int, int] = (-1, -1)
-        batch: BatchColumns | None = None
+        singles: dict[int, bytes | memoryview] = {}
+        batches: list[tuple[int, int]] = []
         for place, first in enumerate(runs.firsts):
-            count, index, operation = runs.counts[place], runs.indexes[place], runs.operations[place]
-            here = (kept >> first) & ((1 << count) - 1)
+            here = (kept >> first) & ((1 << runs.counts[place]) - 1)
             if not here:
                 continue
-            if runs.ordinals[place] == ONE_EACH:
-                for offset in bits.members(here):
-                    single = self.fetch(index, operation + offset)
-                    if single is not None:
-                        columns.append(first + offset, single, 0, 1)
+            if runs.ordinals[place] != ONE_EACH:
+                batches.append((first, place))
                 continue
-            if known != (index, operation):
-                known = (index, operation)
-                batch = self.fetch(index, operation)
-            if batch is not None:
-                columns.append(first, batch, runs.ordinals[place], count)
+            index, operation = runs.indexes[place], runs.operations[place]
+            for offset in bits.members(here):
+                singles[first + offset] = self._source.columns(index, operation + offset)
+        if singles:
+            first, end = min(singles), max(singles) + 1
+            found = decode_singles([singles.get(slot, b"") for slot in range(first, end)])
+            columns.append(first, found, 0, end - first)
+        self._append_batches(columns, runs, batches)
         return columns
+
+    def _append_batches(self, columns: BlockColumns, runs: Runs, batches: Sequence[tuple[int, int]]) -> None:
+        known: tuple[int, int] = (-1, -1)
+        batch: BatchColumns | None = None
+        for first, place in batches:
+            if known != (runs.indexes[place], runs.operations[place]):
+                known = (runs.indexes[place], runs.operations[place])
+                batch = self.fetch(*known)
+            if batch is not None:
+                columns.append(first, batch, runs.ordinals[place], runs.counts[place])
 
     def forget(self, block: Block) -> None:
         """Drops the columns of a block; they are rebuilt when somebody asks."""

@@ -91,9 +91,9 @@ class Command:
         self._start = _COMMAND.size + 4 * self.count
         if self._start > len(self._view):
             raise OperationError("the table of operations is cut off")
-        self._ends = np.frombuffer(self._view, dtype="<u4", count=self.count, offset=_COMMAND.size).tolist()
+        self._ends = struct.unpack_from(f"<{self.count}I", self._view, _COMMAND.size)
         if self.count and (
-            self._ends[-1] != len(self._view) - self._start or self._ends != sorted(self._ends)
+            self._ends[-1] != len(self._view) - self._start or list(self._ends) != sorted(self._ends)
         ):
             raise OperationError("the table of operations does not fit the command")
 

@@ -48,14 +48,22 @@ class FieldSource:
     def __init__(self, log: Log, group: int) -> None:
         self._log = log
         self._group = group
+        self._last: tuple[int, Command] | None = None
+        """index and command of the entry that was read last, if it has several operations: the next question is
+        mostly about the same one"""
 
     def columns(self, index: int, operation: int) -> bytes | memoryview:
         """BodyUnreadable if the batch cannot be read here now."""
+        if self._last is not None and self._last[0] == index:
+            return columns_of(self._last[1].operation(operation))
         try:
             body = self._log.read(self._group, index)
         except (EntryMissing, LogDamaged) as error:
             raise BodyUnreadable(self._group, index, str(error)) from error
-        return columns_of(Command(memoryview(body)[1:]).operation(operation))
+        command = Command(memoryview(body)[1:])
+        if command.count > 1:  # then it has COMMAND_BYTES at most
+            self._last = index, command
+        return columns_of(command.operation(operation))
 
 
 def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:

@@ -404,6 +404,23 @@ def decode(data: bytes | memoryview, count: int) -> BatchColumns:
     return BatchColumns(count, rows, columns)
 
 
+def value_places(data: bytes) -> list[tuple[Single, int, int]]:
+    """Of the columns of a batch of one message: each column, and where its value begins and ends in the bytes; of a
+    string, its text. Raises ColumnsError."""
+    reader = _Reader(data)
+    size = reader.unpack(_BATCH)[2]
+    found = []
+    for _ in range(size):
+        width = reader.data[reader.position + 1]
+        single = reader.single()
+        end = reader.position
+        if single[1] == STRING:
+            end -= width  # the code
+            width = len(str(single[2]).encode("utf-8", "surrogatepass"))
+        found.append((single, end - max(width, single[1] == BOOLEAN), end))
+    return found
+
+
 def _check_singles(columns: tuple[Single, ...]) -> None:
     if not columns:
         raise ColumnsError("columns that hold no column")
