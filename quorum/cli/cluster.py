@@ -1,4 +1,4 @@
-"""`quorum cluster up|down|join|status`: a local cluster of processes for development; with members.py, any cluster."""
+"""`quorum cluster up|down|start|join|status`: a local cluster, for development; with members.py, any cluster."""
 
 from __future__ import annotations
 
@@ -94,8 +94,11 @@ def up(
     if cluster.running():
         raise ClusterError(
             f"{directory} has members that run already ({', '.join(cluster.running())}); "
-            f"`quorum cluster down --dir {directory}` stops them"
+            f"`quorum cluster down --dir {directory}` stops them, "
+            f"`quorum cluster start NODE --dir {directory}` starts one that is down"
         )
+    if elsewhere := cluster.started_elsewhere():
+        raise ClusterError(_not_ours(elsewhere))
     if ports is not None and [member.client.rpartition(":")[2] for member in cluster.members] != list(
         map(str, ports)
     ):
@@ -155,17 +158,37 @@ def down(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     purge: Annotated[bool, typer.Option("--purge", help="remove the members' data too")] = False,
 ) -> None:
-    """Stops the members and leaves nothing behind but their data."""
+    """Stops the members and leaves nothing behind but their data. Status 1 if a member still runs that was not
+    started by `quorum cluster`; then nothing is removed."""
     from quorum.cli.local_cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
     running = len(cluster.running())
     killed = cluster.stop()
-    if purge:
+    elsewhere = cluster.started_elsewhere()
+    purge_now = purge and not elsewhere
+    if purge_now:
         cluster.remove()
-    print(f"stopped {_members(running)}" + ("; removed " + str(directory) if purge else ""))
+    print(f"stopped {_members(running)}" + (f"; removed {directory}" if purge_now else ""), flush=True)
+    if elsewhere:
+        raise Complaint(_not_ours(elsewhere) + (f"; {directory} is kept" if purge else ""), 1)
     if killed:
         raise Complaint(f"{', '.join(killed)} did not stop and had to be killed", 1)
+
+
+@app.command()
+def start(
+    names: Annotated[list[str], typer.Argument(metavar="NODE...", help="members that are down")],
+    directory: DirectoryOption = DEFAULT_DIRECTORY,
+) -> None:
+    """Starts members of a local cluster that are down; they go on when this command has ended."""
+    from quorum.cli.local_cluster import LocalCluster
+
+    cluster = LocalCluster.open(directory)
+    cluster.start(names)
+    cluster.wait_ready(names)
+    for name in names:
+        print(f"{name} serves: {cluster.url_of(name)}")
 
 
 @app.command()
@@ -191,7 +214,8 @@ def status(
     directory: Annotated[Path | None, typer.Option("--dir", help="a local cluster's directory")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Members and Raft groups, as the node that answers sees them. Status 1 if a group has no leader."""
+    """Members and Raft groups, as the node that answers sees them; a member's answer goes before one of a node that is
+    none (any more). Status 1 if a group has no leader."""
     if directory is not None:
         from quorum.cli.local_cluster import LocalCluster
 
@@ -206,7 +230,16 @@ def status(
         print_json(_plain(seen))
     else:
         _tables(seen)
-    raise typer.Exit(0 if seen.groups and all(group.leader for group in seen.groups) else 1)
+    is_well = seen.standing != "removed" and seen.groups and all(group.leader for group in seen.groups)
+    raise typer.Exit(0 if is_well else 1)
+
+
+def _not_ours(names: tuple[str, ...]) -> str:
+    one = len(names) == 1
+    return (
+        f"{', '.join(names)} still {'runs' if one else 'run'} and {'was' if one else 'were'} not started by "
+        f"quorum cluster; stop {'it' if one else 'them'} by SIGTERM, or by Ctrl-C in the terminal"
+    )
 
 
 def _members(count: int) -> str:
@@ -270,6 +303,11 @@ def _tables(seen: ClusterStatus) -> None:
         addresses = (each.client_address, each.peer_address)
         table.add_row(name, *addresses, reachable, str(each.boot), disk, sync)
     console.print(table)
+    if seen.standing == "removed":
+        console.print(
+            f"[red]{seen.answering_node} is no member of the cluster any more[/red]: ask another member (--url)",
+            highlight=False,
+        )
     own = f"data of {seen.answering_node}"
     groups = Table("group", "leader", "term", "committed", "applied", "members", own)
     for group in seen.groups:

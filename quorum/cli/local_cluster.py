@@ -23,7 +23,8 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
+from quorum.log.files import RealFiles
+from quorum.log.log import LOCK
+from quorum.node.identity import IdentityError, read_identity
 
 if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse
@@ -60,6 +64,14 @@ class LocalMember:
     @property
     def config(self) -> Path:
         return self.folder / "node.toml"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.data / "log"
 
     @property
     def output(self) -> Path:
@@ -116,6 +128,9 @@ class LocalCluster:
             raise ClusterError(f"{len(client_ports)} client ports for {count} members; give one each")
         if self.directory.exists() and any(self.directory.iterdir()):
             raise ClusterError(f"{self.directory} is not empty and holds no cluster; name another directory")
+        for port in client_ports or ():
+            if not _is_free(port):
+                raise ClusterError(f"port {port} of {HOST} is in use; choose another one")
         ports = free_ports(2 * count, taken=client_ports or ())
         self._members = {
             name: LocalMember(
@@ -152,9 +167,8 @@ class LocalCluster:
         and an empty folder, for a member that is down and shall be replaced under its name."""
         if name in self._members:
             member = self.member(name)
-            if self.process(member.name) is not None:
-                raise ClusterError(f"member {name} is running; stop it first")
-            shutil.rmtree(member.folder)
+            with self._unused(member.name):
+                shutil.rmtree(member.folder)
         else:
             taken = {each.rpartition("-")[2] for each in self._members}
             number = next(n for n in range(1, 10_000) if str(n) not in taken)
@@ -169,9 +183,8 @@ class LocalCluster:
 
     def forget(self, name: str) -> None:
         """A member that was removed from the cluster, and is down, is none of this directory's any more."""
-        if self.process(name) is not None:
-            raise ClusterError(f"member {name} is running; stop it first")
-        shutil.rmtree(self.member(name).folder)
+        with self._unused(name):
+            shutil.rmtree(self.member(name).folder)
         del self._members[name]
         self._write()
 
@@ -184,7 +197,7 @@ class LocalCluster:
         keys: dict[str, str | int] = {
             "name": member.name,
             "cluster": "local",
-            "data_dir": str(member.folder / "data"),
+            "data_dir": str(member.data),
             "secret_file": str(self.directory / "secret"),
             **self._settings,
         }
@@ -233,12 +246,45 @@ class LocalCluster:
         return self._members[name]
 
     def process(self, name: str) -> ProcessId | None:
-        """The member's running process, whoever started it; None while it is down."""
+        """The member's running process, if `start` of this or another LocalCluster started it; else None."""
         found = ProcessId.read(self.member(name).pid_file)
         return found if found is not None and found.is_alive() else None
 
     def running(self) -> dict[str, ProcessId]:
         return {name: found for name in self._members if (found := self.process(name)) is not None}
+
+    def started_elsewhere(self) -> tuple[str, ...]:
+        """Members that run and that no LocalCluster started: their logs are locked. In order of name."""
+        return tuple(name for name in self._members if self.process(name) is None and self._is_locked(name))
+
+    def _is_locked(self, name: str) -> bool:
+        try:
+            RealFiles().lock(self.member(name).log / LOCK).release()
+        except FileNotFoundError:  # it has never run
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    @contextmanager
+    def _unused(self, *names: str) -> Iterator[None]:
+        """Holds the locks of these members' logs, so that no member starts meanwhile. ClusterError if one runs."""
+        with ExitStack() as locks:
+            running = []
+            for name in names:
+                if self.process(name) is not None:
+                    running.append(name)
+                    continue
+                try:
+                    locks.callback(RealFiles().lock(self.member(name).log / LOCK).release)
+                except FileNotFoundError:  # it has never run
+                    continue
+                except BlockingIOError:
+                    running.append(name)
+            if running:
+                still = "still runs; stop it first" if len(running) == 1 else "still run; stop them first"
+                raise ClusterError(f"{', '.join(running)} of {self.directory} {still}")
+            yield
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -273,7 +319,7 @@ class LocalCluster:
         """Starts these members (all that are down if not given); does not wait until they serve."""
         for name in self._members if names is None else names:
             member = self.member(name)
-            if self.process(name) is not None:
+            if self.process(name) is not None or self._is_locked(name):
                 if names is not None:
                     raise ClusterError(f"member {name} is running already")
                 continue
@@ -313,11 +359,10 @@ class LocalCluster:
 
     def remove(self) -> None:
         """Takes the whole directory away. Only when nothing runs in it."""
-        if self.running():
-            raise ClusterError(f"{', '.join(self.running())} of {self.directory} still run; stop them first")
         if not (self.directory / STATE_FILE).exists():
             raise ClusterError(f"{self.directory} holds no cluster; it is left as it is")
-        shutil.rmtree(self.directory)
+        with self._unused(*self._members):
+            shutil.rmtree(self.directory)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         found = self.process(name)
@@ -404,7 +449,8 @@ class LocalCluster:
         limit_s: float = START_LIMIT_S,
         progress: Progress | None = None,
     ) -> None:
-        """Returns when these members (all if not given) serve and know a leader of every group.
+        """Returns when these members (all if not given) serve and know a leader of every group. A member of another
+        cluster that has the port of one of them does not count.
 
         Raises ClusterError, with the end of a member's output, if one ends before or the time is over.
         """
@@ -438,7 +484,20 @@ class LocalCluster:
         if not self.is_serving(name):
             return False
         status = self.status(name)
-        return status is not None and len(status.groups) > 0 and all(group.leader for group in status.groups)
+        return (
+            status is not None
+            and (status.own.name, status.own.incarnation) == (name, self._incarnation(name))
+            and len(status.groups) > 0
+            and all(group.leader for group in status.groups)
+        )
+
+    def _incarnation(self, name: str) -> str | None:
+        """Of the member's data directory; None if there is none, or none that can be read."""
+        try:
+            identity = read_identity(self.member(name).data, RealFiles())
+        except (OSError, IdentityError):
+            return None
+        return None if identity is None else identity.memory.incarnation
 
     def last_output(self, name: str, lines: int = 15) -> str:
         """The end of what the member has written."""
@@ -455,15 +514,23 @@ def free_ports(count: int, taken: Sequence[int] = ()) -> list[int]:
     random.SystemRandom().shuffle(candidates)
     found: list[int] = []
     for port in candidates:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        if not _is_free(port):
+            continue
         found.append(port)
         if len(found) == count:
             return found
     raise ClusterError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    """Whether a member could listen there now. Connections of an earlier listener that are closing do not count."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 def _read_state(file: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ WAIT_S = 600
 """How long a command waits for the groups, if not told otherwise: a new member is fed the whole log."""
 POLL_S = 0.2
 ASK_LIMIT_S = 2.0
+MEMBERS = ("member", "drained")
+"""Standings of nodes that know the cluster as it is."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NODE", help="the member's name")]
 AddressArgument = Annotated[
@@ -81,10 +83,17 @@ def ask(address: str) -> ClusterStatus | None:
 
 
 def ask_any(url: str) -> ClusterStatus | None:
-    """What the first of these nodes to answer sees."""
+    """What the first of these nodes to answer as a member sees. If no member answers: what another node sees, such as
+    one that was removed and knows no better."""
     from quorum.client.endpoints import parse_url
 
-    return next((seen for address in parse_url(url) if (seen := ask(address)) is not None), None)
+    other: ClusterStatus | None = None
+    for address in parse_url(url):
+        seen = ask(address)
+        if seen is not None and seen.standing in MEMBERS:
+            return seen
+        other = other or seen
+    return other
 
 
 def _ask_new_node(address: str) -> MemberInfo:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from quorum.cli.local_cluster import LocalCluster
+from quorum.cli.local_cluster import LocalCluster, free_ports
 from quorum.cli.processes import ProcessId
+from quorum.errors import ClusterError
 from support.repository import ROOT
 
 LIMIT_S = 120.0
@@ -34,7 +35,7 @@ def quorum(*arguments: str, cwd: Path, stdin: bytes = b"", status: int = 0) -> s
         command, input=stdin, cwd=cwd, env=environment(), capture_output=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
-    return done.stdout.decode()
+    return done.stdout.decode() + (done.stderr.decode() if status else "")
 
 
 @pytest.fixture
@@ -109,6 +110,45 @@ def test_a_member_killed_and_started_again_catches_up(tmp_path: Path) -> None:
     assert cluster.running() == {}
 
 
+def test_data_of_a_member_that_was_started_by_hand_is_not_purged(folder: Path) -> None:
+    quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
+    cluster = LocalCluster.open(folder / "quorum-data")
+    cluster.kill("node-1")
+    command = [sys.executable, "-m", "quorum", "node", "--config", str(cluster.member("node-1").config)]
+    by_hand = subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        cluster.wait_ready()
+        for purge in ([], ["--purge"]):
+            said = quorum("cluster", "down", *purge, cwd=folder, status=1)
+            assert "node-1 still runs and was not started by quorum cluster" in said
+        quorum("cluster", "start", "node-1", cwd=folder, status=1)  # it runs
+        quorum("cluster", "up", "--detach", cwd=folder, status=1)
+        assert by_hand.poll() is None
+        assert cluster.status("node-1") is not None
+        by_hand.terminate()
+        assert by_hand.wait(LIMIT_S) == 0
+    finally:
+        by_hand.kill()
+        by_hand.wait(LIMIT_S)
+    assert "node-1 serves" in quorum("cluster", "start", "node-1", cwd=folder)
+    assert "stopped 1 member; removed" in quorum("cluster", "down", "--purge", cwd=folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_cluster_on_ports_of_another_one_says_that_it_does_not_serve(folder: Path) -> None:
+    [port] = free_ports(1)
+    LocalCluster(folder / "late", 1, client_ports=[port])
+    quorum("cluster", "up", "--members", "1", "--port", str(port), "--detach", cwd=folder)
+    said = quorum("cluster", "up", "--dir", "late", "--detach", cwd=folder, status=1)
+    assert "node-1 has ended with status" in said
+    assert "Address already in use" in said
+    late = LocalCluster.open(folder / "late")
+    assert late.running() == {}
+    assert late.is_serving("node-1")  # the other cluster's member, which has the same name
+    with pytest.raises(ClusterError, match="node-1 does not serve"):
+        late.wait_ready(limit_s=0)
+
+
 def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
     quorum("cluster", "up", "--members", "2", "--detach", cwd=folder)
     try:
@@ -120,8 +160,16 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         assert "node-3 leads group 2" in quorum("cluster", "transfer", "2", "node-3", cwd=folder)
         quorum("cluster", "rebalance", cwd=folder)
         assert "spread evenly already" in quorum("cluster", "rebalance", cwd=folder)
-        assert "node-2 has left every group" in quorum("cluster", "remove", "node-2", cwd=folder)
-        quorum("cluster", "remove", "node-2", cwd=folder, status=1)  # there is none
+        assert "node-1 has left every group" in quorum("cluster", "remove", "node-1", cwd=folder)
+        quorum("cluster", "remove", "node-1", cwd=folder, status=1)  # there is none
+        # node-1 is the first in the URL of this directory, and goes on answering
+        seen = json.loads(quorum("cluster", "status", "--json", cwd=folder))
+        assert seen["standing"] == "member"
+        assert [group["members"] for group in seen["groups"]] == [["node-2", "node-3"]] * 4
+        removed = LocalCluster.open(folder / "quorum-data").url_of("node-1")
+        said = quorum("cluster", "status", "--url", removed, cwd=folder, status=1)
+        assert "as node-1 (removed) sees it" in said
+        assert "node-1 is no member of the cluster any more" in said
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)

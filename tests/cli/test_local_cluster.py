@@ -18,6 +18,8 @@ from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
 from quorum.cli.processes import MemberProcess, ProcessId, stop
 from quorum.config import load
 from quorum.errors import ClusterError
+from quorum.log.files import RealFiles
+from quorum.log.log import LOCK
 
 SLEEPER = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -121,7 +123,7 @@ def test_processes_are_paused_resumed_killed_and_measured(
     assert cluster.cpu_seconds() >= 0.0
     with pytest.raises(ClusterError, match="is running already"):
         cluster.start(["node-1"])
-    with pytest.raises(ClusterError, match=r"node-1 of .* still run"):
+    with pytest.raises(ClusterError, match=r"node-1 of .* still runs"):
         cluster.remove()
     cluster.pause("node-1")
     _until(lambda: _state(sleeper.pid) == "T")
@@ -136,6 +138,34 @@ def test_processes_are_paused_resumed_killed_and_measured(
         cluster.pause("node-1")
     cluster.remove()
     assert not cluster.directory.exists()
+
+
+def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 2)
+    RealFiles().make_directory(cluster.member("node-2").log)
+    lock = RealFiles().lock(cluster.member("node-2").log / LOCK)
+    assert cluster.running() == {}
+    assert cluster.started_elsewhere() == ("node-2",)
+    for change in (cluster.remove, lambda: cluster.forget("node-2"), lambda: cluster.prepare("node-2")):
+        with pytest.raises(ClusterError, match=r"node-2 of .* still runs; stop it first"):
+            change()
+    with pytest.raises(ClusterError, match="node-2 is running already"):
+        cluster.start(["node-2"])
+    assert cluster.member("node-2").log.is_dir()
+    lock.release()
+    assert cluster.started_elsewhere() == ()
+    cluster.remove()
+    assert not cluster.directory.exists()
+
+
+def test_ports_that_others_listen_on_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        taken = held.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"port {taken} of 127.0.0.1 is in use"):
+            LocalCluster(tmp_path / "c", 1, client_ports=[taken])
+    assert not (tmp_path / "c").exists()
 
 
 def test_who_does_not_stop_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
