@@ -17,7 +17,7 @@ from support.golden import MEMBERS, Golden
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 
-LATER_KINDS: dict[int, set[str]] = {1: set()}
+LATER_KINDS: dict[int, set[str]] = {1: {"ConfirmMember"}}
 """machine version -> the kinds of commands that came after it"""
 
 
