@@ -171,7 +171,7 @@ class Cluster:
             name = f"{called}~aaaaaaaaaaaa"
             self.join(name)
             incarnation = self.memories[name].incarnation
-            self.administer(AddMember(name, called, f"{name}:1", f"{name}:2", incarnation))
+            self.administer(AddMember(name, called, f"{called}:1", f"{called}:2", incarnation))
             self.voters_are(*self.members)
         self.ready()
 
