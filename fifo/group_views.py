@@ -53,6 +53,11 @@ class GroupViews:
         """Processes of this node up to this boot number were declared gone; -1 if none was."""
         return self.sessions.departed.get(node, -1)
 
+    def block_count(self, queue: int) -> int:
+        """How many blocks the queue's messages take: what `info` costs."""
+        machine = self.queues.get(queue)
+        return 0 if machine is None else len(machine.blocks)
+
     def info(self, queue: int) -> QueueInfo | None:
         machine = self.queues.get(queue)
         return None if machine is None else views.info(machine)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from operator import attrgetter
 from typing import NoReturn
 
 import grpc
@@ -26,12 +31,16 @@ from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PART_QUEUES, PART_BLOCKS = 200, 5_000
+"""Queues whose counts are asked for in one question, and blocks of messages in them: some milliseconds."""
 
 
 class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._config = config
+        self._hashing = asyncio.Lock()
+        """A hash takes a group's whole state: one at a time, each in a step of its own."""
 
     async def DeclareQueue(
         self,
@@ -61,7 +70,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         try:
             check_queue_name(request.queue)
             queue = await self._hub.queue(request.queue)
-            total = await self._hub.ask(lambda member: _total(member, queue))
+            total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
             await self._hub.call(SYSTEM_GROUP, RemoveQueue(request.queue))
             await self._hub.await_queue(queue.group, queue.id, present=False)
         except ArgumentError as error:
@@ -88,23 +97,33 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.ListQueuesRequest,
         context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
     ) -> pb.ListQueuesResponse:
+        response = pb.ListQueuesResponse()
         try:
-            for group in self._hub.member.replicas:
-                await self._hub.barrier(group)
-            found = await self._hub.ask(
-                lambda member: [
-                    (queue, _info(member, queue)) for queue in member.catalog.queues(request.prefix)
-                ]
-            )
+            known = await self._hub.ask_now(lambda member: member.catalog.queues(), (SYSTEM_GROUP,))
+            found = await asyncio.to_thread(_page, known, request)
+            if 0 < request.limit < len(found):
+                del found[request.limit :]
+                response.next_after = found[-1].name
+            at = 0
+            while at < len(found):
+                part = found[at : at + PART_QUEUES]
+                infos = await self._hub.ask_now(partial(_infos, queues=part), {each.group for each in part})
+                at += len(infos)
+                self._show(response, part, infos)
         except status.StatusError as error:
             await _abort(context, error)
-        catalog = self._hub.member.catalog
-        response = pb.ListQueuesResponse()
-        for queue, info in found:
-            if info is not None:
-                show_policy(info, catalog.effective(queue))
-                response.queues.append(info)
         return response
+
+    def _show(
+        self,
+        response: pb.ListQueuesResponse,
+        queues: Sequence[CatalogQueue],
+        infos: Sequence[pb.QueueInfo | None],
+    ) -> None:
+        for queue, info in zip(queues, infos, strict=False):
+            if info is not None:
+                show_policy(info, self._hub.member.catalog.effective(queue))
+                response.queues.append(info)
 
     async def DescribeQueue(
         self,
@@ -112,10 +131,12 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
     ) -> pb.DescribeQueueResponse:
         try:
-            await self._hub.barrier(SYSTEM_GROUP)
-            queue = await self._hub.queue(request.queue)
-            await self._hub.barrier(queue.group)
-            response = await self._hub.ask(lambda member: _description(member, queue))
+            queue = await self._hub.ask_now(
+                lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,)
+            )
+            if queue is None:
+                raise status.no_queue(request.queue)
+            response = await self._hub.ask_now(lambda member: _description(member, queue), (queue.group,))
             if response is None:
                 raise status.no_queue(request.queue)
         except status.StatusError as error:
@@ -131,7 +152,16 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = await self._hub.ask(lambda member: _cluster_status(member, request.with_state_hash))
+        try:
+            response = await self._hub.ask(_cluster_status)
+            for group in response.groups if request.with_state_hash else ():
+                async with self._hashing:
+                    index, state_hash = await self._hub.ask(
+                        partial(_state_hash, group=group.group), group.group
+                    )
+                group.applied_index, group.state_hash = index, state_hash
+        except status.StatusError as error:
+            await _abort(context, error)
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name
         response.own.client_address, response.own.peer_address = own.client, own.peer
@@ -147,6 +177,26 @@ async def _abort(context: grpc.aio.ServicerContext, error: status.StatusError) -
 def _total(member: Member, queue: CatalogQueue) -> int:
     info = member.queue_machine(queue.group).info(queue.id)
     return 0 if info is None else info.total
+
+
+def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[CatalogQueue]:
+    """The queues that are asked for, by name, and one more if there is one."""
+    wanted = (each for each in queues if each.name.startswith(request.prefix) and each.name > request.after)
+    if request.limit:
+        return heapq.nsmallest(request.limit + 1, wanted, key=attrgetter("name"))
+    return sorted(wanted, key=attrgetter("name"))
+
+
+def _infos(member: Member, queues: Sequence[CatalogQueue]) -> list[pb.QueueInfo | None]:
+    """What the first of these queues hold, so many as one step has time for; at least one."""
+    found: list[pb.QueueInfo | None] = []
+    blocks = 0
+    for queue in queues:
+        blocks += member.queue_machine(queue.group).block_count(queue.id)
+        if found and blocks > PART_BLOCKS:
+            break
+        found.append(_info(member, queue))
+    return found
 
 
 def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
@@ -189,7 +239,13 @@ def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueRespons
     return response
 
 
-def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusResponse:
+def _state_hash(member: Member, group: int) -> tuple[int, int]:
+    """(applied index, hash of the group's state there)."""
+    replica = member.replicas[group]
+    return replica.raft.applied_index, crc32c(replica.machine.snapshot())
+
+
+def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
     membership = member.membership
     roster = membership.roster
     response = pb.ClusterStatusResponse(standing=membership.standing)
@@ -230,7 +286,6 @@ def _cluster_status(member: Member, with_state_hash: bool) -> pb.ClusterStatusRe
             members=roster.names_of(configuration.voters),
             learners=roster.names_of(configuration.learners),
             settled=replica.raft.is_settled,
-            state_hash=crc32c(replica.machine.snapshot()) if with_state_hash else 0,
             healed=member.healer.healed.get(number, 0),
             unreadable=member.healer.lost(number),
             fetching=member.arrivals.missing(number),

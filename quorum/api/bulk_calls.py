@@ -93,7 +93,7 @@ async def applied(hub: Hub, group: int, index: int) -> None:
     deadline = hub.loop.time() + BEHIND_S
     pause = LOOK_S
     while True:
-        at = await hub.ask(lambda member: member.queue_machine(group).index)
+        at = await hub.ask(lambda member: member.queue_machine(group).index, group)
         if at >= index:
             return
         if hub.loop.time() >= deadline:
@@ -106,12 +106,12 @@ async def applied(hub: Hub, group: int, index: int) -> None:
 
 async def index_of(hub: Hub, group: int) -> int:
     """How far this node's replica is: it has applied what was answered here."""
-    return await hub.ask(lambda member: member.queue_machine(group).index)
+    return await hub.ask(lambda member: member.queue_machine(group).index, group)
 
 
-async def look(hub: Hub, question: Callable[[Member], T | Refused]) -> T:
+async def look(hub: Hub, group: int, question: Callable[[Member], T | Refused]) -> T:
     """A view of this node's replica; StatusError where it is refused."""
-    found = await hub.ask(question)
+    found = await hub.ask(question, group)
     if isinstance(found, Refused):
         raise status.StatusError(status.of_refused(found))
     return found

@@ -113,7 +113,7 @@ class GroupCalls(BulkCalls):
         pause = POLL_S
         is_finished = True
         while True:
-            found = await self._hub.ask(lambda member: _look_at(member, queue, request))
+            found = await self._hub.ask(lambda member: _look_at(member, queue, request), queue.group)
             if found.may_reserve and await self._enough(queue, found.reader, min(request.min_messages, most)):
                 reply = await again(self._hub, queue.group, command, Reserved)
                 if reply.offset != request.after:
@@ -142,7 +142,7 @@ class GroupCalls(BulkCalls):
         start, rest = reader.start_sequence, wanted_count
         while True:
             page = await self._hub.ask(
-                partial(_waiting, queue=queue, start=start, count=rest, selector=reader.selector)
+                partial(_waiting, queue=queue, start=start, count=rest, selector=reader.selector), queue.group
             )
             if isinstance(page, Refused):  # it cannot look for this selector any more; the group can
                 return True
@@ -162,7 +162,7 @@ class GroupCalls(BulkCalls):
             offset=reply.offset,
             count=reply.count,
             size_bytes=reply.size_bytes,
-            ready=await self._hub.ask(ready),
+            ready=await self._hub.ask(ready, queue.group),
             index=reply.index,
         )
 
@@ -192,7 +192,7 @@ class GroupCalls(BulkCalls):
                     )
             return response
 
-        response = await self._hub.ask(describe)
+        response = await self._hub.ask(describe, queue.group)
         if response is None:
             raise status.not_found(f"queue {request.queue!r} has no group {request.group!r}")
         return response
@@ -212,6 +212,7 @@ class GroupCalls(BulkCalls):
             count = min(PAGE, end - first)
             portion = await look(
                 self._hub,
+                queue.group,
                 partial(
                     _reserved,
                     queue=queue,
@@ -245,7 +246,8 @@ class GroupCalls(BulkCalls):
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
         """StatusError where the messages have gone back instead. This replica has applied what was answered."""
         found = await self._hub.ask(
-            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0)
+            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0),
+            queue.group,
         )
         if isinstance(found, Refused) and found.reason == "released":
             raise status.StatusError(status.of_refused(found))
@@ -296,7 +298,7 @@ class GroupCalls(BulkCalls):
                 )
             return response
 
-        found = await self._hub.ask(groups)
+        found = await self._hub.ask(groups, queue.group)
         for each in found.groups:
             each.selector = selector_text(each.filter)
         return found

@@ -59,7 +59,7 @@ class BulkService(GroupCalls, SnapshotCalls, StagingCalls, bulk_pb2_grpc.BulkSer
             runs = _ends(member, queue, info.next_sequence) if request.with_fields else ()
             return response, runs
 
-        found = await self._hub.ask(describe)
+        found = await self._hub.ask(describe, queue.group)
         if found is None:
             raise status.no_queue(request.queue)
         response, runs = found

@@ -71,6 +71,7 @@ class SnapshotCalls(BulkCalls):
         while start is not None and start < end and made.left:
             page, failed = await look(
                 self._hub,
+                queue.group,
                 partial(
                     _page,
                     queue=queue,

@@ -12,7 +12,7 @@ import itertools
 import os
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -42,6 +42,8 @@ NO_LEADER_POLLS = 3
 far less."""
 
 
+ANSWER_WAIT_S = 10.0
+"""A question that this node has not answered by then is better asked at another node."""
 MEND_WAIT_S = 5.0
 """So long whoever reads waits for a damaged body to be fetched from another member; then it is told to go there."""
 
@@ -230,58 +232,96 @@ class Hub:
 
     # ---- questions
 
-    async def ask(self, question: Callable[[Member], T]) -> T:
-        future: asyncio.Future[T] = self.loop.create_future()
-        self.submit(ev.Ask(question, future))
-        return await future
+    async def ask(self, question: Callable[[Member], T], *groups: int) -> T:
+        """An answer from what this node has applied. groups: those whose state the question looks at. UNAVAILABLE where
+        a replica that went back to its snapshot, or an unreadable body, keeps it waiting too long."""
+        future: asyncio.Future[T] = self._future()
+        return await self._told(
+            future, ev.Ask(question, future, groups), (), ANSWER_WAIT_S if groups else None
+        )
 
-    async def barrier(self, group: int) -> None:
-        """Returns when this node's replica has applied everything that was answered before the call."""
-        await self.call(group, c.Wake())
+    async def ask_now(self, question: Callable[[Member], T], groups: Collection[int]) -> T:
+        """The same, and the answer shows everything that was answered anywhere before the call. UNAVAILABLE where one
+        of the groups has no leader."""
+        future: asyncio.Future[T] = self._future()
+        asked = ev.Ask(question, future, tuple(groups), is_current=True)
+        return await self._told(future, asked, groups, ANSWER_WAIT_S)
+
+    def _future(self) -> asyncio.Future[Any]:
+        return self.loop.create_future()
+
+    async def _told(
+        self,
+        future: asyncio.Future[T],
+        item: ev.Ask | ev.AwaitQueue | ev.AwaitConfigured,
+        groups: Collection[int],
+        wait_s: float | None = None,
+    ) -> T:
+        """What the member tells. It forgets what nobody waits for any more."""
+        self.submit(item)
+        try:
+            if not groups and wait_s is None:
+                return await future
+            return await self.decided(groups, future, wait_s)
+        finally:
+            if not future.done() or future.cancelled():
+                self.submit(ev.Forget(future))
 
     async def queue(self, name: str) -> CatalogQueue:
         """The queue of this name, as of now in the whole cluster."""
         known = self.member.catalog.queue(name)
         if known is None:
-            await self.barrier(SYSTEM_GROUP)
-            known = self.member.catalog.queue(name)
+            known = await self.ask_now(lambda member: member.catalog.queue(name), (SYSTEM_GROUP,))
         if known is None:
             raise status.no_queue(name)
         return known
 
     async def await_queue(self, group: int, queue: int, present: bool) -> None:
-        future: asyncio.Future[object] = self.loop.create_future()
-        self.submit(ev.AwaitQueue(group, queue, present, future))
-        await self.decided(group, future)
+        future = self._future()
+        await self._told(future, ev.AwaitQueue(group, queue, present, future), (group,))
 
     async def await_configured(self) -> None:
         """Returns when the queues are configured as the policies say that are known here."""
         catalog = self.member.catalog
         revision = catalog.revision
         for group in catalog.queue_groups:
-            future: asyncio.Future[object] = self.loop.create_future()
-            self.submit(ev.AwaitConfigured(group, revision, future))
-            await self.decided(group, future)
+            future = self._future()
+            await self._told(future, ev.AwaitConfigured(group, revision, future), (group,))
 
-    async def decided(self, group: int, future: asyncio.Future[T]) -> T:
-        """What the group answers. UNAVAILABLE where it has no leader, so that nobody waits without knowing why: what
-        was asked for may still be done, and its answer is still expected."""
+    async def decided(
+        self, groups: Collection[int], future: asyncio.Future[T], wait_s: float | None = None
+    ) -> T:
+        """What the groups answer. UNAVAILABLE where one has no leader, so that nobody waits without knowing why: what
+        was asked for may still be done, and its answer is still expected. wait_s: UNAVAILABLE after this time."""
         missed = 0
+        deadline_s = None if wait_s is None else self.loop.time() + wait_s
         while not future.done():
             await asyncio.wait({future}, timeout=NO_LEADER_POLL_S)
-            if not future.done():
-                leader, me = await self.ask(
-                    lambda member: (
-                        member.replicas[group].raft.leader if member.me else None,
-                        member.config.name,
-                    )
-                )
-                missed = missed + 1 if leader is None else 0
+            if future.done():
+                break
+            if groups:
+                found = await self._leaderless(groups)
+                missed = 0 if found is None else missed + 1
                 if missed >= NO_LEADER_POLLS and not future.done():
-                    name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
-                    text = f"{name} has no leader that {me} knows of: too few members can reach each other"
-                    raise status.unavailable("no_leader", text)
+                    raise status.unavailable("no_leader", str(found))
+            if deadline_s is not None and self.loop.time() >= deadline_s and not future.done():
+                raise status.unavailable(
+                    "behind", f"this node could not answer within {wait_s:g} s; ask another node"
+                )
         return future.result()
+
+    async def _leaderless(self, groups: Collection[int]) -> str | None:
+        """Says which of the groups has no leader that this node knows of."""
+
+        def look(member: Member) -> str | None:
+            for group in groups:
+                if not member.me or member.replicas[group].raft.leader is None:
+                    name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
+                    me = member.config.name
+                    return f"{name} has no leader that {me} knows of: too few members can reach each other"
+            return None
+
+        return await self.ask(look)
 
     async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
         """The items, each once it can be read: what stands in the way of the next is mended before it is asked for
@@ -294,9 +334,13 @@ class Hub:
 
     async def mend(self, unreadable: BodyUnreadable) -> None:
         """Returns when the body can be read. UNAVAILABLE where that takes too long."""
-        future: asyncio.Future[object] = self.loop.create_future()
+        future = self._future()
         self.submit(ev.MendBody(unreadable.group, unreadable.index, future))
-        await asyncio.wait({future}, timeout=MEND_WAIT_S)
+        try:
+            await asyncio.wait({future}, timeout=MEND_WAIT_S)
+        finally:
+            if not future.done():
+                self.submit(ev.Forget(future))
         if not future.done():
             structlog.get_logger().error(
                 "a body cannot be read", group=unreadable.group, error=str(unreadable)
@@ -322,7 +366,7 @@ class Hub:
 
     async def sent(self, group: int, answer: asyncio.Future[Reply | None]) -> Reply | None:
         """The answer to what was sent; raises StatusError where it is refused."""
-        return _accepted(await self.decided(group, answer))
+        return _accepted(await self.decided((group,), answer))
 
     async def get(self, group: int, queue: int, count: int) -> Deliver | None:
         """Takes and settles messages that are ready."""
@@ -355,7 +399,7 @@ class _OwnSession:
         _check_wire_form(command, batch)
         future = self._expect()
         self._hub.submit(ev.Submit(self._number, group, command, future, batch))
-        return _accepted(await self._hub.decided(group, future))
+        return _accepted(await self._hub.decided((group,), future))
 
     def _expect(self) -> asyncio.Future[Reply | None]:
         """Where an answer will come. It is kept until it has come: a caller that gave up has not taken its operation
@@ -382,7 +426,7 @@ class _OwnSession:
             future.add_done_callback(lambda _: unconfirmed.pop(first, None))
             return make(first, next(iter(unconfirmed)))
 
-        _accepted(await self._hub.decided(group, await self.send(group, numbered, batch)))
+        _accepted(await self._hub.decided((group,), await self.send(group, numbered, batch)))
 
     async def send(
         self,
@@ -411,7 +455,7 @@ class _OwnSession:
         self._hub.submit(
             ev.Submit(self._number, group, c.Get(queue, count, settled=True), (future, delivery, queue))
         )
-        _accepted(await self._hub.decided(group, future))
+        _accepted(await self._hub.decided((group,), future))
         return await delivery
 
     def answered(self, token: object, reply: Reply | None) -> None:

@@ -69,11 +69,12 @@ class PolicyService:
         context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
     ) -> pb.ListPoliciesResponse:
         try:
-            await self._hub.barrier(SYSTEM_GROUP)
+            policies = await self._hub.ask_now(lambda member: member.catalog.policies, (SYSTEM_GROUP,))
         except status.StatusError as error:
             await status.abort(context, error)
+            raise
         response = pb.ListPoliciesResponse()
-        for policy in self._hub.member.catalog.policies.by_name.values():
+        for policy in policies.by_name.values():
             shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)
             set_arguments(shown.arguments, policy.arguments)
         return response

@@ -112,7 +112,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         """How many of the messages that a get would find now go into one response; at least 1. They are settled as
         they are taken, so an answer that is too large to be sent, or a body that cannot be read here, would lose them.
         """
-        page = await self._hub.ask(_page(queue, 0, count))
+        page = await self._hub.ask(_page(queue, 0, count), queue.group)
         if isinstance(page, Refused):
             return count
         size = 0
@@ -132,7 +132,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         try:
             queue = await self._hub.queue(request.queue)
             expression = parse(request)
-            await self._hub.barrier(queue.group)
+            page = await self._hub.ask_now(_page(queue, request.start_sequence), (queue.group,))
         except (SelectorError, FilterError) as error:
             await status.abort(context, status.StatusError(status.of_error(error)))
             return
@@ -142,9 +142,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         matches = None if expression is None else compile_expression(expression)
         fields = batches.FieldReader(None)
         left = request.limit or -1
-        start = request.start_sequence
         while True:
-            page = await self._hub.ask(_page(queue, start))
             if isinstance(page, Refused):
                 await status.abort(context, status.StatusError(status.of_refused(page)))
                 return
@@ -167,7 +165,10 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 yield response
             if left == 0 or page.next_sequence is None:
                 return
-            start = page.next_sequence
+            try:
+                page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
+            except status.StatusError as error:
+                await status.abort(context, error)
 
 
 def _page(

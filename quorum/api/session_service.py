@@ -333,9 +333,11 @@ class Stream:
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
         """What this session keeps of the messages it publishes to a queue: what the queue keeps when it begins."""
-        if queue.config.filter_enabled:
-            await self._hub.barrier(SYSTEM_GROUP)  # a change of policies that was answered elsewhere counts
-        kept = self._kept[queue.id] = kept_fields(self._hub.member.catalog, queue)
+        if queue.config.filter_enabled:  # a change of policies that was answered elsewhere counts
+            kept = await self._hub.ask_now(lambda member: kept_fields(member.catalog, queue), (SYSTEM_GROUP,))
+        else:
+            kept = kept_fields(self._hub.member.catalog, queue)
+        self._kept[queue.id] = kept
         return kept
 
     def _first_new(self, request: pb.PublishBatch) -> int:

@@ -48,6 +48,8 @@ CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
 UNARY_PAUSE_S = 0.05
+LISTED_QUEUES = 1_000
+"""Queues that one call of ListQueues asks for."""
 
 DOING = {
     "DeclareQueue": "declaring queue",
@@ -329,9 +331,17 @@ class Client(PolicyCalls):
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, in the service's order (by name)."""
-        request = admin_pb2.ListQueuesRequest(prefix=prefix)
-        response = await self._admin("ListQueues", request, timeout_ms)
-        return [QueueInfo.of(queue) for queue in response.queues]
+        found: list[QueueInfo] = []
+        request = admin_pb2.ListQueuesRequest(prefix=prefix, limit=LISTED_QUEUES)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limit(timeout_ms) / 1000
+        while True:
+            left_ms = max(1, int((deadline - loop.time()) * 1000))
+            response = await self._admin("ListQueues", request, left_ms)
+            found += (QueueInfo.of(queue) for queue in response.queues)
+            if not response.next_after:
+                return found
+            request.after = response.next_after
 
     async def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
         request = admin_pb2.DescribeQueueRequest(queue=name)

@@ -55,7 +55,7 @@ class Driver:
 
     def submit(self, items: Iterable[Input]) -> None:
         self._inputs.extend(items)
-        if not self._woken:
+        if not self._woken and not self._stopping:
             self._woken = True
             self._network.wake()
 

@@ -29,6 +29,10 @@ IN_FLIGHT_BYTES = 32 << 20
 
 WRITE_AHEAD_BYTES = 1 << 20
 """Of the blocks that a snapshot refers to so much is written in a step: one or two milliseconds."""
+FEW_SECTIONS = 256
+WRITE_AHEAD_TIMES = 4
+"""Entries touch queues while a snapshot is prepared. Where they have touched more than a few, those are prepared again,
+up to so many times: the step that takes the snapshot does the rest."""
 ENTRY_COST_BYTES = 512
 """What an entry counts beside its body when a snapshot is due: so that where entries are small a few hundred thousand
 make one due, and the journal's index of them (20 bytes each) stays small."""
@@ -96,6 +100,8 @@ class Replica:
     """the last one found no room, or was taken early to make some"""
     written_to: tuple[int, int] = (0, 0)
     """(queue, block): how far the next snapshot is prepared"""
+    written_times: int = 0
+    """how often it was prepared from the first queue to the last"""
     saved_ms: int = 0
     """when the last snapshot was taken, or the first change after it seen"""
     wake_pending: bool = False
@@ -243,7 +249,16 @@ class Replica:
             return True
         place = self.machine.write_ahead(self.written_to, WRITE_AHEAD_BYTES)
         self.written_to = (0, 0) if place is None else place
-        return place is None
+        if place is not None:
+            return False
+        self.written_times += 1
+        if (
+            self.written_times < WRITE_AHEAD_TIMES
+            and checkpoint.missing_sections(self.machine) > FEW_SECTIONS
+        ):
+            return False
+        self.written_times = 0
+        return True
 
     def save_snapshot(self, log: Log, now_ms: int) -> None:
         """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""

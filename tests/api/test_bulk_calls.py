@@ -36,7 +36,7 @@ class FakeHub:
         self.commands.append(command)
         return self.answers.pop(0)
 
-    async def ask(self, question: Callable[[Any], int]) -> int:
+    async def ask(self, question: Callable[[Any], int], *groups: int) -> int:
         return self._indexes.pop(0) if len(self._indexes) > 1 else self._indexes[0]
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
@@ -230,7 +230,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
         hub.body_reader = lambda: None  # type: ignore[attr-defined]
 
-        async def ask(question: Callable[[Any], Any]) -> Any:
+        async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
             return question(None)
 
         hub.ask = ask  # type: ignore[method-assign]
@@ -254,7 +254,7 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
         hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
         hub.body_reader = lambda: None  # type: ignore[attr-defined]
 
-        async def ask(question: Callable[[Any], Any]) -> Any:
+        async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
             return question(None)
 
         hub.ask = ask  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from quorum.api.hub import Hub
 from quorum.api.status import StatusError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
+from quorum.node.healing import BodyUnreadable
 
 WINDOW = 1_000
 
@@ -219,5 +220,57 @@ def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(
         hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
         await answer_ask(hub, driver, None)
         assert await late == Ok()
+
+    with_hub(run)
+
+
+def forgotten(driver: FakeDriver) -> list[object]:
+    return [item.token for item in driver.items if isinstance(item, ev.Forget)]
+
+
+def test_a_question_without_an_answer_is_given_up_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    monkeypatch.setattr(hub_module, "ANSWER_WAIT_S", 0.0)
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        with pytest.raises(StatusError, match="this node could not answer within 0 s; ask another node"):
+            await hub.ask(lambda member: None, 2)
+        [asked] = [item for item in driver.items if isinstance(item, ev.Ask)]
+        assert forgotten(driver) == [asked.token]
+
+    with_hub(run)
+
+
+def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        waits: list[Coroutine[Any, Any, Any]] = [
+            hub.ask(lambda member: None),
+            hub.ask(lambda member: None, 2),
+            hub.ask_now(lambda member: None, (0, 2)),
+            hub.await_queue(2, 7, present=True),
+            hub.mend(BodyUnreadable(2, 9, "damaged")),
+        ]
+        for wait in waits:
+            driver.items.clear()
+            call = asyncio.create_task(wait)
+            await settle_down()
+            [item] = driver.items
+            call.cancel()
+            await settle_down()
+            assert forgotten(driver) == [item.token]  # type: ignore[union-attr]
+
+    with_hub(run)
+
+
+def test_nothing_is_forgotten_that_was_answered() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        call = asyncio.create_task(hub.ask_now(lambda member: None, (2,)))
+        await settle_down()
+        asked = driver.items[-1]
+        assert isinstance(asked, ev.Ask)
+        assert asked.is_current
+        hub._dispatch([ev.Told(asked.token, "answer")])
+        assert await call == "answer"
+        assert forgotten(driver) == []
 
     with_hub(run)

@@ -22,6 +22,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.client.batch import Message, encode_batch
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.columns import decode
 
@@ -30,19 +31,19 @@ BATCH = encode_batch([Message(b"x", application_properties={"colour": "red", "si
 
 
 class Node:
-    """The asyncio side of a node whose catalog may lag behind: `to_come` is applied at the next barrier."""
+    """The asyncio side of a node whose catalog may lag behind: a question about now first applies `to_come`."""
 
     def __init__(self) -> None:
         self.catalog = CatalogMachine((1,))
         self.n = 0
         self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
         self.to_come: list[SetPolicy] = []
-        self.barriers = 0
+        self.asked_now = 0
         self.sent: list[ev.Submit] = []
         self.is_without_leader = False
         self.hub = Hub(None, None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
-        self.hub.barrier = self.barrier  # type: ignore[method-assign]
+        self.hub.ask_now = self.ask_now  # type: ignore[method-assign, assignment]
         self.hub.member = SimpleNamespace(catalog=self.catalog)  # type: ignore[assignment]
 
     def apply(self, command: Any) -> None:
@@ -50,13 +51,15 @@ class Node:
         self.n += 1
         self.catalog.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,))
 
-    async def barrier(self, group: int) -> None:
+    async def ask_now(self, question: Callable[[Any], Any], groups: tuple[int, ...]) -> Any:
+        assert groups == (SYSTEM_GROUP,)
         if self.is_without_leader:
             raise no_leader("no_leader", "the system group has no leader")
-        self.barriers += 1
+        self.asked_now += 1
         for command in self.to_come:
             self.apply(command)
         self.to_come.clear()
+        return question(self.hub.member)
 
     def submit(self, items: tuple[ev.Input, ...]) -> None:
         self.sent += [item for item in items if isinstance(item, ev.Submit)]
@@ -111,7 +114,7 @@ def test_a_node_that_lags_behind_learns_of_a_change_before_a_session_begins() ->
         stream = Stream(node.hub)
         assert await node.publish(stream, "f1") == SIZE
         assert await node.publish(stream, "f1") == SIZE
-        assert node.barriers == 1, "once a session and queue"
+        assert node.asked_now == 1, "once a session and queue"
 
     on_node(scenario)
 

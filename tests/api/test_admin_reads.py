@@ -1,0 +1,237 @@
+"""Calls that only read (quorum/api): what they show, what they write (nothing), and how much they do in one step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fifo import checkpoint
+from fifo import commands as c
+from fifo.group import GroupMachine
+from quorum.api import admin_service
+from quorum.api.admin_service import AdminService
+from quorum.api.hub import Hub
+from quorum.api.queue_service import QueueService
+from quorum.catalog.commands import DeclareQueue
+from quorum.log.record import crc32c
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+from quorum.node.member import SYSTEM_GROUP
+from quorum.v1 import admin_pb2, queue_pb2
+from support.cluster import START_MS, Cluster, Session
+
+
+class Aborted(Exception):
+    pass
+
+
+class Context:
+    async def abort_with_status(self, status: Any) -> None:
+        raise Aborted(status.details)
+
+
+class Api:
+    """The services of one member of a cluster, whose time goes on with the event loop."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        limits = BatchLimits(100, 10_000, 100_000)
+        member = cluster.members[name]
+        self.hub = Hub(
+            member, cluster.logs[name], limits, 10_000, 10_000, clock_s=lambda: cluster.clock_ms(name) / 1000
+        )
+        self.hub.attach(self)  # type: ignore[arg-type]
+        address = SimpleNamespace(client=f"{name}:1", peer=f"{name}:2")
+        config = SimpleNamespace(name=name, members={name: address})
+        self.admin = AdminService(self.hub, config)  # type: ignore[arg-type]
+        self.queues = QueueService(self.hub)
+        hear = cluster._hear
+
+        def listen(at: str, output: ev.Output) -> None:
+            if at == name:
+                self.hub._dispatch([output])
+            hear(at, output)
+
+        cluster._hear = listen  # type: ignore[method-assign]
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        self.cluster.submit(self.name, *items)
+
+    async def call(self, answer: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(answer)
+        while not task.done():
+            self.cluster.run(5)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        return task.result()
+
+    async def list(self, **request: Any) -> admin_pb2.ListQueuesResponse:
+        found = await self.call(self.admin.ListQueues(admin_pb2.ListQueuesRequest(**request), Context()))  # type: ignore[arg-type]
+        assert isinstance(found, admin_pb2.ListQueuesResponse)
+        return found
+
+
+async def collected(answers: AsyncIterator[Any]) -> list[Any]:
+    return [answer async for answer in answers]
+
+
+def with_api(run: Callable[[Api], Coroutine[Any, Any, None]], queues: int, size: int = 3) -> None:
+    cluster = Cluster(size)
+    cluster.ready()
+    session = Session(cluster, "n1")
+    for number in range(queues):
+        session.send(SYSTEM_GROUP, DeclareQueue(f"q{number:05}", ()), number)
+    cluster.until(lambda: len(session.replies) == queues, "the queues are declared")
+    groups = [group for group in cluster.members["n1"].replicas if group != SYSTEM_GROUP]
+    cluster.until(
+        lambda: sum(len(cluster.members["n1"].queue_machine(group).queues) for group in groups) == queues,
+        "the queues are there",
+    )
+    cluster.settle()
+
+    async def body() -> None:
+        await run(Api(cluster, "n1"))
+
+    asyncio.run(body())
+
+
+def last_entries(cluster: Cluster) -> list[int]:
+    return [replica.raft.last_index for m in cluster.members.values() for replica in m.replicas.values()]
+
+
+def test_a_read_appends_no_log_entry() -> None:
+    async def run(api: Api) -> None:
+        reader, session = api.queues, Session(api.cluster, "n2")
+        found = api.cluster.members["n1"].catalog.queue("q00000")
+        assert found is not None
+        session.publish(found.group, found.id, b"one", b"two")
+        api.cluster.until(lambda: session.confirmed() == [1, 2], "the messages are confirmed")
+        api.cluster.run(500)
+        before = last_entries(api.cluster)
+        listed = await api.list()
+        assert [(queue.name, queue.ready) for queue in listed.queues] == [("q00000", 2), ("q00001", 0)]
+        request = admin_pb2.DescribeQueueRequest(queue="q00000")
+        described = await api.call(api.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
+        assert described.queue.ready == 2
+        browse = reader.Browse(queue_pb2.BrowseRequest(queue="q00000"), Context())  # type: ignore[arg-type]
+        [page] = await api.call(collected(browse))
+        assert [each.message.body for each in page.messages] == [b"one", b"two"]
+        await api.call(api.admin.ListPolicies(admin_pb2.ListPoliciesRequest(), Context()))  # type: ignore[arg-type]
+        for answer in (
+            api.admin.DescribeQueue(admin_pb2.DescribeQueueRequest(queue="none"), Context()),  # type: ignore[arg-type]
+            reader.Get(queue_pb2.GetRequest(queue="none"), Context()),  # type: ignore[arg-type]
+            collected(reader.Browse(queue_pb2.BrowseRequest(queue="none"), Context())),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(Aborted, match="there is no queue 'none'"):
+                await api.call(answer)
+        assert last_entries(api.cluster) == before
+
+    with_api(run, queues=2)
+
+
+def test_a_long_list_of_queues_is_made_in_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_service, "PART_QUEUES", 20)
+    looked: dict[int, int] = {}
+
+    async def run(api: Api) -> None:
+        info = GroupMachine.info
+
+        def counted(machine: GroupMachine, queue: int) -> Any:
+            now = api.cluster.now_ms - START_MS
+            looked[now] = looked.get(now, 0) + 1
+            return info(machine, queue)
+
+        monkeypatch.setattr(GroupMachine, "info", counted)
+        names = [f"q{number:05}" for number in range(300)]
+        assert [queue.name for queue in (await api.list()).queues] == names
+        assert sum(looked.values()) == 300
+        assert max(looked.values()) <= 20
+
+        pages, after = [], ""
+        while True:
+            page = await api.list(limit=70, after=after)
+            pages.append([queue.name for queue in page.queues])
+            after = page.next_after
+            if not after:
+                break
+        assert [len(page) for page in pages] == [70, 70, 70, 70, 20]
+        assert [name for page in pages for name in page] == names
+        assert [queue.name for queue in (await api.list(prefix="q0001", limit=4)).queues] == names[10:14]
+        last = await api.list(prefix="q0001", limit=10)
+        assert [queue.name for queue in last.queues] == names[10:20]
+        assert not last.next_after
+
+    with_api(run, queues=300)
+
+
+def test_queues_with_many_blocks_are_listed_a_few_in_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_service, "PART_BLOCKS", 2)
+    monkeypatch.setattr(GroupMachine, "block_count", lambda machine, queue: 1)
+    parts: list[int] = []
+    made = admin_service._infos
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        found = made(*arguments, **more)
+        parts.append(len(found))
+        return found
+
+    monkeypatch.setattr(admin_service, "_infos", counted)
+
+    async def run(api: Api) -> None:
+        assert len((await api.list()).queues) == 7
+        assert parts == [2, 2, 2, 1]
+
+    with_api(run, queues=7, size=1)
+
+
+def test_state_hashes_are_made_a_group_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(api: Api) -> None:
+        hashed: list[int] = []
+        monkeypatch.setattr(
+            admin_service, "crc32c", lambda state: hashed.append(api.cluster.now_ms) or crc32c(state)
+        )
+        request = admin_pb2.ClusterStatusRequest(with_state_hash=True)
+        answer = await api.call(api.admin.ClusterStatus(request, Context()))  # type: ignore[arg-type]
+        replicas = api.cluster.members["n1"].replicas
+        assert [each.state_hash for each in answer.groups] == [
+            crc32c(replica.machine.snapshot()) for replica in replicas.values()
+        ]
+        assert len(hashed) == len({*hashed}) == len(replicas)
+
+    with_api(run, queues=3)
+
+
+def test_the_heads_of_many_queues_are_prepared_over_many_steps_of_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    section = checkpoint.section
+
+    async def run(api: Api) -> None:
+        def counted(machine: Any) -> Any:
+            made.append(api.cluster.now_ms)
+            return section(machine)
+
+        monkeypatch.setattr(checkpoint, "section", counted)
+        member = api.cluster.members["n1"]
+        group = member.queue_machine(1)
+        operations = [
+            c.Operation(number, None, c.CreateQueue(number, c.QueueConfig(f"more-{number}")))
+            for number in range(10_000, 12_000)
+        ]
+        group.apply(c.Meta(group.index + 1, 1, group.now_ms, 2), operations)
+        replica = member.replicas[1]
+        steps = 1
+        while not replica.prepare_snapshot():
+            assert len(made) <= 260 * steps
+            steps += 1
+        assert len(made) >= 2_000
+        assert group.checkpoint().state
+        assert len(made) <= 2_010, "the rest was prepared"
+
+    with_api(run, queues=1, size=1)
