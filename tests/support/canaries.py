@@ -7,9 +7,9 @@ seed that catches each; `seeds` is a short range known to hold one, which `make 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fifo.commands import Reserve
 from fifo.effects import Reply
@@ -25,6 +25,7 @@ from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.heartbeats import Heartbeats
+from quorum.node.member import Member
 from quorum.node.membership import Membership
 from quorum.node.roster import Roster
 from quorum.replication import codec
@@ -41,6 +42,8 @@ from quorum.replication.guard import Guard
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from support.simulation.world import Build
+
+T = TypeVar("T")
 
 LIMIT = 500
 """Seeds within which each must be caught."""
@@ -200,6 +203,11 @@ def whoever(roster: Roster, member: str) -> str:
     return ""
 
 
+async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
+    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
+    return await hub.ask(question, *groups)
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """seeds: (first, how many), of which at least one catches it, the first of them as a rule."""
@@ -276,5 +284,10 @@ CANARIES: tuple[Canary, ...] = (
             },
         ),
         (1, 4),
+    ),
+    Canary(
+        "no barrier before reads",
+        _patched("no barrier before reads", quorum__api__hub__Hub__ask_now=from_what_is_here),
+        (1, 2),
     ),
 )

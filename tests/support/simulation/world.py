@@ -45,6 +45,7 @@ from support.simulation.machine import CLUSTER, Machine
 from support.simulation.network import IDLE_MS, PeerNetwork
 from support.simulation.node import Node
 from support.simulation.process import Process
+from support.simulation.reads import Auditor, Tally, Teller
 from support.simulation.room import room_of
 from support.simulation.rules import Broken, Rules
 from support.simulation.wire import GONE, Connection
@@ -97,6 +98,7 @@ class World:
         self._client_chance = self.random_of("client network")
         self.connections: dict[Connection, None] = {}
         self.rules = Rules(self)
+        self.tally = Tally(self.rules.counts)
         self.machines: dict[str, Machine] = {}
         self.nodes: dict[str, Node] = {}
         """what runs on a machine, or ran there last"""
@@ -345,6 +347,9 @@ class World:
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
             Operator(self, 20),
+            Teller(self, 50),
+            Auditor(self, 51),
+            Auditor(self, 52),
         ]
         if self.seed % 3 == 2:
             self.apps += [
@@ -389,6 +394,7 @@ class World:
         self._drain()
         self._close()
         self.rules.judge()
+        self.tally.judge()
 
     def _is_ready(self) -> bool:
         return all(node.member.is_ready() for node in self.nodes.values() if node.is_up)
