@@ -1,7 +1,7 @@
 """What can be asked of the system group, and what it answers beside `fifo.effects`.
 
-Sessions number their commands to the system group as they do to any group: RegisterProducer, CloseSession and Wake (a
-barrier, when it is numbered) are those of `fifo.commands`.
+Sessions number their commands to the system group as they do to any group: RegisterProducer, CloseSession and Wake are
+those of `fifo.commands`.
 """
 
 from __future__ import annotations
