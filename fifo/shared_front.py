@@ -79,7 +79,7 @@ class SharedFront:
         """Lets a group share the front that has seen everything; False if it costs too much, or the front is behind."""
         if self.behind is not None:
             return False
-        self._costs.add(group.selector, group.decoded.tree)
+        self._costs.add(group.selector, group.decoded.filed)
         if entry.version >= BUDGETED_ARRIVALS and self._costs.steps > SHARED_STEPS:
             self._costs.remove(group.selector)
             return False
@@ -131,7 +131,7 @@ class SharedFront:
         """Gives a group the front that `encode` has said."""
         group.front = min(front, TAIL)
         if front >= TAIL:
-            self._costs.add(group.selector, group.decoded.tree)
+            self._costs.add(group.selector, group.decoded.filed)
             if front > TAIL:
                 self.behind = self._machine.next_sequence - (front - TAIL)
 

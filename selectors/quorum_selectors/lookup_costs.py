@@ -31,6 +31,9 @@ _LEAST_POWER = -16
 Cell = tuple[Hashable, Hashable]
 """family, cell of it"""
 
+Filed = tuple[tuple[Cell, ...], int]
+"""The cells of an expression, and its steps."""
+
 ANYTHING: Cell = ("rest", None)
 
 
@@ -40,6 +43,11 @@ def cells(expression: Expression) -> tuple[Cell, ...]:
     if found is None:
         return (ANYTHING,)
     return tuple(dict.fromkeys(cell for predicate in found for cell in _cells_of(predicate)))
+
+
+def filed(expression: Expression) -> Filed:
+    """What `LookupCosts` has to know of an expression."""
+    return cells(expression), steps(expression)
 
 
 def _cells_of(predicate: Predicate) -> tuple[Cell, ...]:
@@ -98,17 +106,17 @@ class LookupCosts(Generic[T]):
 
     def __init__(self) -> None:
         self._families: dict[Hashable, _Family] = {}
-        self._filed: dict[T, tuple[tuple[Cell, ...], int]] = {}
+        self._filed: dict[T, Filed] = {}
         self.steps = 0
 
     def __len__(self) -> int:
         return len(self._filed)
 
-    def add(self, token: T, expression: Expression) -> None:
+    def add(self, token: T, expression: Filed) -> None:
         """A token has one expression."""
-        filed = self._filed[token] = (cells(expression), steps(expression))
-        for cell in filed[0]:
-            self._change(cell, filed[1], 1)
+        self._filed[token] = expression
+        for cell in expression[0]:
+            self._change(cell, expression[1], 1)
 
     def remove(self, token: T) -> None:
         """KeyError if it is not filed."""

@@ -9,14 +9,14 @@ import pytest
 from quorum_selectors import jms
 from quorum_selectors.like import parse_pattern
 from quorum_selectors.lines import Lines
-from quorum_selectors.lookup_costs import LOOKUP_STEPS, LookupCosts
+from quorum_selectors.lookup_costs import LOOKUP_STEPS, LookupCosts, filed
 from support.counted_lines import count_lines
 
 
 def cost(*texts: str) -> int:
     costs: LookupCosts[int] = LookupCosts()
     for token, text in enumerate(texts):
-        costs.add(token, jms.parse(text))
+        costs.add(token, filed(jms.parse(text)))
     return costs.steps
 
 
@@ -53,18 +53,18 @@ def test_what_was_filed_and_removed_before_changes_nothing() -> None:
     texts += [f"name LIKE 'a{number}%' OR size = {number}" for number in range(40)]
     costs: LookupCosts[str] = LookupCosts()
     rng = random.Random(1)
-    filed: list[str] = []
+    present: list[str] = []
     for _ in range(2_000):
         text = rng.choice(texts)
-        if text in filed:
-            filed.remove(text)
+        if text in present:
+            present.remove(text)
             costs.remove(text)
         else:
-            filed.append(text)
-            costs.add(text, jms.parse(text))
+            present.append(text)
+            costs.add(text, filed(jms.parse(text)))
         if rng.random() < 0.05:
-            assert costs.steps == cost(*filed)
-    for text in list(filed):
+            assert costs.steps == cost(*present)
+    for text in list(present):
         costs.remove(text)
     assert (costs.steps, len(costs)) == (0, 0)
 
