@@ -132,6 +132,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     if groups.eligible_count > 1:
         share = min(TURN, -(-machine.ready_count // groups.eligible_count))
     deliveries: dict[tuple[bytes, str], Delivery] = {}
+    groups.shared.move(entry)
     line = deque(groups.in_line())
     is_done = True
     while line and machine.ready_count:
@@ -153,5 +154,6 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
         if taken < wanted and is_complete:
             groups.found_all(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
+    is_done = is_done and groups.shared.behind is None
     # Who sleeps is not in the line, and who sleeps is local: so this asks for all with credit.
     return is_done and (budget.messages > 0 or not groups.turns or not machine.ready_count)

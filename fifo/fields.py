@@ -18,6 +18,7 @@ from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression, steps
+from quorum_selectors.lookup_costs import Filed, filed
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.single_columns import decode_singles
 
@@ -35,12 +36,20 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
 class Selector:
     """An encoded selector, decoded. Raises EncodingError."""
 
-    __slots__ = ("_condition", "steps", "tree")
+    __slots__ = ("_condition", "_filed", "steps", "tree")
 
     def __init__(self, encoded: bytes) -> None:
         self.tree: Expression = canonical.decode(encoded)
         self.steps = steps(self.tree)
         self._condition: Condition | None = None
+        self._filed: Filed | None = None
+
+    @property
+    def filed(self) -> Filed:
+        """For what looking up messages costs; made when it is first asked for."""
+        if self._filed is None:
+            self._filed = filed(self.tree)
+        return self._filed
 
     @property
     def condition(self) -> Condition:

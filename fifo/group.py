@@ -326,7 +326,7 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.credit(producer.name, command)
+        reply = machine.credit(entry, producer.name, command)
         if type(reply) is Ok:
             self._dirty[command.queue] = None
         return reply

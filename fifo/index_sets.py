@@ -79,6 +79,9 @@ class Piece:
         """all numbers from first to last"""
         self.last = self.first + count - 1 if self.is_range or not count else int(unpack(packed)[-1])
 
+    def __len__(self) -> int:
+        return Reader(self.packed).number()
+
 
 class IndexSet:
     """Immutable. The pieces may overlap and stand in any order."""

@@ -12,8 +12,9 @@ from fifo.machine import QueueMachine, by_number
 from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
 from fifo.readers import DurableReader
-from fifo.selector_groups import TAIL, SelectorGroup
+from fifo.selector_groups import SelectorGroup
 from fifo.sessions import MAX_PRODUCERS, Producer
+from fifo.shared_front import TAIL
 from fifo.staging import (
     KNOWN_PRODUCERS,
     PART_BYTES,
@@ -284,7 +285,8 @@ def _check_groups(machine: QueueMachine) -> None:
         _expect(group.front == TAIL, "who sleeps has seen everything")
         for number in machine.blocks.numbers():
             block = machine.blocks.view(number)
-            _expect(not _selected(machine, group, block, block.ready), "nothing waits for who sleeps")
+            seen = (1 << max(groups.shared.place - block.base, 0)) - 1
+            _expect(not _selected(machine, group, block, block.ready & seen), "nothing waits for who sleeps")
 
 
 def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
@@ -297,6 +299,10 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     _expect(group.front <= machine.next_sequence or group.front == TAIL, "a front is not beyond the end")
     _expect(bool(group.eligible) or group.front != TAIL, "without credit a front stands still")
     _expect(group.seen <= min(group.front, machine.next_sequence), "only what is behind the front is seen")
+    _expect(
+        group.front != TAIL or group.seen <= machine.groups.shared.place,
+        "nothing beyond the shared front is seen",
+    )
     for number in machine.blocks.numbers() if group.selector else ():
         block = machine.blocks.view(number)
         if group.seen > block.base:

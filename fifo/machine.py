@@ -42,6 +42,7 @@ from fifo.state import (
     Entry,
     FieldSource,
 )
+from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -179,6 +180,8 @@ class QueueMachine:
     def arrives(self, entry: Entry) -> None:
         """To be called before anything is placed: notes from where on messages are of this entry."""
         entry.arrived_from.setdefault(self.queue, self.next_sequence)
+        if entry.version >= BUDGETED_ARRIVALS:
+            self.groups.shared.stay()
 
     def expires(self, now_ms: int, ttl_ms: int) -> int:
         """When a message published now expires that has this TTL of its own, -1 for none."""
@@ -229,7 +232,7 @@ class QueueMachine:
             and consumer.group is not None
             and consumer.group.selector == command.selector
         ):
-            self.set_credit(consumer, command.credit_to)
+            self.set_credit(entry, consumer, command.credit_to)
             return AttachedReply(consumer.attach)
         refused = refuse_selector(self.config, command.selector)
         if refused is not None:
@@ -238,7 +241,7 @@ class QueueMachine:
             self.remove(entry, consumer)
         consumer = self._add_consumer(producer, command.consumer_tag, address)
         self.groups.join(consumer, command.selector)
-        self.set_credit(consumer, command.credit_to)
+        self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
 
     def _add_consumer(self, producer: bytes, tag: str, address: Address) -> Consumer:
@@ -247,17 +250,17 @@ class QueueMachine:
         self.consumers[producer, tag] = consumer
         return consumer
 
-    def set_credit(self, consumer: Consumer, credit_to: int) -> None:
+    def set_credit(self, entry: Entry, consumer: Consumer, credit_to: int) -> None:
         consumer.credit_to = credit_to
-        self.groups.credit_changed(consumer)
+        self.groups.credit_changed(consumer, entry)
 
-    def credit(self, producer: bytes, command: Credit) -> Reply:
+    def credit(self, entry: Entry, producer: bytes, command: Credit) -> Reply:
         consumer = self.consumers.get((producer, command.consumer_tag))
         if consumer is None or consumer.group is None:
             return self._not_attached(command.consumer_tag)
         if command.credit_to < 0:
             return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
-        self.set_credit(consumer, command.credit_to)
+        self.set_credit(entry, consumer, command.credit_to)
         if command.drain:
             self.groups.draining[consumer.key] = consumer
         return Ok()
@@ -325,9 +328,9 @@ class QueueMachine:
             self.put_back(entry, ranges, isinstance(command, Modify) and command.delivery_failed)
         if consumer.group is not None:
             if command.credit_to:
-                self.set_credit(consumer, command.credit_to)
+                self.set_credit(entry, consumer, command.credit_to)
             elif was_full:
-                self.groups.credit_changed(consumer)
+                self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.held.total:
             del self.consumers[consumer.key]  # it was cancelled before
         return Ok(sum(count for _, count in ranges))
@@ -477,7 +480,7 @@ class QueueMachine:
     def _give_back(self, entry: Entry) -> None:
         """Draining consumers have got what there was; the rest of their credit is void."""
         for consumer in list(self.groups.draining.values()):
-            self.set_credit(consumer, consumer.next_tag - 1)
+            self.set_credit(entry, consumer, consumer.next_tag - 1)
             event = Notify(
                 consumer.address, self.queue, consumer.tag, consumer.attach, "drained", consumer.next_tag
             )

@@ -8,6 +8,7 @@ from fifo import bits
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE
 from fifo.effects import Refused, Run
 from fifo.selector_groups import decoded, refuse_selector
+from fifo.shared_front import read_cost
 from fifo.state import BLOCK_BUDGET, STEP_BUDGET, PinInfo, Waiting
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def pinned(
             members &= -1 << (start - base)
         if wanted is not None:
             steps -= members.bit_count() * wanted.steps
+            steps -= read_cost(block) if block.columns is None else 0
             members = machine.groups.fields.select(block, wanted, members)
         shown = bits.lowest(members, rest)
         for slot, count in bits.ranges(shown):

@@ -34,6 +34,7 @@ from fifo.commands import (
 )
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.selector_groups import refuse_selector
+from fifo.shared_front import TAIL
 from fifo.state import MESSAGE_BUDGET, Consumer, Entry
 
 if TYPE_CHECKING:
@@ -302,8 +303,11 @@ class Readers:
         taking = Taking(reader, self.machine.queue, most_bytes)
         if not budget.messages:
             return taking, False
+        groups.shared.move(entry)
         groups.look_up_arrivals()
         taken, is_complete = groups.take(group, entry, taking, min(wanted, budget.messages))
+        if group.front == TAIL and groups.shared.behind is not None:
+            is_complete = False
         groups.rest(group)
         if taken == budget.messages < wanted:
             is_complete = False

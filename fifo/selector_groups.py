@@ -32,7 +32,9 @@ from fifo.effects import Refused
 from fifo.fields import Fields, Selector
 from fifo.matched import FORGOTTEN, Matched
 from fifo.pages import Stored
-from fifo.state import Budget, Consumer, Entry, FieldSource
+from fifo.shared_front import TAIL, SharedFront, pass_messages
+from fifo.state import Consumer, Entry, FieldSource
+from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError, FieldNameError
 from quorum_selectors.expression import field_names
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
 Key = tuple[bytes, str]
-
-TAIL = 1 << 62
-"""The front of a group that has seen everything, and sees what arrives as it arrives."""
 
 
 @lru_cache(maxsize=256)
@@ -94,6 +93,7 @@ class SelectorGroups:
         "fields",
         "machine",
         "matched",
+        "shared",
         "turns",
     )
 
@@ -114,6 +114,7 @@ class SelectorGroups:
         self._followed = 0
         """up to where the followers have seen everything"""
         self.matched = Matched()
+        self.shared = SharedFront(machine)
 
     # ---- who belongs where
 
@@ -141,8 +142,8 @@ class SelectorGroups:
             self._forget(group)
             del self.by_selector[group.selector]
 
-    def credit_changed(self, consumer: Consumer) -> None:
-        """Puts the consumer into its group's line or takes it out."""
+    def credit_changed(self, consumer: Consumer, entry: Entry | None = None) -> None:
+        """Puts the consumer into its group's line, in an entry, or takes it out."""
         group = consumer.group
         if group is None:
             return
@@ -153,7 +154,8 @@ class SelectorGroups:
                 group.eligible[key] = consumer
                 if len(group.eligible) == 1:
                     self.stand_in_line(group)
-                    self._pass_nothing(group)
+                    assert entry is not None
+                    self._pass_nothing(group, entry)
         elif key in group.eligible:
             self.eligible_count -= 1
             del group.eligible[key]
@@ -165,8 +167,8 @@ class SelectorGroups:
     def rest(self, group: SelectorGroup) -> None:
         """The front of a group that nobody with credit is in stays where the end is now."""
         if group.front == TAIL and not group.eligible:
-            group.front = self.machine.next_sequence
             group.seen = self.seen_by(group)
+            self.shared.leave(group, self.shared.place)
             self._followers.pop(group.selector, None)
 
     def stand_in_line(self, group: SelectorGroup) -> None:
@@ -176,16 +178,18 @@ class SelectorGroups:
         self.turns[group.selector] = group
         self._awake[group.selector] = group
 
-    def _pass_nothing(self, group: SelectorGroup) -> None:
+    def _pass_nothing(self, group: SelectorGroup, entry: Entry) -> None:
         """A group that gets credit is at the end where nothing is left to pass, and asleep if nothing waits for it."""
         machine = self.machine
         is_empty = not machine.ready_count and not machine.held_count
         if not group.selector or (group.front < machine.next_sequence and not is_empty):
             return
-        group.front = TAIL
         if is_empty:
+            self.shared.behind = None
             group.seen = machine.next_sequence
-        if not self.matched.has(group.selector):
+        if not self.shared.join(group, entry):
+            group.front = machine.next_sequence
+        elif not self.matched.has(group.selector):
             self.look_up_arrivals()
             self.found_all(group)
 
@@ -196,7 +200,7 @@ class SelectorGroups:
 
     def found_all(self, group: SelectorGroup) -> None:
         """It has everything there is for it now: it sleeps, if it can be woken."""
-        if not group.selector or group.front != TAIL or group.seen < self.machine.next_sequence:
+        if not group.selector or group.front != TAIL or group.seen < self.shared.place:
             return
         if group.selector not in self._followers:
             if not self._followers:
@@ -224,8 +228,8 @@ class SelectorGroups:
         """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
         for group in self.by_selector.values():
             if group.front == TAIL:
-                group.front = sequence
                 group.seen = self.seen_by(group)
+                self.shared.leave(group, sequence)
                 self._followers.pop(group.selector, None)
                 if group.selector in self.turns:
                     self._awake[group.selector] = group
@@ -251,6 +255,9 @@ class SelectorGroups:
         """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
         if not group.selector:
             return checkout.take_first(self.machine, entry, delivery, wanted)
+        is_known = group.seen == group.front and not self.matched.has(group.selector)
+        if is_known and not entry.budget(self.machine.queue).may_pass:
+            return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
         blocks = self.machine.blocks
         taken = 0
         for number in self.matched.numbers(group.selector):
@@ -273,13 +280,12 @@ class SelectorGroups:
             if found < 0:
                 return taken, False
             taken += found
-        budget = entry.budget(self.machine.queue)
         while taken < wanted and not delivery.is_full:
             number = self._see_block(group)
             if number < 0:
-                if group.front == TAIL:
+                if self._is_at_end(group, entry):
                     break
-                if not self._move_front(group, budget):
+                if not self._move_front(group, entry):
                     return taken, False
                 continue
             if self.matched.get(group.selector, number):
@@ -310,7 +316,7 @@ class SelectorGroups:
 
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
-        end = min(group.front, self.machine.next_sequence)
+        end = min(group.front, self.shared.place if group.front == TAIL else self.machine.next_sequence)
         group.seen = self.seen_by(group)
         if group.seen >= end:
             return -1
@@ -349,25 +355,39 @@ class SelectorGroups:
             self.matched.put(group.selector, block.number, found)
         return found
 
-    def _move_front(self, group: SelectorGroup, budget: Budget) -> bool:
-        """Moves the front past the next block; False if the budget forbids it."""
-        machine = self.machine
-        number = self._next_block(group.front)
-        if number is None or group.front >= machine.next_sequence:
-            group.front = TAIL
+    def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Nothing is ahead of its front. From then on it shares the shared front, if it may."""
+        end = self.machine.next_sequence
+        if group.front == TAIL:
             return True
-        if not budget.blocks or budget.steps <= 0:
+        if group.front < end and self._next_block(group.front) is not None:
+            return False
+        group.seen = end
+        if not self.shared.join(group, entry):
+            group.front = end
+        return True
+
+    def _move_front(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Moves the front past the next block, or some messages of it; False if the budget forbids it."""
+        machine, budget = self.machine, entry.budget(self.machine.queue)
+        number = self._next_block(group.front)
+        assert number is not None
+        if not budget.may_pass:
             return False
         budget.blocks -= 1
-        passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
-        if passed:
-            block = machine.blocks.get(number)
-            there = ((block.ready | block.held) >> passed).bit_count()
+        if entry.version >= BUDGETED_ARRIVALS:
+            group.front = pass_messages(machine, budget, group.front, number, group.decoded.steps)
         else:
-            there = machine.blocks.at(number).live
-        budget.steps -= there * group.decoded.steps
-        end = (number + 1) << BLOCK_BITS
-        group.front = end if end < machine.next_sequence else TAIL
+            passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
+            if passed:
+                block = machine.blocks.get(number)
+                there = ((block.ready | block.held) >> passed).bit_count()
+            else:
+                there = machine.blocks.at(number).live
+            budget.steps -= there * group.decoded.steps
+            group.front = min((number + 1) << BLOCK_BITS, machine.next_sequence)
+        if group.front == machine.next_sequence:
+            self.shared.join(group, entry)
         return True
 
     def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
@@ -383,7 +403,7 @@ class SelectorGroups:
     def look_up_arrivals(self) -> None:
         """What has come since the last time, for all followers."""
         machine, followers = self.machine, self._followers
-        end = machine.next_sequence
+        end = self.shared.place
         while followers and self._followed < end:
             number = self._next_block(self._followed)
             if number is None or number << BLOCK_BITS >= end:

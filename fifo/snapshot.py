@@ -216,7 +216,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(group_places))
     for group in groups.by_selector.values():
         out.blob(group.selector)
-        out.number(group.front)
+        out.number(groups.shared.encode(group.front))
         out.number(len(group.eligible))
         for key in group.eligible:
             out.number(places[key])
@@ -269,7 +269,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     found = []
     for _ in range(reader.number()):
         selector_group = groups.add(reader.blob())
-        selector_group.front = reader.number()
+        groups.shared.decode(selector_group, reader.number())
         for _ in range(reader.number()):
             consumer = consumers[reader.number()]
             selector_group.eligible[consumer.key] = consumer

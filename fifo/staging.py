@@ -30,6 +30,7 @@ from fifo.codec import Reader, Writer
 from fifo.commands import DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.state import Entry
+from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -406,7 +407,10 @@ def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
         tail = machine.blocks.find_warm(first >> BLOCK_BITS)  # those behind it are new
         if tail is not None and tail.columns is not None:
             fields.forget(tail)
-        machine.groups.go_back(first)
+        if entry.version >= BUDGETED_ARRIVALS:
+            entry.budget(machine.queue).reads_arrivals = True
+        else:
+            machine.groups.go_back(first)
 
 
 def _discard(staging: Staging, command: DiscardStaged) -> Reply:

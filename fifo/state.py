@@ -29,7 +29,11 @@ MESSAGE_BUDGET = 65_536
 
 STEP_BUDGET = 131_072
 """Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry in one queue, counted for
-all that are there, evaluated or not: eight blocks for a comparison, some milliseconds. The last block may go beyond."""
+all that are there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds.
+The last block may go beyond."""
+
+ARRIVAL_BUDGET = 2 * STEP_BUDGET
+"""Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
 
 MANY_RANGES = 64
 """From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
@@ -48,8 +52,18 @@ class Budget:
     blocks: int
     messages: int
     steps: int
+    arrivals: int
+    read: dict[int, None] = field(default_factory=dict)  # blocks whose fields were paid for
+    reads_arrivals: bool = (
+        False  # some of what has arrived in this entry was staged, and its fields were not read
+    )
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
     moved: int = 0  # messages of reservations that were settled or let go
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether a front may pass more messages."""
+        return self.blocks > 0 and self.steps > 0
 
 
 @dataclass(slots=True)
@@ -66,7 +80,7 @@ class Entry:
     def budget(self, queue: int) -> Budget:
         found = self.budgets.get(queue)
         if found is None:
-            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, STEP_BUDGET)
+            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, STEP_BUDGET, ARRIVAL_BUDGET)
         return found
 
 

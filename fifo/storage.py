@@ -9,7 +9,7 @@ import numpy as np
 from fifo import bits
 from fifo.blocks import BLOCK_BITS, Block
 from fifo.machine import QueueMachine
-from fifo.selector_groups import TAIL
+from fifo.shared_front import TAIL
 
 
 @dataclass(frozen=True, slots=True)

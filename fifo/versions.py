@@ -9,10 +9,12 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 1 | the first release |
 | 2 | producers are never forgotten to make room; a group takes a producer's messages only in ascending order |
 | 2 | the catalog checks what a new member says of itself |
+| 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """
 
 from __future__ import annotations
 
 FIRST = 1
+BUDGETED_ARRIVALS = 2
 CURRENT = 2
 """The version that this build proposes, and the highest one it can apply."""

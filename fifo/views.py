@@ -9,6 +9,7 @@ from fifo import bits, checkout
 from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
 from fifo.effects import Deliver, Refused, Run
 from fifo.selector_groups import decoded, refuse_selector
+from fifo.shared_front import read_cost
 from fifo.state import BLOCK_BUDGET, STEP_BUDGET, Consumer, QueueInfo, Waiting
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def waiting(
             members &= -1 << (start_sequence - block.base)
         if wanted is not None:
             steps -= members.bit_count() * wanted.steps
+            steps -= read_cost(block) if block.columns is None else 0
             members = machine.groups.fields.select(block, wanted, members)
         shown = bits.lowest(members, rest)
         for slot, count in bits.ranges(shown):

@@ -83,6 +83,10 @@ class Pace:
         return found
 
 
+def _is_there(machines: Mapping[int, GroupMachine], group: int, queue: int) -> bool:
+    return group in machines and queue in machines[group].queues
+
+
 class Pager:
     """The node's memory for blocks. Turns come from the member's thread, between entries."""
 
@@ -107,7 +111,6 @@ class Pager:
             for queue in touched:
                 queue_machine = machine.queues.get(queue)
                 if queue_machine is None:
-                    self._paces.pop((group, queue), None)
                     continue
                 pace = self._paces.get((group, queue))
                 if pace is None:
@@ -115,9 +118,11 @@ class Pager:
                 pace.observe(now_ms, readers(queue_machine))
                 self._measure_tail(queue_machine)
                 loads -= self._prefetch(queue_machine, pace, loads)
+        for key in [key for key in self._paces if not _is_there(machines, *key)]:
+            del self._paces[key]  # an installed snapshot may be without queues that were there before
         try:
             for (group, queue), pace in self._paces.items():
-                if now_ms - pace.touched_ms <= 2 * IDLE_S * 1000 and group in machines:
+                if now_ms - pace.touched_ms <= 2 * IDLE_S * 1000:
                     self._write_idle(machines[group], queue, pace, now_ms)
             self._make_room(now_ms, machines)
         except LogFull:

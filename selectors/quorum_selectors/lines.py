@@ -39,6 +39,9 @@ MAX_PIECE = 64
 FEW_VALUES = 4
 """Up to so many texts are compared one after the other; more are looked for in so many strings for each."""
 
+FEW_ROWS = 256
+"""Up to so many long strings are asked one by one for the pieces between two `%`: a stream costs as much as they do."""
+
 _WORD = 8
 _BITS = 64
 FRONT = _WORD * KEPT_WORDS
@@ -108,11 +111,13 @@ class Lines:
     __slots__ = (
         "_are_short",
         "_bits",
+        "_joined",
         "_kept",
         "_longest",
         "_own",
         "_points",
         "_streams",
+        "_there",
         "_words",
         "count",
         "ends",
@@ -140,6 +145,9 @@ class Lines:
         self._streams: dict[int, Array] = {}
         self._bits: dict[int, Array] = {}
         self._points: Lines | None = None
+        self._joined: bytes | None = None
+        self._there: dict[str, bool] = {}
+        """texts that were looked for in all strings together"""
 
     @staticmethod
     def of(texts: Sequence[bytes]) -> Lines:
@@ -186,7 +194,13 @@ class Lines:
         fitting = self._stands(fitting, last, is_end=True)
         if len(pattern) == 2 or not fitting.any():
             return fitting
+        if not self._have_pieces(pattern):
+            return np.zeros(self.count, np.bool_)
         rows = np.flatnonzero(fitting)
+        if not has_ones and not self._are_short and len(rows) <= FEW_ROWS:
+            found = np.zeros(self.count, np.bool_)
+            found[self._one_by_one(pattern, rows)] = True
+            return found
         follow = self._follow_short if self._are_short else self._follow
         found = np.zeros(self.count, np.bool_)
         found[follow(rows, pattern, first, last)] = True
@@ -377,6 +391,21 @@ class Lines:
         return found
 
     # ---- single strings
+
+    def _have_pieces(self, pattern: like.Pattern) -> bool:
+        """Whether every literal text between two `%` stands somewhere in the strings: one search for each different
+        text over all strings together, and for all patterns that have it."""
+        if self._joined is None:
+            self._joined = self.letters[FRONT : self.ends.item(-1)].tobytes()
+        texts = {run for segment in pattern[1:-1] for run in segment if isinstance(run, str)}
+        for text in sorted(texts, key=lambda text: (-len(text), text)):
+            is_there = self._there.get(text)
+            if is_there is None:
+                code = "utf-8" if self.unit == 1 else "utf-32-le"
+                is_there = self._there[text] = text.encode(code, "surrogatepass") in self._joined
+            if not is_there:
+                return False
+        return True
 
     def _piece(self, row: int) -> bytes:
         return self.letters[self.starts.item(row) : self.ends.item(row)].tobytes()

@@ -39,6 +39,7 @@ from quorum_selectors.expression import (
     Literal,
     Not,
     Or,
+    steps,
 )
 from quorum_selectors.lines import encode_text
 from quorum_selectors.vectorised import Messages
@@ -46,8 +47,10 @@ from quorum_selectors.vectorised import Messages
 MAX_PREDICATES = 16
 """Of one expression: what would need more is asked about every message."""
 
-LOOKUPS_AN_EVALUATION = 10
-"""Values that are looked up one by one in the time that one expression takes over all messages, about."""
+LOOKUPS_A_STEP = 10
+"""Values that are looked up one by one in the time that one step of an expression takes over all messages, about."""
+VALUES_A_LOOKUP = 50
+"""The same where there are many messages: values that a step takes in the time of one that is looked up."""
 
 Place = tuple[str, FieldValue | None]
 """A field as an expression sees it: its key, and what stands where it is absent."""
@@ -206,18 +209,18 @@ class _OfField(Generic[T]):
         self.ends: dict[int, dict[bytes, Tokens[T]]] = {}
         self.spans: dict[tuple[float, float], Tokens[T]] = {}
         self.present: Tokens[T] = {}
-        self.size = 0
-        """how many predicates were added"""
+        self.steps = 0
+        """of all expressions that were added, with each of their predicates"""
         self._sorted: tuple[Array, Array, list[Tokens[T]]] | None = None
 
-    def add(self, predicate: Predicate, token: T) -> None:
+    def add(self, predicate: Predicate, token: T, steps: int) -> None:
         self._tokens_of(predicate)[token] = None
-        self.size += 1
+        self.steps += steps
 
-    def remove(self, predicate: Predicate, token: T) -> None:
+    def remove(self, predicate: Predicate, token: T, steps: int) -> None:
         tokens = self._tokens_of(predicate)
         tokens.pop(token, None)
-        self.size -= 1
+        self.steps -= steps
         if not tokens:
             self._forget(predicate)
 
@@ -295,7 +298,8 @@ class PredicateIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._fields: dict[Place, _OfField[T]] = {}
-        self._filed: dict[T, Requirement | None] = {}
+        self._filed: dict[T, tuple[Requirement | None, int]] = {}
+        """predicates and steps"""
         self.rest: Tokens[T] = {}
         """what may select any message"""
 
@@ -309,20 +313,20 @@ class PredicateIndex(Generic[T]):
         """A token has one expression."""
         if token in self._filed:
             raise ValueError(f"{token!r} is filed already")
-        found = self._filed[token] = requirement(expression)
+        found, cost = self._filed[token] = requirement(expression), steps(expression)
         if found is None:
             self.rest[token] = None
             return
         for predicate in found:
-            self._fields.setdefault(predicate.place, _OfField()).add(predicate, token)
+            self._fields.setdefault(predicate.place, _OfField()).add(predicate, token, cost)
 
     def remove(self, token: T) -> None:
         """KeyError if it is not filed."""
-        found = self._filed.pop(token)
+        found, cost = self._filed.pop(token)
         self.rest.pop(token, None)
         for predicate in found or ():
             table = self._fields[predicate.place]
-            table.remove(predicate, token)
+            table.remove(predicate, token, cost)
             if table.is_empty:
                 del self._fields[predicate.place]
 
@@ -379,7 +383,7 @@ def _at(values: Array, places: Array) -> Array:
 
 def _is_rather_asked(table: _OfField[T], values: Array) -> bool:
     """Whether asking all that is filed costs less than looking up each different value."""
-    asking = LOOKUPS_AN_EVALUATION * table.size
+    asking = table.steps * max(LOOKUPS_A_STEP, len(values) // VALUES_A_LOOKUP)
     return asking < len(values) and asking < len(np.unique(values))
 
 

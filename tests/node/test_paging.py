@@ -8,6 +8,7 @@ import pytest
 
 from fifo.blocks import Block
 from fifo.commands import Get
+from fifo.group import GroupMachine
 from quorum.log import LogFull
 from quorum.node import paging
 from quorum.node.paging import Pager
@@ -166,4 +167,14 @@ def test_a_deleted_queue_leaves_nothing_behind() -> None:
     node.world.apply([(None, DeleteQueue(1))])
     node.turns(5)
     assert node.world.machine.memory.warm_bytes == 0
+    assert not node.pager._paces
+
+
+def test_what_is_known_of_a_queue_is_forgotten_when_an_installed_state_is_without_it() -> None:
+    node = Node(PLENTY)
+    node.publish(3)
+    node.turns(1)
+    assert list(node.pager._paces) == [(1, 1)]
+    node.world.machine = GroupMachine(node.world.log)
+    node.turns(1)
     assert not node.pager._paces

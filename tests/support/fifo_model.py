@@ -16,11 +16,12 @@ from fifo import effects as e
 from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
-from quorum_selectors.expression import field_names, steps
+from quorum_selectors.expression import field_names
 from support import fifo_model_readers
+from support.fifo_model_fronts import END, ModelFronts
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_readers import ModelReaders
-from support.fifo_model_staging import END, Fields, ModelStaging
+from support.fifo_model_staging import Fields, ModelStaging
 
 NEVER = 1 << 70
 
@@ -49,6 +50,12 @@ class Rules:
     staged_ttls: int = 65_536
     part_ms: int = 6 * 3600 * 1000
     known_producers: int = 10_000
+    arrival_budget: int = 262_144
+    shared_steps: int = 4_096
+    fewest: int = 16
+    read_steps: int = 1
+    read_entry_steps: int = 8
+    read_bytes: int = 1_024
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
 
@@ -93,6 +100,9 @@ class Left:
     blocks: int
     messages: int
     steps: int
+    arrivals: int
+    read: set[int] = field(default_factory=set)
+    reads_arrivals: bool = False
     expired: set[int] = field(default_factory=set)
     moved: int = 0
 
@@ -142,6 +152,7 @@ class ModelQueue:
         self.readers = ModelReaders(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
+        self.fronts = ModelFronts(self)
 
     # ---- small questions
 
@@ -174,6 +185,7 @@ class ModelQueue:
     def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
+        self.fronts.stay(meta)
         message = Message(self.next_sequence, body, expiry, meta.index, fields)
         self.next_sequence += 1
         self.messages.append(message)
@@ -283,7 +295,7 @@ class ModelQueue:
 
     def rest(self, group: Line) -> None:
         if group.front == END and not group.consumers:
-            group.front = self.next_sequence
+            self.fronts.leave(group)
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
         consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
@@ -305,13 +317,14 @@ class ModelQueue:
             if group not in self.line:
                 self.line.append(group)
                 if group.selector and (group.front >= self.next_sequence or not self.messages):
-                    group.front = END
+                    if not self.messages:
+                        self.fronts.behind = None
+                    self.fronts.join(group)
         elif consumer in group.consumers:
             group.consumers.remove(consumer)
             if not group.consumers:
                 self.line.remove(group)
-                if group.front == END:
-                    group.front = self.next_sequence
+                self.rest(group)
 
     def stop(self, consumer: ModelConsumer) -> None:
         if consumer.selector is None:
@@ -350,9 +363,9 @@ class ModelQueue:
         while len(chosen) < wanted:
             message = self.next_match(group, chosen, start)
             if message is None:
-                if group is None or not group.selector or group.front == END:
+                if group is None or not group.selector or self.fronts.is_at_end(group):
                     return chosen, True
-                if not self.move_front(left, group):
+                if not self.fronts.pass_messages(left, group):
                     return chosen, False
                 continue
             number = self.block_of(message)
@@ -371,24 +384,9 @@ class ModelQueue:
             if group is None or not group.selector:
                 return message
             expression = canonical.decode(group.selector)
-            if message.sequence < group.front and evaluate(expression, message.fields) is True:
+            if message.sequence < self.fronts.place(group) and evaluate(expression, message.fields) is True:
                 return message
         return None
-
-    def move_front(self, left: Left, group: Line) -> bool:
-        size = self.rules.block_size
-        ahead = [number for number in self.block_numbers() if number >= group.front // size]
-        if not ahead or group.front >= self.next_sequence:
-            group.front = END
-            return True
-        if not left.blocks or left.steps <= 0:
-            return False
-        here = [m for m in self.messages if self.block_of(m) == ahead[0] and m.sequence >= group.front]
-        left.blocks -= 1
-        left.steps -= len(here) * steps(canonical.decode(group.selector))
-        end = (ahead[0] + 1) * size
-        group.front = end if end < self.next_sequence else END
-        return True
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
         is_returned = self.readers.finish(meta, left)
@@ -414,6 +412,7 @@ class ModelQueue:
         if not eligible or not ready:
             return True
         share = NEVER if eligible == 1 else min(self.rules.turn, -(-ready // eligible))
+        self.fronts.move(meta, left)
         given: dict[ModelConsumer, list[int]] = {}
         waiting = list(self.line)
         is_done = True
@@ -436,9 +435,10 @@ class ModelQueue:
             if group.consumers:
                 self.line.append(group)
                 waiting.append(group)
-            elif group.front == END:
-                group.front = self.next_sequence
+            else:
+                self.rest(group)
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
+        is_done = is_done and self.fronts.behind is None
         return is_done and bool(left.messages or not self.line or not self.ready())
 
     def drop_head(self, left: Left) -> bool:
@@ -491,7 +491,8 @@ class ModelGroup:
         return replies, self.effects
 
     def new_left(self) -> Left:
-        return Left(self.rules.block_budget, self.rules.message_budget, self.rules.step_budget)
+        rules = self.rules
+        return Left(rules.block_budget, rules.message_budget, rules.step_budget, rules.arrival_budget)
 
     def next_wake(self) -> int | None:
         if self.backlog:
@@ -536,7 +537,7 @@ class ModelGroup:
             case c.Stage():
                 reply = queue.staged.stage(self.meta, operation.number, command)
             case c.PublishStaged():
-                reply = queue.staged.publish(self.meta, command, self.rows)
+                reply = queue.staged.publish(self.meta, self.left[command.queue], command, self.rows)
             case c.DiscardStaged():
                 reply = queue.staged.discard(command)
             case _:

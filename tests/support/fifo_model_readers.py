@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fifo import commands as c
 from fifo import effects as e
+from support.fifo_model_fronts import END
 
 if TYPE_CHECKING:
     from support.fifo_model import Left, Message, ModelQueue
@@ -141,7 +142,11 @@ class ModelReaders:
         bytes_allow = max(1, command.max_bytes // MESSAGE_BYTES)
         most = min(wanted, left.messages, bytes_allow)
         group = self.queue.groups[reader.selector]
+        self.queue.fronts.move(meta, left)
+        queue_is_behind = self.queue.fronts.behind is not None
         chosen, is_complete = self.queue.choose(meta, left, group, most, reader.start)
+        if group.front == END and queue_is_behind:
+            is_complete = False
         self.queue.rest(group)
         if len(chosen) == left.messages < wanted:
             is_complete = False

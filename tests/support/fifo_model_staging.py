@@ -10,9 +10,8 @@ from fifo import commands as c
 from fifo import effects as e
 
 if TYPE_CHECKING:
-    from support.fifo_model import ModelQueue
+    from support.fifo_model import Left, ModelQueue
 
-END = 1 << 71  # the front of a group that has seen everything
 
 Fields = Mapping[str, Any]
 
@@ -95,7 +94,7 @@ class ModelStaging:
         return e.Ok(new.rows())
 
     def publish(
-        self, meta: c.Meta, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
+        self, meta: c.Meta, left: Left, command: c.PublishStaged, rows: Callable[[int, int], Sequence[Fields]]
     ) -> e.Reply:
         producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
         if batch <= last:
@@ -125,9 +124,7 @@ class ModelStaging:
             or sum(len(part.chunks) for part in parts) > most_chunks
             or sum(part.size_bytes() for part in parts) > most_bytes
         ):
-            for group in self.queue.groups.values():
-                if group.front == END:
-                    group.front = first
+            left.reads_arrivals = True
         self.remember(producer, batch)
         self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
         return e.Published(first, total)

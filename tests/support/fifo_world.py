@@ -45,6 +45,7 @@ SMALL = Rules(
     max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=2, looked_up=(12, 3, 1_000),
+    arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_entry_steps=2, read_bytes=250,
 )  # fmt: skip
 
 
@@ -77,6 +78,12 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "LOOKED_UP_CHUNKS": rules.looked_up[1],
         "LOOKED_UP_BYTES": rules.looked_up[2],
         "FEW": 2,
+        "ARRIVAL_BUDGET": rules.arrival_budget,
+        "SHARED_STEPS": rules.shared_steps,
+        "FEWEST": rules.fewest,
+        "READ_STEPS": rules.read_steps,
+        "READ_ENTRY_STEPS": rules.read_entry_steps,
+        "READ_BYTES": rules.read_bytes,
     }
     changed = []
     for place, value in places(wanted, beside=()).items():

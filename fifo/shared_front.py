@@ -1,0 +1,148 @@
+"""The front that all selector groups share which have seen everything, and what moving fronts costs.
+
+What arrives is looked up once for all these groups, in an index over their predicates. That is work, too: the shared
+front moves as far as the entry's budget for arrivals goes and stays *behind* the end if that is not far enough; the
+next entries go on from there. What a message costs is computed from the groups' trees (`LookupCosts`), never from what
+an index finds. A group whose selector would make that too much does not join: it keeps a front of its own.
+
+Entries of version 1 have no such budget: there the shared front is always at the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fifo.blocks import BLOCK_BITS, Block
+from fifo.pages import Stored
+from fifo.state import STEP_BUDGET, Budget, Entry
+from fifo.versions import BUDGETED_ARRIVALS
+from quorum_selectors.lookup_costs import LookupCosts
+
+if TYPE_CHECKING:
+    from fifo.machine import QueueMachine
+    from fifo.selector_groups import SelectorGroup
+
+TAIL = 1 << 62
+"""The front of a group that shares the shared front; in a snapshot with the distance to the end added."""
+
+SHARED_STEPS = 4_096
+"""What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
+
+FEWEST = 16
+"""Looking up a few messages costs about as much as looking up this many."""
+
+READ_STEPS = 1
+"""Reading the fields of a message from the log again: some microseconds where it was published alone."""
+
+READ_ENTRY_STEPS = 8
+"""Reading a Raft entry from the log again."""
+
+READ_BYTES = 1_024
+"""Bytes of bodies that are read for a step: an entry is read and checked as a whole."""
+
+
+def read_steps(budget: Budget, machine: QueueMachine, number: int) -> int:
+    """What reading the fields of a block again costs, once in an entry: charged whether they are in memory or not."""
+    if number in budget.read:
+        return 0
+    budget.read[number] = None
+    return read_cost(machine.blocks.at(number))
+
+
+def read_cost(found: Block | Stored) -> int:
+    """The steps of reading the fields of a block again."""
+    if not found.live:
+        return 0
+    entries = len(found.live_indexes()) if isinstance(found, Block) else len(found.references)
+    size_bytes = found.size_bytes * found.live // found.placed
+    return READ_STEPS * found.live + READ_ENTRY_STEPS * entries + size_bytes // READ_BYTES
+
+
+class SharedFront:
+    """`behind`: the first sequence that is not looked up; None if there is none, or no group shares the front."""
+
+    __slots__ = ("_costs", "_machine", "behind")
+
+    def __init__(self, machine: QueueMachine) -> None:
+        self._machine = machine
+        self._costs: LookupCosts[bytes] = LookupCosts()
+        self.behind: int | None = None
+
+    @property
+    def place(self) -> int:
+        """All below has been looked up."""
+        return self._machine.next_sequence if self.behind is None else self.behind
+
+    # ---- who shares it
+
+    def join(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Lets a group share the front that has seen everything; False if it costs too much, or the front is behind."""
+        if self.behind is not None:
+            return False
+        self._costs.add(group.selector, group.decoded.filed)
+        if entry.version >= BUDGETED_ARRIVALS and self._costs.steps > SHARED_STEPS:
+            self._costs.remove(group.selector)
+            return False
+        group.front = TAIL
+        return True
+
+    def leave(self, group: SelectorGroup, front: int) -> None:
+        """Gives a group that shares it a front of its own."""
+        self._costs.remove(group.selector)
+        group.front = front
+        if not len(self._costs):
+            self.behind = None
+
+    # ---- where it is
+
+    def stay(self) -> None:
+        """Messages arrive: they are looked up at the end of the entry."""
+        if self.behind is None and len(self._costs):
+            self.behind = self._machine.next_sequence
+
+    def move(self, entry: Entry) -> None:
+        """Moves it towards the end, as far as the budget goes."""
+        machine, end = self._machine, self._machine.next_sequence
+        if entry.version < BUDGETED_ARRIVALS:
+            self.behind = None
+        budget = entry.budget(machine.queue)
+        arrived_from = entry.arrived_from.get(machine.queue, end)
+        each = max(self._costs.steps, 1)
+        while self.behind is not None and budget.arrivals > 0:
+            number = machine.blocks.next_with_messages(self.behind >> BLOCK_BITS, end >> BLOCK_BITS)
+            if number is None or number << BLOCK_BITS >= end:
+                self.behind = None
+                break
+            first = max(self.behind, number << BLOCK_BITS)
+            last = min(end, (number + 1) << BLOCK_BITS, first + max(budget.arrivals // each, 1))
+            if first < arrived_from or budget.reads_arrivals:
+                budget.arrivals -= read_steps(budget, machine, number)
+            there = min(last - first, machine.blocks.at(number).live)
+            budget.arrivals -= max(there, FEWEST) * each
+            self.behind = last if last < end else None
+
+    # ---- in a snapshot
+
+    def encode(self, front: int) -> int:
+        """A group's front."""
+        return front if front != TAIL else TAIL + self._machine.next_sequence - self.place
+
+    def decode(self, group: SelectorGroup, front: int) -> None:
+        """Gives a group the front that `encode` has said."""
+        group.front = min(front, TAIL)
+        if front >= TAIL:
+            self._costs.add(group.selector, group.decoded.filed)
+            if front > TAIL:
+                self.behind = self._machine.next_sequence - (front - TAIL)
+
+
+def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
+    """Charges a group's own front for the next messages of a block: all of them, or as many as an entry's steps are
+    enough for. Where the front is then."""
+    first = max(front, number << BLOCK_BITS)
+    end = min(machine.next_sequence, (number + 1) << BLOCK_BITS)
+    live = machine.blocks.at(number).live
+    if min(end - first, live) * each > STEP_BUDGET:
+        end = first + max(STEP_BUDGET // each, 1)
+    budget.steps -= min(end - first, live) * each + read_steps(budget, machine, number)
+    return end

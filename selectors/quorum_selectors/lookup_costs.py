@@ -1,0 +1,138 @@
+"""What it costs at most to look up a message for many expressions at once: a number of steps, from their trees alone.
+
+The predicate index asks an expression about a message only if one of the predicates that it is filed under is TRUE.
+Predicates are sorted into *families*: a message meets the predicates of one *cell* of a family at most. A field has one
+value, so all equalities of a field are one family, with a cell for each value; beginnings of one length are another. So
+a message costs, for each family, the steps of the cell with the most; and looking into the family costs a few more.
+
+    x = 'a', x IN (..), x, NOT x      a family for each field, a cell for each value
+    x LIKE 'a%', x LIKE '%a'          a family for each field and length, a cell for each text
+    x BETWEEN 1 AND 5                 a family for each field and power of two above the width, cells of that width
+    everything else                   a family with one cell: every message may meet it
+
+It never depends on which expressions came first, nor on what an index has found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from quorum_selectors.expression import Expression, steps
+from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, requirement
+
+LOOKUP_STEPS = 4
+"""Looking into a family for one message."""
+
+_HUGE = 2.0**512
+_LEAST_POWER = -16
+
+Cell = tuple[Hashable, Hashable]
+"""family, cell of it"""
+
+Filed = tuple[tuple[Cell, ...], int]
+"""The cells of an expression, and its steps."""
+
+ANYTHING: Cell = ("rest", None)
+
+
+def cells(expression: Expression) -> tuple[Cell, ...]:
+    """The cells of an expression, each once; none if it is never TRUE."""
+    found = requirement(expression)
+    if found is None:
+        return (ANYTHING,)
+    return tuple(dict.fromkeys(cell for predicate in found for cell in _cells_of(predicate)))
+
+
+def filed(expression: Expression) -> Filed:
+    """What `LookupCosts` has to know of an expression."""
+    return cells(expression), steps(expression)
+
+
+def _cells_of(predicate: Predicate) -> tuple[Cell, ...]:
+    match predicate:
+        case Equal(place, value):
+            return ((("equal", *place), (type(value), value)),)
+        case Begins(place, text):
+            return ((("begins", *place, len(text)), text),)
+        case Ends(place, text):
+            return ((("ends", *place, len(text)), text),)
+        case Between(place, low, high) if -_HUGE < low <= high < _HUGE:
+            power = max(math.frexp(high - low)[1], _LEAST_POWER)
+            first, last = (math.floor(math.ldexp(bound, -power)) for bound in (low, high))
+            return tuple([(("between", *place, power), number) for number in range(first, last + 1)])
+        case _:
+            return ((("any", *predicate.place), None),)
+
+
+class _Family:
+    """The steps of each cell of a family."""
+
+    __slots__ = ("cells", "loads", "most")
+
+    def __init__(self) -> None:
+        self.cells: dict[Hashable, tuple[int, int]] = {}  # steps, how many expressions
+        self.loads: dict[int, int] = {}  # how many cells have so many steps
+        self.most = 0
+
+    def change(self, cell: Hashable, steps: int, count: int) -> None:
+        before, holders = self.cells.get(cell, (0, 0))
+        after, holders = before + steps, holders + count
+        if before:
+            self._count(before, -1)
+        if holders:
+            self.cells[cell] = after, holders
+            self._count(after, 1)
+            self.most = max(self.most, after)
+        else:
+            del self.cells[cell]
+        if self.most not in self.loads:
+            self.most = max(self.loads, default=0)
+
+    def _count(self, load: int, change: int) -> None:
+        left = self.loads.get(load, 0) + change
+        if left:
+            self.loads[load] = left
+        else:
+            del self.loads[load]
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class LookupCosts(Generic[T]):
+    """Expressions by tokens, and what a message costs at most: `steps`."""
+
+    def __init__(self) -> None:
+        self._families: dict[Hashable, _Family] = {}
+        self._filed: dict[T, Filed] = {}
+        self.steps = 0
+
+    def __len__(self) -> int:
+        return len(self._filed)
+
+    def add(self, token: T, expression: Filed) -> None:
+        """A token has one expression."""
+        self._filed[token] = expression
+        for cell in expression[0]:
+            self._change(cell, expression[1], 1)
+
+    def remove(self, token: T) -> None:
+        """KeyError if it is not filed."""
+        found, count = self._filed.pop(token)
+        for cell in found:
+            self._change(cell, -count, -1)
+
+    def _change(self, cell: Cell, steps: int, count: int) -> None:
+        key, place = cell
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = _Family()
+            self.steps += LOOKUP_STEPS
+        self.steps -= family.most
+        family.change(place, steps, count)
+        self.steps += family.most
+        if not family.cells:
+            del self._families[key]
+            self.steps -= LOOKUP_STEPS
