@@ -1,9 +1,11 @@
 """Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
 
-Local, unlike a snapshot: pages have other numbers on other members. Format 3: a magic word, the format number, the
+Local, unlike a snapshot: pages have other numbers on other members. Format 4: a magic word, the format number, the
 group's head, and for each queue in the order of ids a section: its head and the record of each block (pages.Stored) in
 the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
 last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
+
+Format 3 is read, too: the group's head ends earlier there, as in snapshots.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QPAGE"
-FORMAT = 3
+FORMAT = 4
+FORMATS = (3, 4)
+"""Those that are read."""
 SECTION_COST_BYTES = 4 << 10
 """What making a section costs beside its bytes, as so many bytes of blocks that are written: with 1 MiB a step at most
 256 empty queues are done in it."""
@@ -136,8 +140,8 @@ def _begin(state: bytes | memoryview) -> Reader:
         raise ValueError("reading a checkpoint of a group: it does not begin like one")
     reader.position = len(MAGIC)
     found = reader.number()
-    if found != FORMAT:
-        raise ValueError(f"reading a checkpoint of a group: its format is {found}; known: {FORMAT}")
+    if found not in FORMATS:
+        raise ValueError(f"reading a checkpoint of a group: its format is {found}; known: {FORMATS}")
     return reader
 
 

@@ -46,20 +46,33 @@ class Origin:
 
 # ---- sessions
 
+NODE = 0
+"""The owner of a node's own sessions."""
+UNKNOWN = 1
+"""The owner where none is given, as in operations of version 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegisterProducer:
     """Begins an epoch in this group. Its origin has n = 0.
 
-    A higher epoch fences lower ones and detaches their consumers.
+    A higher epoch fences lower ones and detaches their consumers. owner: NODE, or 64 bits of a hash of the client's
+    address: one owner may have a part of the producers that a group remembers.
     """
 
     address: Address
+    owner: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """The session ends: its consumers are detached, what they hold is returned. The producer stays remembered."""
+    """The session ends: its consumers are detached, what they hold is returned.
+
+    is_clean: the producer knows what has become of all its messages and will send none of them again, so it need not
+    be remembered.
+    """
+
+    is_clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,10 @@ def digest(index: int, applied: Applied) -> bytes:
     numbers = [index, len(applied.replies), len(applied.effects)]
     for reply in applied.replies:
         match reply:
-            case Confirmed(first, last):
+            case Confirmed(first, last, parts):
                 numbers += (1, first, last)
+                for start, end, why in parts:
+                    numbers += (start, end, zlib.crc32(why.reason.encode()))
             case Ok(count):
                 numbers += (2, count)
             case AttachedReply(attach):

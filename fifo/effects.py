@@ -32,7 +32,8 @@ class Done:
 class Registered:
     """accepted: ranges of client sequences this group has taken, above the producer's lowest unconfirmed one.
 
-    known: False when the producer was not remembered (new, or forgotten after 24 h).
+    known: False when the producer was not remembered. It proves nothing (fifo/sessions.py), and only goes into the
+    running hash.
     """
 
     accepted: tuple[tuple[int, int], ...]
@@ -40,9 +41,31 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was changed. `reason` is one of the words below, `detail` says what and what is allowed.
+
+    not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
+    expired (producer forgotten), not_attached, wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit,
+    wrong_generation (a reader was opened again), settled, released (what became of an offset), not_given (an offset
+    that was never given out), published (a chunk of a batch that is done), missing_part (not staged, or with other
+    messages than said), refused_earlier (a message below the highest one taken of its producer, and not taken itself)
+    """
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
+    """first..last have been taken, now or before.
+
+    refused: (first, last, why) of ranges among them that have not; only where others of the same batch were taken
+    before, else the whole batch is refused.
+    """
+
     first: int
     last: int
+    refused: tuple[tuple[int, int, Refused], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +122,6 @@ class Published:
     first_sequence: int
     count: int
     is_duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Nothing was changed. `reason` is one of the words below, `detail` says what and what is allowed.
-
-    not_found, fenced (a higher epoch exists), gap (n or a chunk too high), not_registered, expired (producer
-    forgotten), not_attached, wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation
-    (a reader was opened again), settled, released (what became of an offset), not_given (an offset that was never given
-    out), published (a chunk of a batch that is done), missing_part (not staged, or with other messages than said)
-    """
-
-    reason: str
-    detail: str
 
 
 Reply = (

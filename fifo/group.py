@@ -83,6 +83,11 @@ ENDED_PER_ENTRY = 256
 
 MAX_CLIENT_SEQUENCE = (1 << 63) - 1
 
+REFUSED_EARLIER = Refused(
+    "refused_earlier",
+    "a later message of this producer was taken; allowed: ascending numbers, so this one stays refused",
+)
+
 Handler = Callable[[Entry, Operation, Producer, Any], Reply]
 Unnumbered = Callable[[Entry, Any], Reply | None]
 
@@ -158,7 +163,7 @@ class GroupMachine(GroupViews):
         self.index = meta.index
         self.now_ms = meta.now_ms
         entry = Entry(meta.index, meta.now_ms, meta.version)
-        if self.sessions.ended:
+        if self.sessions.ended or self.sessions.fences:
             self.sessions.forget_idle(meta.now_ms)
         if self.sessions.departing:
             self._end_departed(entry)
@@ -244,22 +249,28 @@ class GroupMachine(GroupViews):
 
     def _register(self, entry: Entry, origin: Origin, command: RegisterProducer) -> Reply:
         sessions = self.sessions
-        refused = sessions.refuse_register(origin, command.address)
+        owner, version = command.owner, entry.version
+        refused = sessions.refuse_register(origin, command.address, owner, version)
         if refused is not None:
             return refused
         producer = sessions.producers.get(origin.producer)
         if producer is not None and origin.epoch > producer.epoch and producer.ended_ms < 0:
-            self._end_session(entry, producer)
+            self._detach(entry, producer)
             entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
-        return sessions.register(origin, command.address)
+        return sessions.register(origin, command.address, owner, version)
 
     def _close_session(
-        self, entry: Entry, operation: Operation, producer: Producer, command: object
+        self, entry: Entry, operation: Operation, producer: Producer, command: CloseSession
     ) -> Reply:
-        self._end_session(entry, producer)
+        self._end_session(entry, producer, is_clean=command.is_clean)
         return Ok()
 
-    def _end_session(self, entry: Entry, producer: Producer) -> None:
+    def _end_session(self, entry: Entry, producer: Producer, *, is_clean: bool = False) -> None:
+        self._detach(entry, producer)
+        self.sessions.end(producer, entry.now_ms, is_clean=is_clean, version=entry.version)
+
+    def _detach(self, entry: Entry, producer: Producer) -> None:
+        """Removes its consumers: what they hold is returned."""
         for queue, tag in producer.consumers:
             machine = self.queues[queue]
             consumer = machine.consumers.get((producer.name, tag))
@@ -267,7 +278,6 @@ class GroupMachine(GroupViews):
                 machine.remove(entry, consumer)
                 self._dirty[queue] = None
         producer.consumers.clear()
-        self.sessions.end(producer, entry.now_ms)
 
     def _node_down(self, entry: Entry, command: NodeDown) -> None:
         sessions = self.sessions
@@ -279,16 +289,18 @@ class GroupMachine(GroupViews):
     def _end_departed(self, entry: Entry) -> None:
         """Ends sessions of nodes that are gone, some an entry."""
         sessions = self.sessions
-        rest = ENDED_PER_ENTRY
-        for producer in sessions.producers.values():
-            address = producer.address
-            if producer.ended_ms < 0 and address.node in sessions.departing and sessions.is_departed(address):
-                if not rest:
-                    return
-                rest -= 1
-                self._end_session(entry, producer)
-                entry.effects.append(Notify(address, 0, "", 0, "fenced"))
-        sessions.departing.clear()
+        gone = [
+            producer
+            for producer in sessions.producers.values()
+            if producer.ended_ms < 0
+            and producer.address.node in sessions.departing
+            and sessions.is_departed(producer.address)
+        ]
+        for producer in gone[:ENDED_PER_ENTRY]:
+            self._end_session(entry, producer)
+            entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
+        if len(gone) <= ENDED_PER_ENTRY:
+            sessions.departing.clear()
 
     # ---- messages
 
@@ -302,6 +314,10 @@ class GroupMachine(GroupViews):
         if refused is not None:
             return refused
         fresh = producer.fresh(command)
+        if fresh and entry.version >= 2:
+            late = producer.late(fresh, first)
+            if late or fresh[0][1] < command.count:
+                return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
         if fresh:
             refused = machine.enqueue(entry, operation.number, command, fresh)
             if refused is not None:
@@ -311,6 +327,32 @@ class GroupMachine(GroupViews):
         if fresh:
             producer.accept(first, last)
         return Confirmed(first, last)
+
+    def _enqueue_rest(
+        self,
+        entry: Entry,
+        operation: Operation,
+        producer: Producer,
+        command: Enqueue,
+        late: list[tuple[int, int]],
+        new: list[tuple[int, int]],
+    ) -> Reply:
+        """A batch of which something was accepted before, or which has late messages: (ordinal, count) of those, and of
+        what may be taken, which is one range at most."""
+        first = command.first_client_sequence
+        last = first + command.count - 1
+        parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
+        for at, _ in new:
+            refused = self.queues[command.queue].enqueue(entry, operation.number, command, new)
+            if refused is None:
+                self._dirty[command.queue] = None
+                producer.accept(first + at, last)
+            else:
+                parts.append((first + at, last, refused))
+        if parts and parts[0][:2] == (first, last):
+            return parts[0][2]
+        producer.forget_below(command.lowest_unconfirmed)
+        return Confirmed(first, last, tuple(parts))
 
     def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
         machine = self.queues.get(command.queue)

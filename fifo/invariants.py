@@ -6,6 +6,7 @@ from fifo import bits, checkpoint, snapshot
 from fifo import pins as pins_module
 from fifo import readers as readers_module
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
+from fifo.commands import NODE
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
 from fifo.machine import QueueMachine, by_number
@@ -13,7 +14,7 @@ from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
 from fifo.readers import DurableReader
 from fifo.selector_groups import SelectorGroup
-from fifo.sessions import MAX_PRODUCERS, Producer
+from fifo.sessions import MAX_FENCES, MAX_PRODUCERS, Producer
 from fifo.shared_front import TAIL
 from fifo.staging import (
     KNOWN_PRODUCERS,
@@ -31,7 +32,13 @@ from quorum_selectors.evaluate import evaluate
 def check(group: GroupMachine) -> None:
     """Raises AssertionError where something is not as it must be."""
     sessions = group.sessions
-    _expect(len(sessions.producers) <= MAX_PRODUCERS, "too many producers")
+    owners = [producer.owner for producer in sessions.producers.values()]
+    _expect(len(owners) - owners.count(NODE) <= MAX_PRODUCERS, "too many producers")
+    _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
+    _expect(len(sessions.fences) <= MAX_FENCES, "too many fences")
+    _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
+    fenced = [fence.ended_ms for fence in sessions.fences.values()]
+    _expect(fenced == sorted(fenced), "fences are listed in the order of ending")
     ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
     _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
     times = [sessions.producers[name].ended_ms for name in sessions.ended]

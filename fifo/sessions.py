@@ -2,10 +2,25 @@
 
 A session is a producer in one epoch. Its commands are numbered 1, 2, 3, ...: `admit` lets the next one in, says that
 a lower one was done and refuses the rest. Beside that, every message has a number of the client's own; which of them
-were accepted is remembered as ranges above the producer's lowest unconfirmed one, so that a client that has lost its
-node learns on registering again what has arrived, and a message sent twice is taken once.
+were accepted is remembered as ranges above the producer's lowest unconfirmed one, so that a message sent twice is taken
+once. New messages are taken in ascending order only: a number below the highest accepted one, and not itself accepted,
+is refused for good, because its message would stand behind later ones.
 
-A producer whose session has ended is remembered for 24 hours of group time, unless more than 10,000 want to be.
+How long a producer is remembered, and why that is enough:
+- A producer with a session is remembered as long as the session lives.
+- After a session that broke, or was closed with something unconfirmed, the producer is remembered for 24 hours of group
+  time. Its client sends again what it does not know to be taken, for 23 hours at most.
+- A producer that will send nothing again is forgotten at once: its session was closed with nothing unconfirmed, or is a
+  node's own; nor is there anything to remember where the group has taken no message of it. What remains for an hour is
+  a *fence*, its epoch: operations of that session or an earlier one may still be on their way.
+- No producer is forgotten to make room for others. Past MAX_PRODUCERS a new one is refused, and one owner may have at
+  most MAX_OWNED of them. Sessions of the nodes themselves do not count.
+
+A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
+they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the times
+above are the whole protection.
+
+Entries of version 1 forget the oldest ended producer to make room, and take messages in any order.
 """
 
 from __future__ import annotations
@@ -15,14 +30,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 
-from fifo.commands import Address, Enqueue, Origin
+from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin
 from fifo.effects import Done, Refused, Registered, Reply
 
 WINDOW = 65_536
 """How far a producer's numbers may reach above its lowest unconfirmed one: bounds the ranges remembered for it."""
 
 MAX_PRODUCERS = 10_000
+"""Clients' producers that a group remembers."""
+MAX_OWNED = MAX_PRODUCERS // 2
+"""Those of one owner: a client in a loop does not lock the others out."""
 REMEMBERED_MS = 24 * 3600 * 1000
+FENCED_MS = 3600 * 1000
+MAX_FENCES = 10_000
+"""Past it the oldest fence goes: it stands for nothing but operations that are still on their way."""
 
 FORGOTTEN_PER_ENTRY = 64
 
@@ -38,6 +59,7 @@ class Producer:
     name: bytes
     epoch: int
     address: Address
+    owner: int = UNKNOWN
     last_n: int = 0
     floor: int = 0  # client sequences below are confirmed and known to be so
     accepted: list[tuple[int, int]] = field(default_factory=list)
@@ -76,6 +98,18 @@ class Producer:
             found.append((position - first, last - position + 1))
         return found
 
+    def late(self, fresh: list[tuple[int, int]], first: int) -> int:
+        """How many ranges of `fresh`, of a batch that begins at number `first`, are below the highest accepted message:
+        all, or all but the last one."""
+        if not fresh or not self.accepted:
+            return 0
+        return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
+
+    @property
+    def is_blank(self) -> bool:
+        """No message of it was accepted here."""
+        return not self.accepted and not self.floor
+
     def accept(self, first: int, last: int) -> None:
         """Remembers first..last (no harm if some are)."""
         accepted = self.accepted
@@ -97,14 +131,24 @@ class Producer:
         accepted[start:end] = [(first, last)]
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What remains of a producer that was forgotten at once: sessions up to this epoch are over."""
+
+    epoch: int
+    ended_ms: int
+
+
 class Sessions:
     """The producers of a group by name."""
 
-    __slots__ = ("departed", "departing", "ended", "producers")
+    __slots__ = ("departed", "departing", "ended", "fences", "owned", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[bytes, Producer] = {}
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
+        self.fences: dict[bytes, Fence] = {}  # of forgotten producers, in the order of ending
+        self.owned: dict[int, int] = {}  # owner -> how many producers; follows from them
         self.departed: dict[int, int] = {}  # node -> boot: that process and all before it have gone
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
 
@@ -112,9 +156,7 @@ class Sessions:
         """The producer whose next command this is, or the answer why not."""
         producer = self.producers.get(origin.producer)
         if producer is None:
-            if origin.n > 1:
-                return Refused("expired", f"producer {origin.producer.hex()} was forgotten")
-            return Refused("not_registered", f"producer {origin.producer.hex()} is not registered")
+            return self._refuse_unknown(origin)
         if origin.epoch != producer.epoch or producer.ended_ms >= 0 or self.departing:
             refused = self._refuse(origin, producer)
             if refused is not None:
@@ -124,6 +166,15 @@ class Sessions:
         if origin.n <= producer.last_n:
             return DONE
         return Refused("gap", f"operation {origin.n} of an epoch; expected: {producer.last_n + 1}")
+
+    def _refuse_unknown(self, origin: Origin) -> Refused:
+        name = f"producer {origin.producer.hex()}"
+        fence = self.fences.get(origin.producer)
+        if fence is not None and origin.epoch <= fence.epoch:
+            return Refused("fenced", f"epoch {origin.epoch} of {name} has ended")
+        if origin.n > 1:
+            return Refused("expired", f"{name} was forgotten")
+        return Refused("not_registered", f"{name} is not registered")
 
     def _refuse(self, origin: Origin, producer: Producer) -> Refused | None:
         name = f"epoch {origin.epoch} of producer {producer.name.hex()}"
@@ -138,7 +189,7 @@ class Sessions:
     def is_departed(self, address: Address) -> bool:
         return address.boot <= self.departed.get(address.node, -1)
 
-    def refuse_register(self, origin: Origin, address: Address) -> Refused | None:
+    def refuse_register(self, origin: Origin, address: Address, owner: int, version: int) -> Refused | None:
         """Why this epoch cannot begin."""
         producer = self.producers.get(origin.producer)
         name = f"epoch {origin.epoch} of producer {origin.producer.hex()}"
@@ -149,21 +200,31 @@ class Sessions:
                 return Refused("fenced", f"{name} is over; the present one: {producer.epoch}")
             if origin.epoch == producer.epoch and (producer.ended_ms >= 0 or producer.address != address):
                 return Refused("fenced", f"{name} was used by another session; a higher one is needed")
-        elif len(self.producers) >= MAX_PRODUCERS and not self.ended:
+            return None
+        fence = self.fences.get(origin.producer)
+        if fence is not None and origin.epoch <= fence.epoch:
+            return Refused("fenced", f"{name} has ended; a higher one has to be registered")
+        if version < 2:
+            if len(self.producers) < MAX_PRODUCERS or self.ended:
+                return None
             return Refused(
                 "limit", f"{len(self.producers)} producers have sessions; allowed: {MAX_PRODUCERS}"
             )
-        return None
+        return refuse_more(len(self.producers) - self.owned.get(NODE, 0), self.owned.get(owner, 0), owner)
 
-    def register(self, origin: Origin, address: Address) -> Registered:
+    def register(self, origin: Origin, address: Address, owner: int, version: int) -> Registered:
         """Begins the epoch; the session before must have been ended."""
         producer = self.producers.get(origin.producer)
         if producer is None:
-            if len(self.producers) >= MAX_PRODUCERS:
-                self._forget_oldest()
-            self.producers[origin.producer] = Producer(origin.producer, origin.epoch, address)
+            if version < 2 and len(self.producers) >= MAX_PRODUCERS:
+                self._forget(next(iter(self.ended)))
+            self.fences.pop(origin.producer, None)
+            self.add(Producer(origin.producer, origin.epoch, address, owner))
             return Registered((), known=False)
         if origin.epoch > producer.epoch:
+            self._count(producer.owner, -1)
+            self._count(owner, 1)
+            producer.owner = owner
             producer.epoch = origin.epoch
             producer.address = address
             producer.last_n = 0
@@ -171,22 +232,56 @@ class Sessions:
             self.ended.pop(producer.name, None)
         return Registered(tuple(producer.accepted), known=True)
 
-    def end(self, producer: Producer, now_ms: int) -> None:
+    def add(self, producer: Producer) -> None:
+        """One more, as it is."""
+        self.producers[producer.name] = producer
+        self._count(producer.owner, 1)
+
+    def end(self, producer: Producer, now_ms: int, *, is_clean: bool, version: int) -> None:
+        """Its session has ended. is_clean: closed with nothing unconfirmed."""
         producer.ended_ms = now_ms
         self.ended.pop(producer.name, None)
         self.ended[producer.name] = None
+        if version >= 2 and (is_clean or producer.is_blank or producer.owner == NODE):
+            self._forget(producer.name)
+            self.fences[producer.name] = Fence(producer.epoch, now_ms)
+            if len(self.fences) > MAX_FENCES:
+                del self.fences[next(iter(self.fences))]
 
     def forget_idle(self, now_ms: int) -> None:
-        """Forgets some producers whose time is over."""
+        """Forgets some producers and fences whose time is over."""
         for _ in range(FORGOTTEN_PER_ENTRY):
-            if not self.ended:
-                return
-            oldest = next(iter(self.ended))
-            if self.producers[oldest].ended_ms + REMEMBERED_MS > now_ms:
-                return
-            self._forget_oldest()
+            name = next(iter(self.ended), None)
+            if name is None or self.producers[name].ended_ms + REMEMBERED_MS > now_ms:
+                break
+            self._forget(name)
+        for _ in range(FORGOTTEN_PER_ENTRY):
+            name = next(iter(self.fences), None)
+            if name is None or self.fences[name].ended_ms + FENCED_MS > now_ms:
+                break
+            del self.fences[name]
 
-    def _forget_oldest(self) -> None:
-        oldest = next(iter(self.ended))
-        del self.ended[oldest]
-        del self.producers[oldest]
+    def _forget(self, name: bytes) -> None:
+        del self.ended[name]
+        self._count(self.producers.pop(name).owner, -1)
+
+    def _count(self, owner: int, change: int) -> None:
+        self.owned[owner] = self.owned.get(owner, 0) + change
+        if not self.owned[owner]:
+            del self.owned[owner]
+
+
+def refuse_more(clients: int, owned: int, owner: int) -> Refused | None:
+    """Why one more producer of `owner` cannot be remembered, where there are `clients` of clients, `owned` of it."""
+    if owner == NODE:
+        return None
+    if clients >= MAX_PRODUCERS:
+        return Refused(
+            "limit", f"{clients} producers have sessions or are remembered; allowed: {MAX_PRODUCERS}"
+        )
+    if owned >= MAX_OWNED:
+        return Refused(
+            "limit",
+            f"{owned} producers of this client address have sessions or are remembered; allowed: {MAX_OWNED}",
+        )
+    return None

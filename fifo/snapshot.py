@@ -1,8 +1,10 @@
 """A group as canonical bytes and back: equal states give equal bytes, on every member.
 
-Format 3: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
+Format 4: a magic word, the format number, then sections, each with its length in front: the group's head, and for each
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
+
+Format 3 is read, too: there the group's head ends before the producers' owners and the fences.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from fifo.blocks import NEVER, Block
 from fifo.codec import Held, Reader, Sections, Source, Writer
-from fifo.commands import Address, QueueConfig
+from fifo.commands import UNKNOWN, Address, QueueConfig
 from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.pin_snapshot import read_pins, write_pins
 from fifo.reader_snapshot import read_readers, write_readers
-from fifo.sessions import Producer
+from fifo.sessions import Fence, Producer
 from fifo.staging import Staging
 from fifo.state import PRIORITY, Consumer
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
-FORMAT = 3
+FORMAT = 4
+FORMATS = (3, 4)
+"""Those that are read."""
 
 
 def encode(group: GroupMachine) -> bytes:
@@ -62,8 +66,8 @@ def open_sections(data: bytes | memoryview | Source) -> Sections:
     if not is_snapshot(reader.take(min(len(MAGIC), reader.left))):
         raise ValueError("reading a snapshot of a group: it does not begin like one")
     found = reader.number()
-    if found != FORMAT:
-        raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMAT}")
+    if found not in FORMATS:
+        raise ValueError(f"reading a snapshot of a group: its format is {found}; known: {FORMATS}")
     return reader
 
 
@@ -107,6 +111,13 @@ def group_head(group: GroupMachine) -> bytearray:
     out.number(len(sessions.ended))
     for name in sessions.ended:
         out.blob(name)
+    for producer in sessions.producers.values():
+        out.number(producer.owner)
+    out.number(len(sessions.fences))
+    for name, fence in sessions.fences.items():
+        out.blob(name)
+        out.number(fence.epoch)
+        out.number(fence.ended_ms)
     return out.data
 
 
@@ -124,10 +135,15 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
         node = reader.number()
         sessions.departed[node] = reader.number()
     sessions.departing = {reader.number(): None for _ in range(reader.number())}
-    for _ in range(reader.number()):
-        producer = _read_producer(reader)
-        sessions.producers[producer.name] = producer
+    producers = [_read_producer(reader) for _ in range(reader.number())]
     sessions.ended = {reader.blob(): None for _ in range(reader.number())}
+    is_format_3 = reader.is_at_end()
+    for producer in producers:
+        producer.owner = UNKNOWN if is_format_3 else reader.number()
+        sessions.add(producer)
+    for _ in range(0 if is_format_3 else reader.number()):
+        name = reader.blob()
+        sessions.fences[name] = Fence(reader.number(), reader.number())
     return queue_count
 
 
@@ -158,7 +174,7 @@ def _read_producer(reader: Reader) -> Producer:
     name = reader.blob()
     epoch = reader.number()
     address = Address(reader.number(), reader.number(), reader.number())
-    producer = Producer(name, epoch, address, reader.number(), reader.number())
+    producer = Producer(name, epoch, address, last_n=reader.number(), floor=reader.number())
     producer.ended_ms = reader.signed()
     producer.accepted = [(reader.number(), reader.number()) for _ in range(reader.number())]
     producer.consumers = {(reader.number(), reader.text()): None for _ in range(reader.number())}

@@ -7,7 +7,8 @@ version, and the old branch stays for as long as logs of that version may exist.
 | version | since then |
 |---|---|
 | 1 | the first release |
-| 2 | producers are never forgotten to make room; a group takes a producer's messages only in ascending order |
+| 2 | producers are forgotten at once or by time, never to make room; past a limit or a share new ones are refused |
+| 2 | a group takes a producer's messages only in ascending order |
 | 2 | the catalog checks what a new member says of itself |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar
 
 from fifo import commands as c
@@ -94,10 +94,12 @@ class CatalogMachine:
                 raise TypeError(f"{type(command).__name__} came without a number")
             return None
         if isinstance(command, c.RegisterProducer):
-            return self._numbering.register(origin, meta.now_ms)
+            return self._numbering.register(origin, command, meta.now_ms, meta.version)
         refused = self._numbering.refuse(origin, meta.now_ms)
         if refused is not None:
             return refused
+        if isinstance(command, c.CloseSession):
+            self._numbering.close(origin, meta.version)
         if isinstance(command, AddMember | RemoveMember | DrainMember):
             return handler(self, command, meta.version)
         return handler(self, command)
@@ -255,8 +257,7 @@ class CatalogMachine:
             ],
             "revision": self.revision,
             "speakers": [
-                [producer.hex(), speaker.epoch, speaker.last, speaker.heard_ms]
-                for producer, speaker in self._numbering.speakers.items()
+                [producer.hex(), *astuple(speaker)] for producer, speaker in self._numbering.speakers.items()
             ],
         }
         return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
@@ -280,8 +281,8 @@ class CatalogMachine:
                 arguments = tuple((argument, value) for argument, value in given)
                 config = effective_config(name, dict(arguments))
                 machine._add(CatalogQueue(number, name, group, arguments, config))
-            for producer, epoch, last, heard_ms in state["speakers"]:
-                machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(epoch, last, heard_ms)
+            for producer, *speaker in state["speakers"]:  # shorter where an earlier build wrote it
+                machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(*speaker)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
         return machine

@@ -3,32 +3,38 @@
 `fifo.sessions` does the same for a group of queues, with what messages and consumers add; here a session holds nothing.
 
 A command with n = last + 1 of the present epoch is taken; a lower n was done before, a higher one is refused. Producers
-are kept in the order of their last word, so that forgetting the longest silent one is taking the first; closed and open
-ones alike, because nothing here is held by a session.
+are kept in the order of their last command, so that forgetting the longest silent one is taking the first. A producer
+is forgotten after 24 hours of silence, open or closed, because nothing here is held by a session; at once when it
+closes its session, or when a newer process of its node registers; never to make room for others: past the limits of
+`fifo.sessions` a client's registration is refused. Only the nodes' own sessions speak to this group today.
+
+Entries of version 1 forget the longest silent producer to make room, and no other before its time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fifo.commands import Origin
+from fifo.commands import NODE, UNKNOWN, Address, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
+from fifo.sessions import MAX_PRODUCERS, refuse_more
 
 FORGET_AFTER_MS = 24 * 3_600_000
 """Group time after which a silent producer is forgotten."""
-MAX_PRODUCERS = 10_000
-"""Beyond it the longest silent one goes earlier: a bound for the snapshot."""
 FORGOTTEN_AT_ONCE = 64
 """Forgotten by one registration: bounds its work, and still outruns what registrations add."""
 
 
 @dataclass(slots=True)
 class Speaker:
-    """A producer's epoch and the last number taken in it, at group time heard_ms."""
+    """A producer's epoch and the last number taken in it, at group time heard_ms. node, boot: of its session."""
 
     epoch: int
     last: int
     heard_ms: int
+    owner: int = UNKNOWN
+    node: int = 0
+    boot: int = 0
 
 
 class Numbering:
@@ -37,17 +43,29 @@ class Numbering:
     def __init__(self) -> None:
         self.speakers: dict[bytes, Speaker] = {}
 
-    def register(self, origin: Origin, now_ms: int) -> Reply:
+    def register(self, origin: Origin, command: RegisterProducer, now_ms: int, version: int) -> Reply:
         """A RegisterProducer."""
         known = self.speakers.get(origin.producer)
         if known is not None and known.epoch > origin.epoch:
             return self._fenced(origin, known)
         if known is not None and known.epoch == origin.epoch:
             return Done()
+        address, owner = command.address, command.owner
+        if version >= 2:
+            refused = None if known is not None else self._refuse_more(owner)
+            if refused is not None:
+                return refused
+            if owner == NODE:
+                self._forget_older(address)
         self.speakers.pop(origin.producer, None)
-        self.speakers[origin.producer] = Speaker(origin.epoch, 0, now_ms)
-        self._forget(now_ms)
+        self.speakers[origin.producer] = Speaker(origin.epoch, 0, now_ms, owner, address.node, address.boot)
+        self._forget(now_ms, version)
         return Registered((), known is not None)
+
+    def close(self, origin: Origin, version: int) -> None:
+        """The present session has ended."""
+        if version >= 2:
+            del self.speakers[origin.producer]
 
     def refuse(self, origin: Origin, now_ms: int) -> Reply | None:
         """Takes the number of any other command; a reply where it must not be carried out."""
@@ -69,10 +87,23 @@ class Numbering:
     def _fenced(self, origin: Origin, known: Speaker) -> Refused:
         return Refused("fenced", f"epoch {origin.epoch} is over: epoch {known.epoch} has been registered")
 
-    def _forget(self, now_ms: int) -> None:
+    def _refuse_more(self, owner: int) -> Refused | None:
+        if owner == NODE:
+            return None
+        owners = [speaker.owner for speaker in self.speakers.values()]
+        return refuse_more(len(owners) - owners.count(NODE), owners.count(owner), owner)
+
+    def _forget_older(self, address: Address) -> None:
+        """A node has one session of its own at a time: those of earlier processes are gone."""
+        for producer, speaker in list(self.speakers.items()):
+            if speaker.owner == NODE and speaker.node == address.node and speaker.boot < address.boot:
+                del self.speakers[producer]
+
+    def _forget(self, now_ms: int, version: int) -> None:
         for _ in range(FORGOTTEN_AT_ONCE):
             producer, speaker = next(iter(self.speakers.items()))
-            if len(self.speakers) <= MAX_PRODUCERS and speaker.heard_ms + FORGET_AFTER_MS > now_ms:
+            is_crowded = version < 2 and len(self.speakers) > MAX_PRODUCERS
+            if not is_crowded and speaker.heard_ms + FORGET_AFTER_MS > now_ms:
                 return
             if len(self.speakers) == 1:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -137,7 +138,6 @@ def test_numbers_are_taken_once_and_without_gaps() -> None:
     assert isinstance(reply, Refused) and reply.reason == "gap"
     assert me.register() == Done()
     assert me.send(c.Wake(), 2) == Ok()
-    assert me.send(c.CloseSession(), 3) == Ok()
 
 
 def test_a_higher_epoch_fences_the_lower_one() -> None:
@@ -178,16 +178,58 @@ def test_members_own_operations_need_no_number_and_change_nothing() -> None:
         me.machine.apply(c.Meta(6, 1, 0, CURRENT), [c.Operation(0, None, RemoveQueue("a"))])  # type: ignore[arg-type]
 
 
-def test_silent_producers_are_forgotten_after_a_day_and_beyond_the_bound() -> None:
+def register(
+    numbering: Numbering, name: int, now_ms: int, owner: int = 5, version: int = CURRENT, boot: int = 1
+) -> Any:
+    origin = c.Origin(name.to_bytes(16, "big"), 1, 0)
+    return numbering.register(origin, c.RegisterProducer(c.Address(1, boot, name), owner), now_ms, version)
+
+
+def test_silent_producers_are_forgotten_after_a_day() -> None:
     numbering = Numbering()
     for number in range(10):
-        numbering.register(c.Origin(number.to_bytes(16, "big"), 1, 0), number)
+        register(numbering, number, number)
     assert numbering.refuse(c.Origin(bytes(16), 1, 1), 50) is None  # the first one speaks again
-    numbering.register(c.Origin(b"n" * 16, 1, 0), FORGET_AFTER_MS + 20)
-    assert list(numbering.speakers) == [bytes(16), b"n" * 16]
+    register(numbering, 99, FORGET_AFTER_MS + 20)
+    assert list(numbering.speakers) == [bytes(16), (99).to_bytes(16, "big")]
+
+
+def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 4)
+    monkeypatch.setattr("fifo.sessions.MAX_OWNED", 2)
+    numbering = Numbering()
+    replies = [register(numbering, number, 1, owner) for number, owner in enumerate((5, 5, 5, 6, 7, 8))]
+    assert [isinstance(reply, Refused) for reply in replies] == [False, False, True, False, False, True]
+    assert register(numbering, 9, 1, c.NODE) == Registered((), False)
+    assert len(numbering.speakers) == 5
+
+
+def test_a_closed_session_is_forgotten_at_once() -> None:
+    me = client()
+    assert me.send(c.CloseSession(), 1) == Ok()
+    assert me.register() == Registered((), False)
+
+
+def test_a_nodes_newer_process_takes_the_place_of_its_earlier_ones() -> None:
+    numbering = Numbering()
+    for boot in range(1, 6):
+        register(numbering, boot, 1, c.NODE, boot=boot)
+    assert list(numbering.speakers) == [(5).to_bytes(16, "big")]
+
+
+def test_entries_of_version_1_forget_the_longest_silent_producer_to_make_room() -> None:
+    numbering = Numbering()
     for number in range(MAX_PRODUCERS + 5):
-        numbering.register(c.Origin(number.to_bytes(16, "big"), 2, 0), FORGET_AFTER_MS + 21)
+        register(numbering, number, 21, version=1)
     assert len(numbering.speakers) == MAX_PRODUCERS
+
+
+def test_speakers_that_an_earlier_build_wrote_are_read() -> None:
+    data = client().machine.snapshot()
+    state = json.loads(data)
+    state["speakers"] = [speaker[:4] for speaker in state["speakers"]]
+    again = CatalogMachine.restore(json.dumps(state).encode())
+    assert [len(speaker) for speaker in json.loads(again.snapshot())["speakers"]] == [7]
 
 
 names = st.sampled_from(["a", "b", "c", "ü", "a.b"])

@@ -117,6 +117,7 @@ ADMIN = st.fixed_dictionaries(
 SESSIONS = st.fixed_dictionaries(
     {
         "what": st.sampled_from(("epoch", "epoch", "close", "node_down", "again")),
+        "clean": st.booleans(),
         "who": PRODUCERS,
         "node": st.integers(1, 2),
     }
@@ -188,11 +189,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if step["what"] == "epoch":
             world.session(step["who"], world.epochs[name] + 1, node, self.boots[node])
         elif step["what"] == "close":
-            world.do(name, c.CloseSession())
+            world.do(name, c.CloseSession(step["clean"]))
         elif step["what"] == "again":
-            known = world.model.producers[name] if world.model else None
-            assert known is not None
-            world.apply([(c.Origin(name, world.epochs[name], 0), c.RegisterProducer(known.address))])
+            assert world.model is not None
+            known = world.model.producers.get(name)
+            address = c.Address(node, self.boots[node], 1) if known is None else known.address
+            world.apply([(c.Origin(name, world.epochs[name], 0), c.RegisterProducer(address))])
         else:
             world.apply([(None, c.NodeDown(node, self.boots[node]))])
             self.boots[node] += 1

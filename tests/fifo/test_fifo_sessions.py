@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fifo import sessions
 from fifo.commands import (
+    NODE,
     Address,
     CloseSession,
     Credit,
     Enqueue,
     Get,
+    Meta,
     NodeDown,
+    Operation,
     Origin,
     Purge,
     RegisterProducer,
@@ -99,11 +104,12 @@ def test_a_higher_epoch_takes_back_what_the_lower_one_held_at_once() -> None:
 def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered() -> None:
     world = world_with_queue()
     name = world.session()
+    world.publish(name, 3)
     world.do(name, CloseSession())
     assert reason(world.do(name, Get(1, 1, True))) == "fenced"
     register = RegisterProducer(Address(1, 1, 101))
     assert reason(world.apply([(Origin(name, 1, 0), register)]).replies[0]) == "fenced"
-    assert world.apply([(Origin(name, 2, 0), register)]).replies == (Registered((), known=True),)
+    assert world.apply([(Origin(name, 2, 0), register)]).replies == (Registered(((1, 3),), known=True),)
 
 
 def test_the_loss_of_a_process_ends_its_sessions_and_no_others() -> None:
@@ -133,7 +139,7 @@ def test_many_sessions_of_a_lost_process_end_some_an_entry_and_none_of_them_spea
     assert world.machine.next_wake() == world.now_ms
     assert reason(world.do(producer(599), Purge(1))) == "fenced"
     world.wake_until_done()
-    assert len(world.machine.sessions.ended) == 600
+    assert len(world.machine.sessions.fences) == 600
     assert world.machine.next_wake() is None
 
 
@@ -154,24 +160,223 @@ def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_liv
     assert gone not in world.machine.sessions.producers
     assert alive in world.machine.sessions.producers
     assert reason(world.do(gone, Get(1, 1, True))) == "expired"
-    assert world.apply([(Origin(gone, 2, 0), RegisterProducer(Address(1, 1, 1)))]).replies == (
+    again = publish_again(world, gone, Enqueue(1, 1, 1, 3, 300), 1)
+    assert again == Confirmed(1, 3), "taken once more: clients give up before that"
+    info = world.machine.info(1)
+    assert info is not None
+    assert info.ready == 4
+
+
+def broken(world: World, number: int, owner: int) -> object:
+    """A new producer publishes one message, and its session breaks; the answer to its registration."""
+    name = producer(number)
+    register = RegisterProducer(Address(1, 1, number), owner)
+    one = Enqueue(1, 1, 1, 1, 100)
+    operations = ((0, register), (1, one), (2, CloseSession()))
+    return world.apply([(Origin(name, 1, n), command) for n, command in operations]).replies[0]
+
+
+def publish_again(world: World, name: bytes, command: Enqueue, session: int) -> object:
+    """The producer's next session sends the batch once more; the answer."""
+    register = RegisterProducer(Address(1, 1, session))
+    return world.apply([(Origin(name, 2, 0), register), (Origin(name, 2, 1), command)]).replies[1]
+
+
+def test_no_number_of_other_producers_makes_a_group_take_an_unconfirmed_message_twice() -> None:
+    world = world_with_queue()
+    world.checks = False
+    victim = world.session(1)
+    world.publish(victim, 10, first=1, lowest_unconfirmed=1)
+    world.do(victim, CloseSession())
+    for number in range(10_001):
+        broken(world, 100 + number, owner=2 + number)
+    before = world.machine.info(1)
+    assert publish_again(world, victim, Enqueue(1, 1, 1, 10, 100), 20_000) == Confirmed(1, 10)
+    assert world.machine.info(1) == before
+
+
+def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 6)
+    world = world_with_queue()
+    for number in range(6):
+        assert broken(world, number, owner=2 + number) == Registered((), known=False)
+    assert reason(broken(world, 6, owner=9)) == "limit"
+    assert publish_again(world, producer(3), Enqueue(1, 1, 1, 1, 100), 30) == Confirmed(1, 1)
+    world.wake(passed_ms=sessions.REMEMBERED_MS)
+    assert broken(world, 6, owner=9) == Registered((), known=False)
+
+
+def test_one_owner_has_a_share_and_the_others_still_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_OWNED", 3)
+    world = world_with_queue()
+    for number in range(3):
+        broken(world, number, owner=77)
+    assert reason(broken(world, 3, owner=77)) == "limit"
+    assert broken(world, 4, owner=78) == Registered((), known=False)
+
+
+def test_a_producer_counts_for_the_owner_of_its_present_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_OWNED", 1)
+    world = world_with_queue()
+    broken(world, 0, owner=77)
+    moved = RegisterProducer(Address(1, 1, 50), owner=78)
+    world.apply([(Origin(producer(0), 2, 0), moved)])
+    assert reason(broken(world, 1, owner=78)) == "limit"
+    assert broken(world, 2, owner=77) == Registered((), known=False)
+
+
+def test_sessions_of_the_nodes_are_never_locked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 2)
+    world = world_with_queue()
+    for number in range(2):
+        broken(world, number, owner=2 + number)
+    for number in range(2, 7):
+        assert broken(world, number, NODE) == Registered((), known=False)
+    assert len(world.machine.sessions.producers) == 2, "nor is there anything to remember of them"
+
+
+def test_a_session_closed_with_nothing_unconfirmed_is_forgotten_at_once() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.publish(name, 3)
+    world.do(name, CloseSession(is_clean=True))
+    assert name not in world.machine.sessions.producers
+
+
+def test_a_broken_session_without_a_taken_message_leaves_nothing_to_remember() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.attach(name, "a", 10)
+    world.apply([(None, NodeDown(1, 1))])
+    assert name not in world.machine.sessions.producers
+
+
+def test_late_operations_of_a_forgotten_producer_are_refused() -> None:
+    """An earlier session's node was cut off from the group; its operations arrive when everything is settled."""
+    world = world_with_queue()
+    name = world.session(epoch=2, node=2)
+    world.publish(name, 3, first=1, lowest_unconfirmed=1)
+    world.do(name, CloseSession(is_clean=True))
+    late = Address(1, 1, 101)
+    for epoch, address in ((1, late), (2, world_address(name, 2))):
+        replies = world.apply(
+            [
+                (Origin(name, epoch, 0), RegisterProducer(address)),
+                (Origin(name, epoch, 1), Enqueue(1, 1, 1, 3, 300)),
+            ]
+        ).replies
+        assert [reason(reply) for reply in replies] == ["fenced", "fenced"]
+    assert world.apply([(Origin(name, 3, 0), RegisterProducer(late))]).replies == (
         Registered((), known=False),
     )
 
 
-def test_at_most_ten_thousand_producers_are_remembered_the_longest_idle_goes_first() -> None:
+def world_address(name: bytes, epoch: int) -> Address:
+    return Address(2, 1, int.from_bytes(name[8:], "big") * 100 + epoch)
+
+
+def test_fences_go_after_an_hour_and_past_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_FENCES", 3)
     world = world_with_queue()
-    world.checks = False
-    for number in range(sessions.MAX_PRODUCERS):
-        world.session(number)
-    refused = world.apply([(Origin(producer(20_000), 1, 0), RegisterProducer(Address(1, 1, 1)))])
-    assert reason(refused.replies[0]) == "limit"
-    world.do(producer(17), CloseSession())
-    world.do(producer(5), CloseSession())
-    world.session(20_001)
-    assert producer(17) not in world.machine.sessions.producers
-    assert producer(5) in world.machine.sessions.producers
-    assert len(world.machine.sessions.producers) == sessions.MAX_PRODUCERS
+    for number in range(5):
+        world.do(world.session(number), CloseSession())
+    assert list(world.machine.sessions.fences) == [producer(number) for number in (2, 3, 4)]
+    world.wake(passed_ms=sessions.FENCED_MS)
+    assert not world.machine.sessions.fences
+
+
+def test_entries_of_version_1_forget_to_make_room_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 2)
+    world = world_with_queue()
+    machine = world.machine
+    for number in range(4):
+        index = world.index + 1 + number
+        name = producer(number)
+        operations = [
+            Operation(0, Origin(name, 1, 0), RegisterProducer(Address(1, 1, number))),
+            Operation(1, Origin(name, 1, 1), CloseSession()),
+        ]
+        assert machine.apply(Meta(index, 1, world.now_ms, 1), operations).replies == (
+            Registered((), known=False),
+            Ok(),
+        )
+    assert list(machine.sessions.producers) == [producer(2), producer(3)]
+
+
+# ---- order
+
+
+def test_a_message_refused_before_a_later_one_was_taken_stays_refused() -> None:
+    world = World()
+    world.queue(1, max_length=10, overflow="reject_publish")
+    name, consumer = world.session(1), world.session(2)
+    world.publish(name, 10, first=1, lowest_unconfirmed=1)
+    assert reason(world.publish(name, 5, first=11, lowest_unconfirmed=1).replies[0]) == "queue_full"
+    world.do(consumer, Get(1, 10, True))
+    assert world.publish(name, 5, first=16, lowest_unconfirmed=1).replies == (Confirmed(16, 20),)
+    world.session(1, epoch=2)
+    again = world.publish(name, 5, first=11, lowest_unconfirmed=11).replies[0]
+    assert reason(again) == "refused_earlier"
+    assert world.publish(name, 5, first=16, lowest_unconfirmed=11).replies == (Confirmed(16, 20),)
+    info = world.machine.info(1)
+    assert info is not None
+    assert info.ready == 5
+
+
+def test_a_message_that_never_came_is_refused_once_a_later_one_was_taken() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.publish(name, 5, first=6, lowest_unconfirmed=1)
+    assert reason(world.publish(name, 5, first=1, lowest_unconfirmed=1).replies[0]) == "refused_earlier"
+
+
+def test_order_is_by_group_whatever_the_queue() -> None:
+    world = world_with_queue()
+    world.queue(2)
+    name = world.session()
+    assert world.publish(name, 1, first=2, lowest_unconfirmed=1, queue=2).replies == (Confirmed(2, 2),)
+    assert reason(world.publish(name, 1, first=1, lowest_unconfirmed=1).replies[0]) == "refused_earlier"
+
+
+def test_new_messages_are_taken_after_everything_before_was_confirmed() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.publish(name, 5, first=1, lowest_unconfirmed=1)
+    assert world.publish(name, 1, first=3, lowest_unconfirmed=6).replies == (Confirmed(3, 3),)
+    assert not world.machine.sessions.producers[name].accepted
+    assert world.publish(name, 2, first=6, lowest_unconfirmed=6).replies == (Confirmed(6, 7),)
+
+
+def test_of_a_batch_that_was_taken_in_part_each_part_has_its_own_answer() -> None:
+    world = World()
+    world.queue(1, max_length=4, overflow="reject_publish")
+    name, consumer = world.session(1), world.session(2)
+    world.publish(name, 2, first=3, lowest_unconfirmed=1)
+    reply = world.publish(name, 8, first=1, lowest_unconfirmed=1).replies[0]
+    assert isinstance(reply, Confirmed)
+    assert (reply.first, reply.last) == (1, 8)
+    assert [(first, last, why.reason) for first, last, why in reply.refused] == [
+        (1, 2, "refused_earlier"),
+        (5, 8, "queue_full"),
+    ]
+    world.do(consumer, Get(1, 2, True))
+    reply = world.publish(name, 6, first=1, lowest_unconfirmed=1).replies[0]
+    assert isinstance(reply, Confirmed)
+    assert [(first, last) for first, last, _ in reply.refused] == [(1, 2)]
+    reply = world.publish(name, 4, first=3, lowest_unconfirmed=1).replies[0]
+    assert reply == Confirmed(3, 6)
+
+
+def test_entries_of_version_1_take_messages_in_any_order_as_they_did() -> None:
+    world = world_with_queue()
+    name = world.session()
+    for n, first in ((1, 6), (2, 1)):
+        command = Enqueue(1, first, 1, 5, 500)
+        entry = Meta(world.index + n, 1, world.now_ms, 1)
+        reply = world.machine.apply(entry, [Operation(0, Origin(name, 1, n), command)]).replies[0]
+        assert reply == Confirmed(first, first + 4)
 
 
 def test_a_message_beyond_the_window_is_refused() -> None:

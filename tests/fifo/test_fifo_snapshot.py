@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fifo import codec, snapshot
-from fifo.commands import CloseSession, Credit, Modify, NodeDown, Return
+from fifo import checkpoint, codec, invariants, snapshot
+from fifo.commands import UNKNOWN, CloseSession, Credit, Modify, NodeDown, Return
 from fifo.group import GroupMachine
+from fifo.pages import MemoryPages
 from fifo.references import references
-from support.fifo_world import Log, World
+from support.fifo_world import Log, World, producer
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,3 +141,55 @@ def test_a_snapshot_elsewhere_that_ends_too_early_is_refused(cut: int) -> None:
     whole.size += 1
     with pytest.raises(ValueError, match="snapshot"):
         references(whole)
+
+
+# ---- what the format before this one wrote: two ended producers, one of them with a gap, and a consumer
+
+SNAPSHOT_3 = bytes.fromhex(
+    "514649464f0393010aca843d01c2c48acd0a0100000001020100031070726f647563657200000000000000010101016503029289"
+    "7a020203090a001070726f64756365720000000000000002010201c901010194897a010102001070726f64756365720000000000"
+    "000003010101ad020100010001010174021070726f647563657200000000000000011070726f647563657200000000000000026c"
+    "01010200000771756575652d31000001010964726f705f6865616401010764656661756c7408020000000000011070726f647563"
+    "6572000000000000000301740101ad02010203010008010000000000000008010000000000000004020000000100000000000000"
+    "000100004e0001f8010600000007bc05000601000400060006030002000200180500000000000000060000000000000007000000"
+    "000000000c0000000000000000000000000c00000000000000000000000000"
+)
+CHECKPOINT_3 = bytes.fromhex(
+    "51504147450393010aca843d01c2c48acd0a0100000001020100031070726f647563657200000000000000010101016503029289"
+    "7a020203090a001070726f64756365720000000000000002010201c901010194897a010102001070726f64756365720000000000"
+    "000003010101ad020100010001010174021070726f647563657200000000000000011070726f6475636572000000000000000281"
+    "016c01010200000771756575652d31000001010964726f705f6865616401010764656661756c7408020000000000011070726f64"
+    "75636572000000000000000301740101ad0201020301000801000000000000000801000000000000000402000000010000000000"
+    "000000010000130001a9d399cd020502010007bc050403050000"
+)
+PAGE_3 = bytes.fromhex(
+    "0001f8010600000007bc05000601000400060006030002000200180500000000000000060000000000000007000000000000000c"
+    "0000000000000000000000000c00000000000000000000000000"
+)
+
+
+def check_format_3(machine: GroupMachine) -> None:
+    invariants.check(machine)
+    sessions = machine.sessions
+    assert {p.owner for p in sessions.producers.values()} == {UNKNOWN}
+    assert [p.accepted for p in sessions.producers.values()] == [[(2, 3), (9, 10)], [(1, 2)], []]
+    assert list(sessions.ended) == [producer(1), producer(2)]
+    assert not sessions.fences
+    info = machine.info(1)
+    assert info is not None
+    assert (info.ready, info.total) == (5, 7)
+    again = GroupMachine.restore(machine.snapshot(), Log())
+    assert again.state_hash() == machine.state_hash()
+
+
+def test_a_snapshot_of_format_3_is_read() -> None:
+    check_format_3(GroupMachine.restore(SNAPSHOT_3, Log()))
+    assert list(references(SNAPSHOT_3)) == [5, 6, 7]
+
+
+def test_a_checkpoint_of_format_3_is_read_and_sent_to_others() -> None:
+    pages = MemoryPages()
+    pages.pages, pages.last = {1: PAGE_3}, 1
+    check_format_3(GroupMachine.resume(CHECKPOINT_3, Log(), pages))
+    sent = b"".join(checkpoint.export_snapshot(CHECKPOINT_3, pages))
+    check_format_3(GroupMachine.restore(sent, Log()))

@@ -43,6 +43,7 @@ class Rules:
     max_outstanding: int = 1_048_576
     max_pins: int = 16
     remembered_ms: int = 24 * 3600 * 1000
+    fenced_ms: int = 3600 * 1000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
@@ -115,7 +116,20 @@ class ModelProducer:
     last_n: int = 0
     floor: int = 0
     accepted: set[int] = field(default_factory=set)
+    highest: int = -1  # of all that were taken
     ended_ms: int = -1
+
+
+def as_refused(refused: dict[int, str], first: int) -> list[tuple[int, int, e.Refused]]:
+    """Ranges of numbers from ordinals and why each was refused."""
+    found: list[tuple[int, int, e.Refused]] = []
+    for ordinal, reason in refused.items():
+        number = first + ordinal
+        if found and found[-1][1] == number - 1 and found[-1][2].reason == reason:
+            found[-1] = (found[-1][0], number, found[-1][2])
+        else:
+            found.append((number, number, e.Refused(reason, "")))
+    return found
 
 
 def delivered(
@@ -466,6 +480,7 @@ class ModelGroup:
         self.deleted: set[int] = set()
         self.producers: dict[bytes, ModelProducer] = {}
         self.ended: list[ModelProducer] = []
+        self.fences: list[tuple[bytes, int, int]] = []  # name, epoch, when it ended
         self.departed: dict[int, int] = {}
         self.now_ms = 0
         self.backlog: list[int] = []
@@ -480,6 +495,7 @@ class ModelGroup:
         self.left = {queue: self.new_left() for queue in range(1, 100)}
         while self.ended and self.ended[0].ended_ms + self.rules.remembered_ms <= meta.now_ms:
             del self.producers[self.ended.pop(0).name]
+        self.fences = [each for each in self.fences if each[2] + self.rules.fenced_ms > meta.now_ms]
         replies = [self.one(operation) for operation in operations]
         for queue in sorted(self.dirty & set(self.queues)):
             machine = self.queues[queue]
@@ -511,6 +527,8 @@ class ModelGroup:
             return self.unnumbered(command)
         producer = self.producers.get(origin.producer)
         if producer is None:
+            if self.is_fenced(origin):
+                return e.Refused("fenced", "")
             return e.Refused("expired" if origin.n > 1 else "not_registered", "")
         if origin.epoch > producer.epoch:
             return e.Refused("not_registered", "")
@@ -522,7 +540,7 @@ class ModelGroup:
             return e.Refused("gap", "")
         producer.last_n = origin.n
         if isinstance(command, c.CloseSession):
-            self.end(producer)
+            self.end(producer, command.is_clean)
             return e.Ok()
         if isinstance(command, (*fifo_model_readers.COMMANDS, c.Pin, c.Unpin)):
             return self.read(command)
@@ -552,6 +570,9 @@ class ModelGroup:
         if address.boot <= self.departed.get(address.node, -1):
             return e.Refused("fenced", "")
         if producer is None:
+            if self.is_fenced(origin):
+                return e.Refused("fenced", "")
+            self.fences = [each for each in self.fences if each[0] != origin.producer]
             self.producers[origin.producer] = ModelProducer(origin.producer, origin.epoch, address)
             return e.Registered((), False)
         if origin.epoch < producer.epoch:
@@ -560,9 +581,10 @@ class ModelGroup:
             return e.Refused("fenced", "")
         if origin.epoch > producer.epoch:
             if producer.ended_ms < 0:
-                self.end(producer)
+                self.detach(producer)
                 self.effects.append(("notify", producer.address, 0, "", 0, "fenced", 0))
-            self.ended.remove(producer)
+            else:
+                self.ended.remove(producer)
             producer.epoch, producer.address, producer.last_n, producer.ended_ms = (
                 origin.epoch,
                 address,
@@ -571,9 +593,19 @@ class ModelGroup:
             )
         return e.Registered(as_ranges(producer.accepted), True)
 
-    def end(self, producer: ModelProducer) -> None:
+    def is_fenced(self, origin: c.Origin) -> bool:
+        return any(name == origin.producer and origin.epoch <= epoch for name, epoch, _ in self.fences)
+
+    def end(self, producer: ModelProducer, is_clean: bool = False) -> None:
+        self.detach(producer)
         producer.ended_ms = self.now_ms
-        self.ended.append(producer)
+        if is_clean or (not producer.accepted and not producer.floor):
+            del self.producers[producer.name]
+            self.fences.append((producer.name, producer.epoch, self.now_ms))
+        else:
+            self.ended.append(producer)
+
+    def detach(self, producer: ModelProducer) -> None:
         mine = [
             (x.attach, n, x)
             for n, q in self.queues.items()
@@ -606,14 +638,21 @@ class ModelGroup:
         if first + count > floor + self.rules.window:
             return e.Refused("limit", "")
         fresh = [i for i in range(count) if first + i >= floor and first + i not in producer.accepted]
+        refused = dict.fromkeys([i for i in fresh if first + i < producer.highest], "refused_earlier")
+        fresh = [i for i in fresh if i not in refused]
         if fresh:
             rows = self.rows(self.meta.index, number) if queue.config.filter_enabled else ()
-            if not queue.publish(self.meta, number, command, rows, fresh):
-                return e.Refused("queue_full", "")
-            self.dirty.add(command.queue)
+            if queue.publish(self.meta, number, command, rows, fresh):
+                self.dirty.add(command.queue)
+                producer.highest = first + fresh[-1]
+            else:
+                refused |= dict.fromkeys(fresh, "queue_full")
+                fresh = []
+        if len(refused) == count:
+            return e.Refused(refused[0], "")
         producer.floor = floor
         producer.accepted = {x for x in producer.accepted | {first + i for i in fresh} if x >= floor}
-        return e.Confirmed(first, first + count - 1)
+        return e.Confirmed(first, first + count - 1, tuple(as_refused(refused, first)))
 
     def consume(self, producer: ModelProducer, queue: ModelQueue, command: Any) -> e.Reply:
         meta = self.meta

@@ -28,7 +28,7 @@ from fifo.commands import (
     Stage,
     Wake,
 )
-from fifo.effects import Applied, AttachedReply, Deliver, Refused, Reply
+from fifo.effects import Applied, AttachedReply, Confirmed, Deliver, Refused, Reply
 from fifo.group import GroupMachine
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
@@ -44,7 +44,7 @@ SMALL = Rules(
     8, 4, 20, 24, 3, 40,
     max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
-    known_producers=2, looked_up=(12, 3, 1_000),
+    known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, fenced_ms=250,
     arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_entry_steps=2, read_bytes=250,
 )  # fmt: skip
 
@@ -74,6 +74,8 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "STAGED_TTLS": rules.staged_ttls,
         "PART_MS": rules.part_ms,
         "KNOWN_PRODUCERS": rules.known_producers,
+        "REMEMBERED_MS": rules.remembered_ms,
+        "FENCED_MS": rules.fenced_ms,
         "LOOKED_UP_MESSAGES": rules.looked_up[0],
         "LOOKED_UP_CHUNKS": rules.looked_up[1],
         "LOOKED_UP_BYTES": rules.looked_up[2],
@@ -282,6 +284,8 @@ class World:
 
 def plain_reply(reply: Reply | None) -> Any:
     """What the model says, too."""
+    if isinstance(reply, Confirmed):
+        return reply.first, reply.last, [(first, last, why.reason) for first, last, why in reply.refused]
     return ("refused", reply.reason) if isinstance(reply, Refused) else reply
 
 
