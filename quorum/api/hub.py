@@ -176,15 +176,19 @@ class Hub:
 
     # ---- sessions
 
-    def open_session(self, handler: StreamHandler, producer: bytes, epoch: int) -> int:
+    def open_session(
+        self, handler: StreamHandler, producer: bytes, epoch: int, owner: int = c.UNKNOWN
+    ) -> int:
+        """owner: as in RegisterProducer."""
         number = next(self._numbers)
         self._streams[number] = handler
-        self.submit(ev.OpenSession(number, producer, epoch))
+        self.submit(ev.OpenSession(number, producer, epoch, owner))
         return number
 
-    def end_session(self, number: int) -> None:
+    def end_session(self, number: int, *, is_clean: bool = False) -> None:
+        """is_clean: its producer has nothing unconfirmed, and sends nothing again."""
         if self._streams.pop(number, None) is not None:
-            self.submit(ev.EndSession(number))
+            self.submit(ev.EndSession(number, is_clean))
 
     def may_deliver(self, group: int) -> bool:
         """Whether this node's lease on the group still holds, now."""
@@ -388,7 +392,7 @@ class _OwnSession:
     def open(self) -> None:
         self._next_sequence = 1
         self._unconfirmed = {}
-        self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1)
+        self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1, c.NODE)
 
     @property
     def is_waiting(self) -> bool:

@@ -22,6 +22,7 @@ from fifo.group import MAX_CLIENT_SEQUENCE
 from quorum.api import deliveries, status
 from quorum.api.filters import expression_bytes, kept_fields
 from quorum.api.hub import Hub
+from quorum.api.owners import owner_of
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.machine import CatalogQueue
 from quorum.log import LogError
@@ -29,7 +30,7 @@ from quorum.node import batches, events
 from quorum.node.healing import BodyUnreadable
 from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import queue_pb2 as pb
-from quorum_selectors.errors import FilterError, SelectorError
+from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 from quorum_selectors.wellknown import KeptFields
 
 MAX_CONSUMERS = 1_000
@@ -112,6 +113,8 @@ class Stream:
         self._gets: dict[int, deque[int]] = {}
         self._getters: dict[int, _Consumer] = {}
         self._ended: status.StatusError | None = None
+        self._is_clean = False
+        """the client has said that nothing is unconfirmed"""
 
     # ---- what the hub says (StreamHandler)
 
@@ -130,7 +133,7 @@ class Stream:
                 self._rejected.append(rejection)
             else:
                 assert isinstance(reply, Confirmed)
-                self._confirmed.append((token.first, token.last))
+                self._decided(token, reply)
         elif isinstance(token, _Attaching):
             consumer = token.consumer
             consumer.attaching -= 1
@@ -156,6 +159,19 @@ class Stream:
             assert isinstance(token, _Asked)
             self._finish(token.request_id, reply)
         self._work.set()
+
+    def _decided(self, token: _Published, reply: Confirmed) -> None:
+        """A batch of which some messages were perhaps refused."""
+        first = token.first
+        for start, end, refused in reply.refused:
+            if first < start:
+                self._confirmed.append((first, start - 1))
+            rejection = pb.Rejection(range=pb.Range(first=start, last=end))
+            rejection.status.CopyFrom(status.of_refused(refused))
+            self._rejected.append(rejection)
+            first = end + 1
+        if first <= token.last:
+            self._confirmed.append((first, token.last))
 
     def _finish(self, request_id: int, reply: Reply | None) -> None:
         if not request_id:
@@ -216,7 +232,7 @@ class Stream:
             if reading is not None:
                 reading.cancel()
             if self._number:
-                self._hub.end_session(self._number)
+                self._hub.end_session(self._number, is_clean=self._is_clean)
             self._hub.budget.give(self._bytes)
             self._bytes = 0
 
@@ -237,7 +253,8 @@ class Stream:
         if refusal is not None:
             raise status.of_ended(refusal)
         self._new_from = first.open.first_new_sequence or (1 if first.open.epoch == 1 else None)
-        self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch)
+        owner = owner_of(context.peer())
+        self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch, owner)
         limits = self._hub.limits
         opened = pb.Opened(
             node=self._hub.member.config.name,
@@ -262,6 +279,7 @@ class Stream:
                     self._room.clear()
                     await self._room.wait()
                 kind = request.WhichOneof("request")
+                self._is_clean = False
                 if kind == "publish":
                     await self._publish(request.publish)
                 elif kind == "disposition":
@@ -274,6 +292,8 @@ class Stream:
                     self._cancel(request.cancel)
                 elif kind == "get":
                     await self._get(request.get)
+                elif kind == "close":
+                    self._is_clean = not (self._unanswered or self._confirmed or self._rejected)
                 else:
                     raise status.invalid("bad_session", f"unexpected request {kind or 'without content'}")
         finally:
@@ -387,7 +407,7 @@ class Stream:
         except status.StatusError as error:
             self._refuse(request.request_id, error)
             return
-        except (SelectorError, FilterError, ArgumentError) as error:
+        except (SelectorError, FilterError, ArgumentError, EncodingError) as error:
             self._refuse(request.request_id, status.StatusError(status.of_error(error)))
             return
         consumer = known or _Consumer(tag, queue.group, queue.id)

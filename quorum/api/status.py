@@ -16,7 +16,7 @@ from fifo.effects import Refused
 from quorum.catalog.arguments import ArgumentError
 from quorum.node.batches import BatchError
 from quorum.node.events import LowDisk
-from quorum_selectors.errors import FilterError, SelectorError
+from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 DOMAIN = "quorum"
 
@@ -38,17 +38,22 @@ _REFUSED = {
     "not_given": code_pb2.FAILED_PRECONDITION,
     "missing_part": code_pb2.FAILED_PRECONDITION,
     "published": code_pb2.ALREADY_EXISTS,
+    "refused_earlier": code_pb2.FAILED_PRECONDITION,
 }
 _TOO_LARGE = ("batch_too_large", "message_too_large", "metadata_too_large")
 _ENDED = {
     "fenced": (code_pb2.ABORTED, "a session with a higher epoch has taken over this producer"),
     "expired": (
         code_pb2.FAILED_PRECONDITION,
-        "the producer was idle for too long and has been forgotten; begin a new one",
+        "the producer's session ended more than a day ago and it has been forgotten; begin a new one",
     ),
     "node_down": (code_pb2.UNAVAILABLE, "this node has lost its lease; open the session again, at any node"),
     "failed": (code_pb2.INTERNAL, "this node has failed to serve the session; its log says how"),
-    "limit": (code_pb2.RESOURCE_EXHAUSTED, "too many producers have sessions here; close some"),
+    "limit": (
+        code_pb2.RESOURCE_EXHAUSTED,
+        "a group remembers as many producers as it may, of this client's address or of all; close sessions, "
+        "or wait until those that broke are a day old",
+    ),
     "resync": (code_pb2.UNAVAILABLE, "this node has caught up by a snapshot; open the session again"),
     "unreadable": (
         code_pb2.UNAVAILABLE,
@@ -121,7 +126,9 @@ def of_ended(reason: str) -> StatusError:
     return StatusError(make(code, "session_" + reason, text))
 
 
-def of_error(error: BatchError | SelectorError | FilterError | ArgumentError) -> status_pb2.Status:
+def of_error(
+    error: BatchError | SelectorError | FilterError | ArgumentError | EncodingError,
+) -> status_pb2.Status:
     """What the caller did wrong, as found before anything was written."""
     if isinstance(error, BatchError):
         code = code_pb2.RESOURCE_EXHAUSTED if error.reason in _TOO_LARGE else code_pb2.INVALID_ARGUMENT
@@ -129,6 +136,8 @@ def of_error(error: BatchError | SelectorError | FilterError | ArgumentError) ->
     if isinstance(error, SelectorError):
         place = {"line": str(error.line), "column": str(error.column)}
         return make(code_pb2.INVALID_ARGUMENT, "bad_selector", str(error), **place)
+    if isinstance(error, EncodingError):
+        return make(code_pb2.INVALID_ARGUMENT, "bad_selector", str(error))
     if isinstance(error, FilterError):
         return make(code_pb2.INVALID_ARGUMENT, "bad_filter", str(error))
     return make(code_pb2.INVALID_ARGUMENT, "bad_argument", str(error))

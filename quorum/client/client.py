@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self
 
 import grpc
@@ -30,6 +30,7 @@ from quorum.client.errors import (
     from_rpc_error,
 )
 from quorum.client.policies import PolicyCalls
+from quorum.client.publisher import boottime_s
 from quorum.client.records import (
     BrowsedMessage,
     ClusterStatus,
@@ -91,13 +92,15 @@ class Client(PolicyCalls):
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
         channels: OpenChannel = open_channel,
+        clock_s: Callable[[], float] = boottime_s,
     ) -> None:
-        """channels: how a channel to an endpoint is opened."""
+        """channels: how a channel to an endpoint is opened. clock_s: seconds that only ascend."""
         self._endpoints = parse_url(url)
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
         self._open_channel = channels
+        self._clock_s = clock_s
         self._session: Session | None = None
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._is_closed = False
@@ -107,7 +110,9 @@ class Client(PolicyCalls):
     async def open(self) -> Self:
         if self._session is None:
             self._require_not_closed()
-            session = Session(self._endpoints, self._silence_ms, self._timeout_ms, self._open_channel)
+            session = Session(
+                self._endpoints, self._silence_ms, self._timeout_ms, self._open_channel, self._clock_s
+            )
             try:
                 await session.open(self._connect_timeout_ms)
             except BaseException:

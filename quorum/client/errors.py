@@ -12,6 +12,7 @@
     │   ├── ConnectionLost      the stream ended while the request was under way
     │   └── TimedOut            the deadline passed; the outcome is unknown
     │       └── PublishUnknown      ... of a publish; `confirmation` can be awaited again
+    ├── OutcomeUnknown      nobody's: a publish that was not answered for 23 hours is given up
     └── ServiceError        ours: the service failed, or answered something it must not
 
 Every error has `reason`, the service's word for it (google.rpc.ErrorInfo.reason), "" where there is none.
@@ -97,6 +98,14 @@ class PublishUnknown(TimedOut):
     def __init__(self, message: str, confirmation: asyncio.Future[int]) -> None:
         super().__init__(message, reason="DEADLINE_EXCEEDED")
         self.confirmation = confirmation
+
+
+class OutcomeUnknown(QuorumError):
+    """A publish was not answered for 23 hours. It may be published or not, and is not sent again: the service forgets
+    after a day what it has taken, and could take it twice."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="OUTCOME_UNKNOWN")
 
 
 class ServiceError(QuorumError):

@@ -6,6 +6,9 @@ service drops what it has taken already, so nothing is published twice and nothi
 given when a batch is admitted to the window, never to a batch that may still be given up, so there are no
 gaps.
 
+The service drops repeats for 24 hours after a stream has broken. So a batch that has been undecided for 23 hours is
+given up and never sent again: nobody knows whether it was published, and OutcomeUnknown says so.
+
 The window: at most `window_bytes` of encoded batches, and at most `max_window_messages` between the lowest
 undecided number and the highest given one (decided numbers between count too: the service remembers that
 span). A batch larger than the whole window is admitted alone.
@@ -14,6 +17,7 @@ span). A batch larger than the whole window is admitted alone.
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +27,7 @@ from typing import Any
 from quorum.client.batch import PreparedBatch
 from quorum.client.errors import (
     ClosedError,
+    OutcomeUnknown,
     PublishRejected,
     QuorumError,
     ServiceError,
@@ -33,6 +38,14 @@ from quorum.client.errors import (
 )
 from quorum.client.tags import TagRanges, count_of
 from quorum.v1 import queue_pb2
+
+GIVEN_UP_AFTER_S = 23 * 3600.0
+"""An hour less than the service remembers what it has taken."""
+
+
+def boottime_s() -> float:
+    """Seconds that count suspended time, where the system has such a clock: the service's day goes on meanwhile."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(slots=True)
@@ -55,6 +68,7 @@ class Pending:
     last: int
     data: bytes
     confirmation: asyncio.Future[int]
+    numbered_s: float
     open: TagRanges | None = None
     rejected: list[tuple[int, int]] = field(default_factory=list)
     refusal: QuorumError | None = None
@@ -68,10 +82,12 @@ class _Waiter:
 
 
 class Publisher:
-    """Numbers, keeps and hands out batches. `wake` is called when there is something to send."""
+    """Numbers, keeps and hands out batches. `wake` is called when there is something to send. clock_s: seconds, which
+    only ascend."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], clock_s: Callable[[], float] = boottime_s) -> None:
         self._wake = wake
+        self._clock_s = clock_s
         self._pending: dict[int, Pending] = {}  # by first number, ascending
         self._unsent: deque[Pending] = deque()
         self._waiters: deque[_Waiter] = deque()
@@ -151,8 +167,25 @@ class Publisher:
         return None
 
     def resend_all(self) -> None:
-        """A new stream: everything undecided goes again, in order."""
+        """A new stream: everything undecided goes again, in order, but for what is too old."""
+        self.give_up_old()
         self._unsent = deque(self._pending.values())
+
+    def give_up_old(self) -> None:
+        """Fails what has been undecided for so long that the service may forget it."""
+        before_s = self._clock_s() - GIVEN_UP_AFTER_S
+        while self._pending:
+            pending = next(iter(self._pending.values()))
+            if pending.numbered_s > before_s:
+                return
+            del self._pending[pending.first]
+            self._bytes -= len(pending.data)
+            error = OutcomeUnknown(
+                f"{pending.last - pending.first + 1} messages to {pending.queue!r} were not answered for "
+                f"{GIVEN_UP_AFTER_S / 3600:.0f} hours; they may be published or not, and are not sent again"
+            )
+            _fail(pending.confirmation, error)
+            self._admit_waiters()
 
     def decide(self, confirms: Any) -> None:
         """Takes a Confirms answer. Numbers decided before are ignored: answers may repeat.
@@ -211,7 +244,7 @@ class Publisher:
         confirmation: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         first = self._next_number
         self._next_number = first + batch.count
-        pending = Pending(queue, first, self._next_number - 1, batch.data, confirmation)
+        pending = Pending(queue, first, self._next_number - 1, batch.data, confirmation, self._clock_s())
         self._pending[first] = pending
         self._unsent.append(pending)
         self._bytes += len(batch.data)

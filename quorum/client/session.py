@@ -43,7 +43,7 @@ from quorum.client.errors import (
     from_rpc_error,
     from_status,
 )
-from quorum.client.publisher import Limits, Publisher
+from quorum.client.publisher import Limits, Publisher, boottime_s
 from quorum.client.requests import Requests, within
 from quorum.v1 import queue_pb2, queue_pb2_grpc
 
@@ -70,11 +70,12 @@ class Session:
         silence_ms: int,
         timeout_ms: int,
         channels: OpenChannel = open_channel,
+        clock_s: Callable[[], float] = boottime_s,
     ) -> None:
         self.endpoint = endpoints[0]
         self.timeout_ms = timeout_ms
         self.node = ""
-        self.publisher = Publisher(self._wake_writer)
+        self.publisher = Publisher(self._wake_writer, clock_s)
         self.reconnect_count = -1  # the first connection is none
         self._endpoints = endpoints
         self._open_channel = channels
@@ -132,6 +133,8 @@ class Session:
         self._is_closing = True
         closed = ClosedError("the client has been closed")
         if self._call is not None and self._is_up.is_set():
+            if self.publisher.is_idle:
+                self._send(close=queue_pb2.Close())
             await self._half_close()
         tasks = [self._task, *self._attaching.values()]
         for task in tasks:
@@ -265,6 +268,7 @@ class Session:
                 return
             was_up = self._is_up.is_set()
             self._lost(error)
+            self.publisher.give_up_old()
             if self.publisher.decided_batches > decided:
                 self._refusals = self._silent_losses = 0
             if not self._may_go_on(error, was_up):
@@ -371,6 +375,7 @@ class Session:
         patience_s = self._silence_s * 2 ** min(self._silent_losses, 4)
         while True:
             await asyncio.sleep(WATCH_S)
+            self.publisher.give_up_old()
             is_owed = not self.publisher.is_idle or bool(self._requests) or bool(self._attaching)
             if self._received != seen or not is_owed:
                 seen, silent_s = self._received, 0.0
@@ -537,6 +542,8 @@ class Session:
         assert task is not None
         try:
             async with asyncio.timeout(CLOSE_FLUSH_S):
+                while not self._is_flushed():
+                    await asyncio.sleep(0.001)
                 await self._call.done_writing()
             await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):

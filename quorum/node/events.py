@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fifo.commands import Command
+from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
 from quorum.catalog.commands import CatalogCommand
 
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A client stream has been opened here. `number` is not used twice in a process."""
+    """A client stream has been opened here. `number` is not used twice in a process. owner: as in RegisterProducer."""
 
     number: int
     producer: bytes
     epoch: int
+    owner: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
+    """The stream has ended. is_clean: as in CloseSession."""
+
     number: int
+    is_clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -512,7 +512,7 @@ class Member:
         elif isinstance(item, ev.OpenSession):
             self._table.open(item)
         elif isinstance(item, ev.EndSession):
-            self._table.close(item.number, self._now_ms)
+            self._table.close(item, self._now_ms)
         elif isinstance(item, ev.AwaitQueue | ev.AwaitConfigured):
             self.questions.wait(item)
         elif isinstance(item, ev.MendBody):

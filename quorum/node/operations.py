@@ -49,6 +49,7 @@ _ATTACH = struct.Struct("<QHI")
 _CREDIT = struct.Struct("<QB")
 _GET = struct.Struct("<IB")
 _ADDRESS = struct.Struct("<IQQ")
+_REGISTER = struct.Struct("<IQQQ")
 _NODE_DOWN = struct.Struct("<IQ")
 _CONFIG = struct.Struct("<BqqBqqBHH")
 
@@ -335,7 +336,18 @@ def _decode_get(data: memoryview, queue: int) -> c.Get:
 
 
 def _register(x: c.RegisterProducer) -> bytes:
-    return _ADDRESS.pack(x.address.node, x.address.boot, x.address.session)
+    return _REGISTER.pack(x.address.node, x.address.boot, x.address.session, x.owner)
+
+
+def _decode_register(data: memoryview, queue: int) -> c.RegisterProducer:
+    if len(data) == _ADDRESS.size:  # as of version 1
+        return c.RegisterProducer(c.Address(*_ADDRESS.unpack(data)))
+    node, boot, session, owner = _REGISTER.unpack(data)
+    return c.RegisterProducer(c.Address(node, boot, session), owner)
+
+
+def _decode_close(data: memoryview, queue: int) -> c.CloseSession:
+    return c.CloseSession(bool(data[0]) if len(data) else False)  # empty as of version 1
 
 
 def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
@@ -382,8 +394,8 @@ def _decode_config(kind: type[c.CreateQueue | c.UpdateConfig]) -> Callable[[memo
 
 
 _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
-    (1, c.RegisterProducer, _register, lambda d, q: c.RegisterProducer(c.Address(*_ADDRESS.unpack(d)))),
-    (2, c.CloseSession, _nothing, lambda d, q: c.CloseSession()),
+    (1, c.RegisterProducer, _register, _decode_register),
+    (2, c.CloseSession, lambda x: bytes((x.is_clean,)), _decode_close),
     (
         3,
         c.NodeDown,

@@ -58,7 +58,8 @@ class SessionTable:
     # ---- what the API wants
 
     def open(self, item: ev.OpenSession) -> None:
-        session = Session(item.number, item.producer, item.epoch, Address(self.me, self.boot, item.number))
+        address = Address(self.me, self.boot, item.number)
+        session = Session(item.number, item.producer, item.epoch, address, item.owner)
         older = self._by_producer.get(item.producer)
         if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
             self._tell(ev.Ended(item.number, "fenced"))
@@ -69,10 +70,10 @@ class SessionTable:
         self._by_producer[item.producer] = session
         self._by_origin[session.origin] = session
 
-    def close(self, number: int, now_ms: int) -> None:
-        session = self.by_number.get(number)
+    def close(self, item: ev.EndSession, now_ms: int) -> None:
+        session = self.by_number.get(item.number)
         if session is not None and not session.closing:
-            self._close(session)
+            self._close(session, is_clean=item.is_clean)
             for group in session.conversations:
                 self._push(group, now_ms)
 
@@ -228,8 +229,8 @@ class SessionTable:
         self._tell(ev.Ended(session.number, reason))
         self._close(session)
 
-    def _close(self, session: Session) -> None:
-        for conversation in session.close():
+    def _close(self, session: Session, *, is_clean: bool = False) -> None:
+        for conversation in session.close(is_clean=is_clean):
             self._wait(conversation)
         if session.is_finished():
             self._forget(session)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from fifo.commands import Address, CloseSession, Command, Origin, RegisterProducer, Wake
+from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
 from fifo.effects import Done, Refused, Reply
 from quorum.catalog.commands import CatalogCommand
 from quorum.node.operations import encode
@@ -49,9 +49,9 @@ class Conversation:
     is_over: bool = False
     """the group has said that this epoch is no more"""
 
-    def start(self) -> None:
+    def start(self, owner: int = UNKNOWN) -> None:
         """The registration: it goes first."""
-        self.number(RegisterProducer(self.address), None)
+        self.number(RegisterProducer(self.address, owner), None)
 
     def number(self, command: Command | CatalogCommand, token: object, batch: bytes = b"") -> None:
         """Gives the command its number: it is to be sent."""
@@ -141,6 +141,7 @@ class Session:
     producer: bytes
     epoch: int
     address: Address
+    owner: int = UNKNOWN
     conversations: dict[int, Conversation] = field(default_factory=dict)
     closing: bool = False
 
@@ -153,16 +154,18 @@ class Session:
         known = self.conversations.get(group)
         if known is None:
             known = self.conversations[group] = Conversation(group, self.producer, self.epoch, self.address)
-            known.start()
+            known.start(self.owner)
         return known
 
-    def close(self) -> list[Conversation]:
-        """Every group has to hear that the session has ended: the conversations that say so."""
+    def close(self, *, is_clean: bool = False) -> list[Conversation]:
+        """Every group has to hear that the session has ended: the conversations that say so. A node's own producer is
+        not used again, so nothing of it is ever sent again."""
         self.closing = True
+        closing = CloseSession(is_clean or self.owner == NODE)
         left = [each for each in self.conversations.values() if not each.is_over]
         for each in left:
             each.lighten()
-            each.number(CloseSession(), None)
+            each.number(closing, None)
         return left
 
     def is_finished(self) -> bool:

@@ -90,7 +90,7 @@ class Range(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get")
+    __slots__ = ("open", "publish", "attach", "credit", "disposition", "cancel", "get", "close")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class SessionRequest(_message.Message):
     DISPOSITION_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     GET_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
     open: Open
     publish: PublishBatch
     attach: Attach
@@ -105,7 +106,8 @@ class SessionRequest(_message.Message):
     disposition: Disposition
     cancel: Cancel
     get: SessionGet
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ...) -> None: ...
+    close: Close
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., publish: _Optional[_Union[PublishBatch, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., disposition: _Optional[_Union[Disposition, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., get: _Optional[_Union[SessionGet, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("opened", "confirms", "done", "failed", "attached", "delivery", "cancelled", "drained")
@@ -136,6 +138,10 @@ class Open(_message.Message):
     epoch: int
     first_new_sequence: int
     def __init__(self, producer_id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., first_new_sequence: _Optional[int] = ...) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("node", "session", "window_bytes", "max_message_bytes", "max_batch_messages", "max_window_messages", "max_batch_bytes")

@@ -72,8 +72,16 @@ class QueueServicer:
         Any node serves any session. When the stream ends, whatever its consumers held goes back to the queues. ABORTED
         (SESSION_FENCED): a session with a higher epoch has taken over. UNAVAILABLE: open the session again, at another
         node and with the next epoch, and send again, with the same numbers, all that was not confirmed or rejected.
-        FAILED_PRECONDITION (SESSION_EXPIRED): the producer_id was not used for a day; begin with another one. A client
-        that half-closes the stream still gets the confirms of what it has published.
+
+        The service drops repeats for 24 hours after a session has broken: a client gives up what has been unconfirmed for
+        23 hours, because what it sent again later could be taken twice. A number below one that was taken later is
+        rejected (REFUSED_EARLIER), if it was not taken itself: a rejection is final, though its answer may be lost.
+        FAILED_PRECONDITION (SESSION_EXPIRED): the group has ended this session more than a day ago, unknown to this node;
+        what is unconfirmed stays unknown, begin with another producer_id. RESOURCE_EXHAUSTED (SESSION_LIMIT): too many
+        producers, of this client's address or of all.
+
+        A client that half-closes the stream still gets the confirms of what it has published. With Close before that the
+        service need not remember the producer_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

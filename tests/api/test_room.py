@@ -45,6 +45,9 @@ class Opened:
     async def write(self, response: object) -> None:
         """What a stream answers first."""
 
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:51234"
+
 
 def with_stream(
     run: Callable[[Hub, Driver, Stream], Coroutine[Any, Any, None]], *, epoch: int = 1, first_new: int = 0

@@ -8,9 +8,11 @@ import pytest
 from google.rpc import code_pb2
 
 import quorum
+from quorum.client.client import Client
 from quorum.client.errors import (
     ClosedError,
     NotFound,
+    OutcomeUnknown,
     PermissionRefused,
     PublishRejected,
     PublishUnknown,
@@ -305,6 +307,67 @@ async def test_a_forgotten_producer_begins_again_and_says_what_is_unknown(world:
         await client.publish("q", b"2")
     assert len(world.cluster.producers) == 2
     assert world.cluster.publish_requests[-1] == (1, 1, 1)
+
+
+HOUR_S = 3600.0
+
+
+@on_cluster()
+async def test_what_was_unanswered_for_23_hours_is_given_up_and_not_sent_again(world: World) -> None:
+    now_s = [1_000.0]
+    async with Client(world.url, clock_s=lambda: now_s[0]) as client:
+        world.cluster.holds_confirms = True
+        old = await client.send_batch("q", [b"old"])
+        now_s[0] += 22 * HOUR_S
+        young = await client.send_batch("q", [b"young"])
+        await eventually(lambda: len(world.cluster.publish_requests) == 2, "sent")
+        now_s[0] += HOUR_S
+        world.cluster.holds_confirms = False
+        world.nodes[0].cut(Refusal(code_pb2.UNAVAILABLE, "SESSION_NODE_DOWN", "gone"))
+        with pytest.raises(OutcomeUnknown, match="were not answered for 23 hours") as unknown:
+            await old
+        assert unknown.value.reason == "OUTCOME_UNKNOWN"
+        assert await young == 1
+        await client.publish("q", b"new")
+    numbers = [first for _, first, _ in world.cluster.publish_requests]
+    assert numbers == [1, 2, 2, 3]
+    assert world.cluster.publish_requests[-1] == (2, 3, 3), "the same producer, its lowest number moves on"
+
+
+@on_cluster()
+async def test_what_is_unanswered_for_23_hours_on_one_stream_is_given_up_too(world: World) -> None:
+    now_s = [1_000.0]
+    async with Client(world.url, silence_ms=60_000, clock_s=lambda: now_s[0]) as client:
+        world.cluster.holds_confirms = True
+        old = await client.send_batch("q", [b"old"])
+        now_s[0] += 23 * HOUR_S
+        with pytest.raises(OutcomeUnknown):
+            await old
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await client.publish("q", b"new")
+
+
+@on_cluster()
+async def test_a_client_that_knows_the_outcome_of_everything_closes_its_session_cleanly(world: World) -> None:
+    client = await quorum.connect(world.url)
+    await client.publish("q", b"one")
+    [stream] = world.nodes[0].streams
+    await client.close()
+    assert stream.requests[-1] == "close"
+
+
+@on_cluster()
+async def test_a_client_with_something_unconfirmed_does_not(world: World) -> None:
+    client = await quorum.connect(world.url)
+    world.cluster.holds_confirms = True
+    confirmation = await client.send_batch("q", [b"x"])
+    await eventually(lambda: bool(bodies(world)), "accepted")
+    [stream] = world.nodes[0].streams
+    await client.close(timeout_ms=20)
+    assert "close" not in stream.requests
+    with pytest.raises(ClosedError):
+        await confirmation
 
 
 @on_cluster()

@@ -255,6 +255,7 @@ class FakeStream:
             "disposition": self._disposition,
             "cancel": self._cancel,
             "get": self._get,
+            "close": lambda _: None,
         }
         async for request in requests:
             kind = request.WhichOneof("request")

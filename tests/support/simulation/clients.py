@@ -80,7 +80,13 @@ class App(Process):
         self.chance.shuffle(names)
         url = "quorum://" + ",".join(f"{name}:7400" for name in names)
         while True:
-            client = Client(url, timeout_ms=TIMEOUT_MS, silence_ms=SILENCE_MS, channels=self.channel)
+            client = Client(
+                url,
+                timeout_ms=TIMEOUT_MS,
+                silence_ms=SILENCE_MS,
+                channels=self.channel,
+                clock_s=asyncio.get_running_loop().time,
+            )
             try:
                 return await client.open()
             except UnavailableError:

@@ -368,6 +368,10 @@ class ServedCall:
         """There is somebody at both ends."""
         return self.is_open and self.connection.client_is_there
 
+    def peer(self) -> str:
+        """gRPC's name of the client."""
+        return f"unix:{self.connection.client.name}"
+
     # ---- requests
 
     def take(self, data: bytes | None) -> None:
