@@ -491,7 +491,8 @@ class _OwnSession:
 
     def ended(self, reason: str) -> None:
         self._hub.end_session(self._number)
-        error = status.of_ended(reason)
+        # a session that was silent for a day is forgotten by the system group: the call that says so may be repeated
+        error = status.of_ended("resync" if reason == "expired" else reason)
         deliveries = [future for waiting in self._gets.values() for future in waiting]
         for call in list(self._calls):
             if not call.done():

@@ -97,6 +97,7 @@ class QueueServicer:
 
     def Get(self, request, context):
         """Takes messages that are ready and settles them at once: at most once, for an answer that is lost is not repeated.
+        They are settled before their bodies are read: an answer UNAVAILABLE may have lost them, too.
         Fewer than asked for, even if more are ready, where they would take more than 3 MiB. To settle later, use a
         Session.
         """

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Ok, Refused
@@ -157,6 +158,18 @@ def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() ->
         assert new.session != old.session
         hub._dispatch([ev.Answered(new.session, new.token, Ok(0))])
         assert await again is None
+
+    with_hub(run)
+
+
+def test_a_call_whose_session_was_silent_for_a_day_may_be_repeated() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        call = asyncio.create_task(hub.call(0, c.Wake()))
+        await settle_down()
+        hub._dispatch([ev.Ended(driver.submitted[-1].session, "expired")])
+        with pytest.raises(StatusError) as failed:
+            await call
+        assert failed.value.status.code == code_pb2.UNAVAILABLE
 
     with_hub(run)
 

@@ -57,6 +57,47 @@ def test_a_session_replaced_at_its_own_node_is_forgotten_and_sends_nothing_more(
     assert cluster.members["n1"].replicas[group].raft.last_index == before, "an idle group's log grows"
 
 
+def test_a_group_forgets_a_session_closed_cleanly_and_remembers_a_broken_one(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    clean, broken = Session(cluster, "n1"), Session(cluster, "n2")
+    for session in (clean, broken):
+        session.publish(group, queue, b"one")
+        confirm(cluster, session, 1)
+    cluster.submit("n1", ev.EndSession(clean.number, is_clean=True))
+    cluster.submit("n2", ev.EndSession(broken.number))
+    cluster.run(500)
+    for member in cluster.members.values():
+        remembered = member.queue_machine(group).sessions.producers
+        assert clean.producer not in remembered
+        assert broken.producer in remembered
+    again = Session(cluster, "n3", broken.producer, epoch=2)
+    again.publish(group, queue, b"one")
+    confirm(cluster, again, 1)
+    info = cluster.members["n1"].queue_machine(group).info(queue)
+    assert info is not None
+    assert info.ready == 2
+
+
+def test_a_refusal_whose_answer_was_lost_stays_one_when_a_later_batch_was_taken(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders", max_length=1, overflow="reject-publish")
+    first, consumer = Session(cluster, "n1"), Session(cluster, "n2")
+    first.publish(group, queue, b"full")
+    confirm(cluster, first, 1)
+    refused = first.publish(group, queue, b"X")
+    cluster.until(lambda: refused in first.replies, "X is refused")
+    consumer.call(group, c.Get(queue, 1, True))
+    first.publish(group, queue, b"Y")
+    cluster.until(lambda: 3 in first.confirmed(), "Y is taken")
+    again = Session(cluster, "n3", first.producer, epoch=2)
+    again.next_sequence = 2
+    x, y = again.publish(group, queue, b"X"), again.publish(group, queue, b"Y")
+    cluster.until(lambda: y in again.replies, "both are answered")
+    reply = again.replies[x]
+    assert isinstance(reply, Refused)
+    assert reply.reason == "refused_earlier"
+    assert again.replies[y] == Confirmed(3, 3)
+
+
 def test_a_session_that_closes_while_its_successor_works_is_forgotten(cluster: Cluster) -> None:
     group, queue = cluster.declare("orders")
     end_declarations(cluster)
