@@ -23,6 +23,7 @@ from fifo.block_store import BlockMemory
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
 from fifo.commands import (
+    UNKNOWN,
     Attach,
     Cancel,
     CloseSession,
@@ -249,7 +250,8 @@ class GroupMachine(GroupViews):
 
     def _register(self, entry: Entry, origin: Origin, command: RegisterProducer) -> Reply:
         sessions = self.sessions
-        owner, version = command.owner, entry.version
+        version = entry.version
+        owner = command.owner if version >= 2 else UNKNOWN
         refused = sessions.refuse_register(origin, command.address, owner, version)
         if refused is not None:
             return refused

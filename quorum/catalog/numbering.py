@@ -51,14 +51,16 @@ class Numbering:
         if known is not None and known.epoch == origin.epoch:
             return Done()
         address, owner = command.address, command.owner
+        speaker = Speaker(origin.epoch, 0, now_ms)
         if version >= 2:
+            speaker = Speaker(origin.epoch, 0, now_ms, owner, address.node, address.boot)
             refused = None if known is not None else self._refuse_more(owner)
             if refused is not None:
                 return refused
             if owner == NODE:
                 self._forget_older(address)
         self.speakers.pop(origin.producer, None)
-        self.speakers[origin.producer] = Speaker(origin.epoch, 0, now_ms, owner, address.node, address.boot)
+        self.speakers[origin.producer] = speaker
         self._forget(now_ms, version)
         return Registered((), known is not None)
 
