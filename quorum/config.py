@@ -8,6 +8,8 @@ environments are readable by other processes. docs/configuration.md holds `refer
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +36,8 @@ MAX_MEMBERS = 15
 """Beyond a handful every write waits for more machines than any failure plan asks for."""
 MAX_JOINING_NAME = 51
 """Of the 64 bytes of a member's id, its data directory's mark takes 13."""
-MIN_SECRET_BYTES = 16
+MIN_SECRET_BYTES = 32
+"""A member answers a stranger with a proof that it knows the secret: a short one could be guessed from that."""
 
 
 def _address(value: str) -> str:
@@ -82,7 +85,7 @@ class NodeConfig(BaseSettings):
     data_dir: Path = Field(description="directory of the log; of this member alone, on a local disk")
     secret_file: Path = Field(
         description=f"file with the secret that members prove to each other, {MIN_SECRET_BYTES} bytes or more, "
-        "the same on all; readable by the service alone"
+        "the same on all; readable by its owner alone (mode 0400 or 0600)"
     )
     listen: Address | None = Field(
         None, description="host:port to listen on for clients, where it is not this member's `client` address"
@@ -179,9 +182,17 @@ class NodeConfig(BaseSettings):
     def read_secret(self) -> bytes:
         """The shared secret, without white space around it. Raises ConfigError."""
         try:
-            secret = self.secret_file.read_bytes().strip()
+            with open(self.secret_file, "rb") as file:
+                status = os.fstat(file.fileno())
+                secret = file.read().strip()
         except OSError as error:
             raise ConfigError(f"secret_file {self.secret_file} cannot be read: {error.strerror}") from error
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077:
+            raise ConfigError(
+                f"secret_file {self.secret_file} has mode {mode:04o}: others than its owner can use it; "
+                f"allowed: 0400 or 0600 (chmod 0400 {self.secret_file})"
+            )
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"secret_file {self.secret_file} holds {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"

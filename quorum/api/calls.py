@@ -71,21 +71,24 @@ class Calls:
 
 
 @lru_cache(maxsize=4096)
-def _network(host: str) -> str:
-    address = ipaddress.ip_address(host)
+def network_of(host: str) -> str:
+    """What a host's calls and connections are counted by: its address, or the network that an IPv6 address is of."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
     if address.version == 4:
-        return str(address)
+        return host
     return str(ipaddress.ip_network((int(address), IPV6_PREFIX), strict=False))
 
 
 def client_address(peer: str) -> str:
-    """Of what gRPC calls a peer, as in ipv4:10.0.0.7:41822: what its calls are counted by."""
-    _, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
-    try:
-        return _network(host)
-    except ValueError:
+    """network_of what gRPC calls a peer, as in ipv4:10.0.0.7:41822."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in ("ipv4", "ipv6"):
         return peer
+    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
+    return network_of(host)
 
 
 @dataclass(frozen=True, slots=True)

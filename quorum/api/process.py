@@ -21,7 +21,7 @@ from quorum.api.server import Server
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
-from quorum.log.files import NO_ROOM, Files, RealFiles
+from quorum.log.files import NO_DESCRIPTORS, NO_ROOM, SPARE_DESCRIPTORS, Files, RealFiles
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.collecting import Threaded
@@ -53,7 +53,7 @@ SWITCH_INTERVAL_S = 0.001
 class Disk:
     """What a member keeps its data on. Only tests have another than the default: disks with faults, small segments."""
 
-    files: Files = field(default_factory=RealFiles)
+    files: Files = field(default_factory=lambda: RealFiles(SPARE_DESCRIPTORS))
     segment_bytes: int = SEGMENT_BYTES
     snapshot_bytes: int | None = None
     """see MemberConfig"""
@@ -111,7 +111,7 @@ def _with_room(log: Log, write: Callable[[], T]) -> T:
         try:
             return write()
         except OSError as error:
-            if error.errno not in NO_ROOM or not log.release_reserve():
+            if error.errno not in NO_ROOM - NO_DESCRIPTORS or not log.release_reserve():
                 raise
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
 from quorum.api.calls import Gate
+from quorum.api.connections import LOOK_S, close_excess, max_connections
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
@@ -18,6 +21,10 @@ from quorum.errors import OperatorError
 from quorum.node.batches import FRAME_BYTES
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 
+HANDSHAKE_LIMIT_MS = 5_000
+"""A connection that has not begun to speak HTTP/2 by then is closed."""
+IDLE_LIMIT_MS = 300_000
+"""A connection without calls is closed after this time; a client opens another one when it has something to say."""
 MAX_STREAMS = 1_000
 """Calls of one connection at a time; a client keeps more to itself."""
 SERVICES = (
@@ -44,12 +51,17 @@ def _why_not(address: str) -> str:
 class Server:
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._health = health.aio.HealthServicer()
+        self._max_connections = max_connections()
+        self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", FRAME_BYTES),
                 ("grpc.max_send_message_length", FRAME_BYTES),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
+                ("grpc.max_allowed_incoming_connections", self._max_connections),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_LIMIT_MS),
+                ("grpc.max_connection_idle_ms", IDLE_LIMIT_MS),
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
@@ -71,7 +83,21 @@ class Server:
             raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
         await self._server.start()
         await self.set_serving(False)
+        self._watching = asyncio.create_task(self._watch(port))
         return port
+
+    async def _watch(self, port: int) -> None:
+        """Closes connections of an address that has too many."""
+        logger = structlog.get_logger()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            closed = await asyncio.to_thread(close_excess, port, self._max_connections)
+            if closed:
+                logger.warning(
+                    "clients' connections closed: an address had too many",
+                    closed=closed,
+                    most=self._max_connections,
+                )
 
     async def set_serving(self, serving: bool) -> None:
         state = (
@@ -81,5 +107,7 @@ class Server:
             await self._health.set(service, state)
 
     async def stop(self, grace_s: float) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

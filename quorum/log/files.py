@@ -15,16 +15,24 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 TEMPORARY = ".new"
 """The end of the name of a file that is not whole yet; what a crash leaves of such files is removed."""
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What an OSError says where there is no room."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What an OSError says where no more files can be open, of this process or of the system."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTORS
+"""What an OSError says where there is no room, on the disk or for an open file: the disk has not failed."""
+SPARE_DESCRIPTORS = 32
+"""Open files that a member keeps for its log: a snapshot, a segment with its index, and directories that are synced,
+of several groups and threads at a time."""
 
 
 class File(Protocol):
@@ -94,10 +102,11 @@ class Files(Protocol):
 
 
 class RealFile:
-    """A file descriptor."""
+    """A file descriptor. close: how it is closed."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
         self._fd = descriptor
+        self._close = close
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
         return os.pwritev(self._fd, buffers, offset)
@@ -132,7 +141,7 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._close(self._fd)
 
 
 class RealLock:
@@ -145,8 +154,59 @@ class RealLock:
         os.close(self._fd)
 
 
+class SpareDescriptors:
+    """Descriptors that are open for nothing, so that some can be closed when no more can be had. Any thread."""
+
+    def __init__(self, count: int) -> None:
+        self._most = count
+        self._lock = threading.Lock()
+        self._kept = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(count)]
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if count else -1
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def release(self) -> bool:
+        """Closes one; False if none is left."""
+        with self._lock:
+            if not self._kept:
+                return False
+            os.close(self._kept.pop())
+            return True
+
+    def close(self, descriptor: int) -> None:
+        """Closes a file. Where a spare one is missing it becomes that, so that nobody else gets it in between."""
+        with self._lock:
+            if len(self._kept) < self._most:
+                os.dup2(self._null, descriptor, inheritable=False)
+                self._kept.append(descriptor)
+                return
+        os.close(descriptor)
+
+    def refill(self) -> None:
+        """Opens what is missing, as far as the system allows."""
+        with self._lock, suppress(OSError):
+            while len(self._kept) < self._most:
+                self._kept.append(os.dup(self._null))
+
+
 class RealFiles:
-    """The operating system's files."""
+    """The operating system's files. spare: used where no more files can be open, and opened again afterwards."""
+
+    def __init__(self, spare: int = 0) -> None:
+        self.spare = SpareDescriptors(spare)
+
+    def _open(self, do: Callable[[], T]) -> T:
+        """do() opens a file, perhaps for a moment only; it is called again as long as a spare descriptor helps."""
+        while True:
+            try:
+                done = do()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self.spare.release():
+                    raise
+            else:
+                self.spare.refill()
+                return done
 
     def make_directory(self, path: Path) -> None:
         missing = []
@@ -159,11 +219,11 @@ class RealFiles:
 
     def create(self, path: Path) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return RealFile(os.open(path, flags, 0o640))
+        return RealFile(self._open(lambda: os.open(path, flags, 0o640)), self.spare.close)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
         flags = os.O_RDWR if writable else os.O_RDONLY
-        return RealFile(os.open(path, flags | os.O_CLOEXEC))
+        return RealFile(self._open(lambda: os.open(path, flags | os.O_CLOEXEC)), self.spare.close)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
@@ -172,21 +232,21 @@ class RealFiles:
         os.unlink(path)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            self.spare.close(descriptor)
 
     def list_directory(self, path: Path) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self._open(lambda: os.listdir(path)))
 
     def free_bytes(self, path: Path) -> int:
         figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
 
     def lock(self, path: Path) -> Lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = self._open(lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:

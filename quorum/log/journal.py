@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from quorum.log.contents import encode_number, encode_vote
 from quorum.log.errors import Damage, LogDamaged, LogFull
-from quorum.log.files import NO_ROOM
+from quorum.log.files import NO_DESCRIPTORS, NO_ROOM
 from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import RecordKind
 from quorum.log.snapshots import SnapshotFile, SnapshotStore
@@ -153,7 +153,7 @@ class Journal:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise self._log.fail(error, doing) from error
-                if not self._log.release_reserve():
+                if error.errno in NO_DESCRIPTORS or not self._log.release_reserve():
                     raise LogFull(f"no room on the disk to {doing}: {error}") from error
 
     def load_snapshot(self) -> tuple[int, int, bytes] | None:

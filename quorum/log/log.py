@@ -16,7 +16,7 @@ from typing import NoReturn
 from quorum.log.collector import Collection, Collector
 from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
 from quorum.log.examining import Finding
-from quorum.log.files import Files, Lock, RealFiles
+from quorum.log.files import NO_DESCRIPTORS, Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
 from quorum.log.mending import Found, Mender
@@ -301,6 +301,8 @@ class Log:
         try:
             return self._reserve is not None and self._reserve.refill()
         except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                return False
             raise self.fail(error, "put by a reserve") from error
 
     def release_reserve(self) -> bool:

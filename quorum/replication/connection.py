@@ -319,7 +319,10 @@ class PeerNetwork:
         dial.next_s = now + (RESERVE_AFTER_S if dial.is_reserve else dial.backoff_s)
         dial.backoff_s = min(dial.backoff_s * 2, BACKOFF_MAX_S)
         family, address = dial.resolved.pop(0)  # one after the other; looked up again when none is left
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # no more files can be open: it is tried again
+            return
         connection.setblocking(False)
         code = connection.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):

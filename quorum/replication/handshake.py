@@ -33,7 +33,8 @@ MAGIC = b"QUORUMP2"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 NAME_BYTES = 64
-MIN_SECRET_BYTES = 16
+MIN_SECRET_BYTES = 32
+"""The listener proves first: a stranger who dials may guess at the secret afterwards, alone."""
 
 INCARNATION_BYTES = 16
 UNKNOWN = bytes(INCARNATION_BYTES)

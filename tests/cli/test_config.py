@@ -131,11 +131,23 @@ def test_the_secret_comes_from_its_file(folder: Path) -> None:
     config = load(write(folder))
     with pytest.raises(ConfigError, match="cannot be read"):
         config.read_secret()
-    config.secret_file.write_bytes(b"short\n")
-    with pytest.raises(ConfigError, match="holds 5 bytes; at least 16"):
+    config.secret_file.write_bytes(b"0123456789abcdef0123456789abcde\n")
+    config.secret_file.chmod(0o600)
+    with pytest.raises(ConfigError, match="holds 31 bytes; at least 32"):
         config.read_secret()
-    config.secret_file.write_bytes(b"0123456789abcdef\n")
-    assert config.read_secret() == b"0123456789abcdef"
+    config.secret_file.write_bytes(b"0123456789abcdef0123456789abcdef\n")
+    assert config.read_secret() == b"0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o444])
+def test_a_secret_that_others_can_use_is_refused(folder: Path, mode: int) -> None:
+    config = load(write(folder))
+    config.secret_file.write_bytes(b"0123456789abcdef0123456789abcdef\n")
+    config.secret_file.chmod(mode)
+    with pytest.raises(ConfigError, match=f"has mode {mode:04o}: others .* allowed: 0400 or 0600"):
+        config.read_secret()
+    config.secret_file.chmod(0o400)
+    assert len(config.read_secret()) == 32
 
 
 def test_no_key_can_hold_the_secret() -> None:

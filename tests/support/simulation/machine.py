@@ -13,7 +13,7 @@ from support.simulation.disk import FaultyDisk
 from support.simulation.loop import Clock
 
 CLUSTER = "simulation"
-SECRET = b"the secret of all peers here"
+SECRET = b"the secret of all the peers here"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,108 @@
+"""Connections to the client port: how many there may be, and which are closed where one address has too many.
+
+gRPC accepts connections itself. It closes those above a limit and those that send nothing (server.py has the settings),
+but does not count by address: one that opens connections all the time would have all places, and clients that come
+later none. So once in a while the node looks at its own sockets. An address may have as many connections as are left
+free (calls.Calls has the same rule); of the others those are closed that have brought the fewest bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quorum.api.calls import network_of
+
+SHARE_OF_DESCRIPTORS = 4
+"""Connections to one listening address may take this part of a process's descriptors: a host's name may stand for two
+addresses, and the log has a descriptor for each segment."""
+MAX_CONNECTIONS = 32_768
+LOOK_S = 1.0
+"""Between two looks at the connections."""
+IS_MANY = 2
+"""With fewer than this part of the limit open, nothing is looked at."""
+_BYTES_RECEIVED = 128
+"""Where struct tcp_info (Linux, <linux/tcp.h>) has tcpi_bytes_received, a u64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    descriptor: int
+    inode: int
+    network: str
+    received: int
+
+
+def max_connections() -> int:
+    """To one listening address, from this process's limit of open files."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(1, limit // SHARE_OF_DESCRIPTORS))
+
+
+def excess(connections: Sequence[Connection], most: int) -> list[Connection]:
+    """Those to be closed, so that each network has at most as many as are left free of `most`."""
+    by_network: dict[str, list[Connection]] = defaultdict(list)
+    for each in connections:
+        by_network[each.network].append(each)
+    total, found = len(connections), []
+    for held in sorted(by_network.values(), key=len, reverse=True):
+        held.sort(key=lambda each: (each.received, each.descriptor))
+        while len(held) > max(1, most - total):
+            found.append(held.pop(0))
+            total -= 1
+    return found
+
+
+def close_excess(port: int, most: int) -> int:
+    """Closes what one address has too many of the connections to this port; how many. Blocks for some milliseconds
+    where there are thousands."""
+    descriptors = _descriptors()
+    if len(descriptors) * IS_MANY < most:
+        return 0
+    found = excess(list(_connections(descriptors, port)), most)
+    for each in found:
+        _shut_down(each)
+    return len(found)
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # no such system, or no descriptor left to look with
+        return []
+
+
+def _connections(descriptors: Iterable[int], port: int) -> Iterable[Connection]:
+    for descriptor in descriptors:
+        try:
+            if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as each:
+                if each.family not in (socket.AF_INET, socket.AF_INET6) or each.getsockname()[1] != port:
+                    continue
+                host = str(each.getpeername()[0]).removeprefix("::ffff:")
+                info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
+                inode = os.fstat(each.fileno()).st_ino
+        except OSError:  # closed in between, or listening
+            continue
+        received = (
+            struct.unpack_from("Q", info, _BYTES_RECEIVED)[0] if len(info) >= _BYTES_RECEIVED + 8 else 0
+        )
+        yield Connection(descriptor, inode, network_of(host), received)
+
+
+def _shut_down(connection: Connection) -> None:
+    """gRPC closes it then. Another socket may have its number by now: that stays."""
+    try:
+        with socket.socket(fileno=os.dup(connection.descriptor)) as each:
+            if os.fstat(each.fileno()).st_ino == connection.inode:
+                each.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

@@ -1,0 +1,96 @@
+"""A process with no file descriptors left: the log has some of its own, and its disk has not failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from quorum.log import Log, LogFull, RealFiles
+from quorum.log.files import SpareDescriptors
+from support.disk import SimDisk
+from support.disk_log_model import DIRECTORY
+
+LIMIT = 200
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """Somebody else has all that this process may have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, before[1]))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while len(held) < LIMIT:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        assert len(held) < LIMIT
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_segments_and_snapshots_are_written_without_a_free_descriptor(tmp_path: Path) -> None:
+    files = RealFiles(spare=8)
+    log = Log(tmp_path, files, segment_bytes=20_000, recent_bytes=1 << 20)
+    log.open()
+    journal = log.journal(1)
+    with no_descriptors_left():
+        index = 0
+        for number in range(12):
+            for _ in range(4):
+                index += 1
+                journal.append([bytes(1_000)], index, 1)
+                log.sync()
+            journal.save_snapshot(index, 1, b"state %d" % number)
+        assert len(files.spare) >= 4, "what is open for a moment is spare again"
+        assert log.read(1, index) == bytes(1_000)
+    journal.append([b"more"], index + 1, 1)
+    log.sync()
+    journal.save_snapshot(index + 1, 1, b"the last state")
+    assert len(files.spare) == 8
+    log.close()
+    again = Log(tmp_path, RealFiles(), segment_bytes=20_000)
+    again.open()
+    assert again.journal(1).load_snapshot() == (index + 1, 1, b"the last state")
+    again.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_snapshot_that_finds_no_descriptor_may_be_tried_again(number: int) -> None:
+    disk = SimDisk()
+    log = Log(DIRECTORY, disk, segment_bytes=20_000, reserve_segments=3)
+    log.open()
+    log.refill_reserve()
+    journal = log.journal(1)
+    journal.append([b"one"], 1, 1)
+    log.sync()
+    before = log.space().reserve_bytes
+    disk.fail_at[len(disk.operations)] = number
+    with pytest.raises(LogFull):
+        journal.save_snapshot(1, 1, b"state")
+    assert log.failure is None
+    assert log.space().reserve_bytes == before > 0, "room on the disk would not have helped"
+    journal.save_snapshot(1, 1, b"state")
+    assert journal.load_snapshot() == (1, 1, b"state")
+
+
+def test_a_spare_descriptor_is_closed_for_another_and_had_again() -> None:
+    spare = SpareDescriptors(2)
+    assert (spare.release(), spare.release(), spare.release()) == (True, True, False)
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    spare.close(descriptor)
+    assert len(spare) == 1
+    os.fstat(descriptor)
+    spare.refill()
+    assert len(spare) == 2
+    spare.close(extra := os.open(os.devnull, os.O_RDONLY))
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(extra)
