@@ -28,7 +28,7 @@ DRIFT_MS = 500
 
 _HEARTBEAT = struct.Struct("<QQQ")
 _ANSWER = struct.Struct("<QH")
-_GROUP = struct.Struct("<IIQ")
+_GROUP = struct.Struct("<IIQIQ")
 
 
 class PeerFrameError(Exception):
@@ -60,15 +60,29 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderView:
+    """What a member says of one group. leader: the node number of the leader that it follows, 0 for none. The leader
+    itself adds time_ms: group time at this moment, 0 where it cannot tell."""
+
+    leader: int
+    term: int
+    lease_ms: int = 0
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """groups: group -> (node number of the leader it follows, 0 for none; term)."""
+    """sent_ms: of the heartbeat that is answered."""
 
     sent_ms: int
-    groups: Mapping[int, tuple[int, int]]
+    groups: Mapping[int, LeaderView]
 
     def encode(self) -> bytes:
         parts = [_ANSWER.pack(self.sent_ms, len(self.groups))]
-        parts += [_GROUP.pack(group, leader, term) for group, (leader, term) in self.groups.items()]
+        parts += [
+            _GROUP.pack(group, view.leader, view.term, view.lease_ms, view.time_ms)
+            for group, view in self.groups.items()
+        ]
         return b"".join(parts)
 
     @classmethod
@@ -78,7 +92,10 @@ class HeartbeatAnswer:
             rows = [_GROUP.unpack_from(data, _ANSWER.size + i * _GROUP.size) for i in range(count)]
         except struct.error as error:
             raise PeerFrameError(f"a heartbeat answer of {len(data)} bytes is cut off") from error
-        return cls(sent, {group: (leader, term) for group, leader, term in rows})
+        return cls(sent, {group: LeaderView(*rest) for group, *rest in rows})
+
+
+_NOTHING = LeaderView(0, 0)
 
 
 @dataclass(slots=True)
@@ -89,8 +106,8 @@ class Leases:
     peers: tuple[int, ...]
     lease_ms: int
     step_down_ms: int
-    answers: dict[int, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
-    """peer -> group -> (sent_ms of the heartbeat answered, leader, term)"""
+    answers: dict[int, dict[int, tuple[int, LeaderView]]] = field(default_factory=dict)
+    """peer -> group -> (sent_ms of the heartbeat answered, what was said)"""
     heard: dict[int, tuple[int, int]] = field(default_factory=dict)
     """node -> (boot, when last heard)"""
     elected_ms: dict[int, int] = field(default_factory=dict)
@@ -99,9 +116,9 @@ class Leases:
 
     def answered(self, peer: int, answer: HeartbeatAnswer) -> None:
         known = self.answers.setdefault(peer, {})
-        for group, (leader, term) in answer.groups.items():
+        for group, view in answer.groups.items():
             if group not in known or answer.sent_ms >= known[group][0]:
-                known[group] = (answer.sent_ms, leader, term)
+                known[group] = (answer.sent_ms, view)
 
     def held_until(self, group: int, leader: int, term: int, voters: Sequence[int] | None = None) -> int:
         """Until when this node may deliver messages of the group; 0 if it may not. voters: the group's, 0 standing for
@@ -116,8 +133,8 @@ class Leases:
             sent = sorted(
                 (
                     at
-                    for at, named, in_term in self._answers_for(group, others)
-                    if (named, in_term) == (leader, term)
+                    for at, view in self._answers_for(group, others)
+                    if (view.leader, view.term) == (leader, term)
                 ),
                 reverse=True,
             )
@@ -125,10 +142,8 @@ class Leases:
             if needed == 0:
                 return self.heard[self.me][1] + self.lease_ms if self.me in self.heard else 0
             return sent[needed - 1] + self.lease_ms if len(sent) >= needed else 0
-        own_word = self.answers.get(leader, {}).get(group)
-        if own_word is None or own_word[1:] != (leader, term):
-            return 0
-        return own_word[0] + self.lease_ms
+        sent_ms, view = self.answers.get(leader, {}).get(group, (0, _NOTHING))
+        return sent_ms + self.lease_ms if (view.leader, view.term) == (leader, term) else 0
 
     def may_grant(self, group: int, term: int, now_ms: int, voters: Sequence[int] | None = None) -> bool:
         """Whether this node, as leader in this term, may grant leases now: a majority has said that it follows, in
@@ -137,7 +152,7 @@ class Leases:
         while this node stood still do not count for more than their age."""
         return self.held_until(group, self.me, term, voters) - self.lease_ms + self.step_down_ms > now_ms
 
-    def _answers_for(self, group: int, peers: Sequence[int]) -> list[tuple[int, int, int]]:
+    def _answers_for(self, group: int, peers: Sequence[int]) -> list[tuple[int, LeaderView]]:
         return [self.answers[peer][group] for peer in peers if group in self.answers.get(peer, {})]
 
     # ---- as leader

@@ -463,7 +463,7 @@ class Member:
         elif frame.kind == KIND_HEARTBEAT:
             self.heartbeats.heard(frame.peer, Heartbeat.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
-            self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data))
+            self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_READ:
             self._receive_read(frame.peer, ReadRequest.decode(frame.data))
         elif frame.kind == KIND_READ_INDEX:
@@ -666,7 +666,10 @@ class Member:
         ):
             replica.wake_pending = True
             replica.own(c.Wake())
-        for node, boot in machine.live_nodes():
+        live = machine.live_nodes()
+        for gone in replica.down_proposed_ms.keys() - set(live):
+            del replica.down_proposed_ms[gone]
+        for node, boot in live:
             if self.leases.is_down(replica.number, node, boot, self._now_ms):
                 last = replica.down_proposed_ms.get((node, boot))
                 if last is None or self._now_ms - last > RESEND_AFTER_MS:

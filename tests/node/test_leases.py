@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases, PeerFrameError
 
 LEASE, STEP_DOWN = 4_000, 1_000
 
@@ -14,7 +14,7 @@ def leases(me: int = 1, peers: tuple[int, ...] = (2, 3)) -> Leases:
 
 
 def answer(sent_ms: int, leader: int, term: int = 5) -> HeartbeatAnswer:
-    return HeartbeatAnswer(sent_ms, {1: (leader, term)})
+    return HeartbeatAnswer(sent_ms, {1: LeaderView(leader, term, LEASE)})
 
 
 def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
@@ -112,11 +112,11 @@ def test_a_node_never_heard_of_is_down_in_the_end() -> None:
 def test_frames_survive_the_wire() -> None:
     beat = Heartbeat(1, 2, 3)
     assert Heartbeat.decode(beat.encode()) == beat
-    full = HeartbeatAnswer(9, {0: (1, 2), 3: (0, 4)})
+    full = HeartbeatAnswer(9, {0: LeaderView(1, 2, 3, 4), 3: LeaderView(0, 4)})
     assert HeartbeatAnswer.decode(full.encode()) == full
 
 
-@pytest.mark.parametrize("cut", range(len(HeartbeatAnswer(9, {0: (1, 2)}).encode())))
+@pytest.mark.parametrize("cut", range(len(HeartbeatAnswer(9, {0: LeaderView(1, 2)}).encode())))
 def test_a_cut_answer_is_refused(cut: int) -> None:
     with pytest.raises(PeerFrameError):
-        HeartbeatAnswer.decode(HeartbeatAnswer(9, {0: (1, 2)}).encode()[:cut])
+        HeartbeatAnswer.decode(HeartbeatAnswer(9, {0: LeaderView(1, 2)}).encode()[:cut])

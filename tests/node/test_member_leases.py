@@ -116,3 +116,20 @@ def test_a_pair_whose_second_member_is_replaced_hands_out_no_message_twice() -> 
     cluster.grow(3)
     names = sorted(cluster.members)
     hand_over_by_silence(cluster, "n1", names[2])
+
+
+def test_a_leader_forgets_the_processes_that_it_has_declared_down() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    other = next(name for name in cluster.names if name != leader)
+    for _ in range(3):
+        attach(cluster, other, group, queue)
+        cluster.crash(other, power=False)
+        cluster.start(other)
+        cluster.ready()
+    cluster.run(1_000)
+    assert cluster.leader(group) == leader
+    assert not cluster.members[leader].replicas[group].down_proposed_ms
