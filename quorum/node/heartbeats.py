@@ -66,6 +66,7 @@ class Heartbeats:
         if not node:
             return  # not a member, as far as known here: nobody waits for it
         self.leases.hear(node, beat.boot, now_ms)
+        self.leases.revisions[node] = beat.lease_revision
         self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
         self._wall_offsets[node] = beat.wall_ms - now_ms
         self._answers_due.append((peer, beat))
@@ -112,7 +113,7 @@ class Heartbeats:
             self.next_ms = now_ms + HEARTBEAT_MS
             disks = self._disk_watch.disks
             low = tuple(disks.known_low(now_ms))
-            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low)
+            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
             for peer in peers:
                 self._send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.leases.me, self._boot, now_ms)
@@ -149,11 +150,14 @@ class Heartbeats:
         leader = self._roster.number(replica.raft.leader)
         if leader != self.leases.me:
             return LeaderView(leader, term)
-        if not self.leases.may_grant(replica.number, term, now_ms, _voters(replica, self._roster)):
+        settings = self.leases.settings
+        if settings is None or not self.leases.may_grant(
+            replica.number, term, now_ms, _voters(replica, self._roster)
+        ):
             return LeaderView(0, term)
         has_time = replica.leads and replica.clock.last
         time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms)) if has_time else 0
-        return LeaderView(leader, term, self.leases.lease_ms, time_ms)
+        return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
 
 
 def _voters(replica: Replica, roster: Roster) -> list[int]:

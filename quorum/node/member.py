@@ -27,6 +27,7 @@ import structlog
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.storage import Storage
+from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
@@ -44,6 +45,7 @@ from quorum.node.founding import Founding
 from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
+from quorum.node.lease_times import LeaseTimesKeeper
 from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
@@ -172,7 +174,10 @@ class Member:
         self.replicas: dict[int, Replica] = {}
         self._carrying_out = CarryingOut(self.replicas)
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
-        self.leases = Leases(self.me, (), config.lease_ms, step_down_ms)
+        self.leases = Leases(self.me, ())
+        self.lease_times = LeaseTimesKeeper(
+            self.leases, self.membership.memory, LeaseTimes(config.lease_ms, step_down_ms), self._logger
+        )
         self.heartbeats = Heartbeats(
             self.leases,
             self.membership.roster,
@@ -623,7 +628,11 @@ class Member:
         if self.disk_watch.is_silent:
             return
         self.membership.follow()
+        settings = self.catalog.lease_settings
+        self.lease_times.follow(settings)
         if self.membership.memory.is_established:
+            others = [self._number(peer) for peer in self.membership.peers]
+            self.lease_times.lead(self.replicas[SYSTEM_GROUP], settings, others, self._now_ms)
             self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
 from quorum.node.group_time import GroupClock
 from quorum.node.heartbeats import Heartbeats
@@ -27,7 +28,7 @@ class World:
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
         disk_watch: Any = SimpleNamespace(disks=disks)
         self.heartbeats = Heartbeats(
-            Leases(1, (2, 3), LEASE, 1_000),
+            Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
             roster,
             1,
             replicas,

@@ -9,6 +9,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.versions import CURRENT
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
 from quorum.node.forwarding import KIND_PROPOSE
 from quorum.node.leases import HeartbeatAnswer, LeaderView, Leases
@@ -203,7 +204,7 @@ def test_the_end_of_a_lease_is_told_before_its_renewal(
 
 
 def test_a_leader_grants_leases_on_what_a_majority_said_lately_only() -> None:
-    leases = Leases(1, (2, 3, 4, 5), lease_ms=4_000, step_down_ms=1_500)
+    leases = Leases(1, (2, 3, 4, 5), LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
     leases.answered(2, HeartbeatAnswer(10_000, {7: LeaderView(1, 3)}))
     assert not leases.may_grant(7, 3, 10_001), "two of five"
     leases.answered(3, HeartbeatAnswer(10_200, {7: LeaderView(1, 3)}))
