@@ -100,7 +100,11 @@ class NodeConfig(BaseSettings):
         description="Raft groups for queues; the same on all members, fixed when the cluster begins",
     )
     lease_ms: int = Field(
-        4_000, ge=500, le=60_000, description="how long a member may deliver after a leader last heard of it"
+        4_000,
+        ge=500,
+        le=60_000,
+        description="how long a member may deliver after a leader last heard of it; it becomes the cluster's when the "
+        "cluster is founded",
     )
     election_timeout_min_ms: int = Field(
         500,
@@ -113,7 +117,11 @@ class NodeConfig(BaseSettings):
         100, ge=10, le=10_000, description="how often an idle leader speaks to its followers"
     )
     leader_fallback_ms: int = Field(
-        1_500, ge=200, le=120_000, description="a leader that hears no majority for this long steps down"
+        1_500,
+        ge=200,
+        le=120_000,
+        description="a leader that hears no majority for this long steps down; for leases, the founding value counts, "
+        "as with `lease_ms`",
     )
     max_message_bytes: int = Field(16 * MIB, ge=1, le=16 * MIB, description="body of one message")
     max_batch_messages: int = Field(16_384, ge=1, le=65_536, description="messages of one batch")

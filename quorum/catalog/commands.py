@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
+from quorum.catalog.lease_times import LeaseTimesCommand
 from quorum.catalog.members import MemberCommand
 
 
@@ -44,7 +45,7 @@ class RemovePolicy:
     name: str
 
 
-CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand
+CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,14 @@ from quorum.catalog.commands import (
     RemoveQueue,
     SetPolicy,
 )
+from quorum.catalog.lease_times import (
+    FoundLeaseTimes,
+    LeaseSettings,
+    LeaseTimes,
+    SetLeaseTimes,
+    SettleLeaseTimes,
+    refusal,
+)
 from quorum.catalog.members import (
     AddMember,
     ConfirmMember,
@@ -44,7 +52,9 @@ from quorum.catalog.members import (
 from quorum.catalog.numbering import Numbering, Speaker
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
+READABLE_FORMATS = (3, 4)
+"""3: without lease settings."""
 MAX_QUEUES = 100_000
 """Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
 
@@ -69,6 +79,7 @@ class CatalogMachine:
             raise ValueError("a catalog needs at least one queue group")
         self.next_queue_id = 1
         self.members = Members()
+        self.lease_settings: LeaseSettings | None = None
         self.policies = Policies()
         self.revision = 0
         """How often policies have changed."""
@@ -79,8 +90,8 @@ class CatalogMachine:
     # ---- commands
 
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
-        """One Raft entry. Unnumbered operations are the leader's own: of those, only FoundCluster, MeetMember and
-        ConfirmMember change anything here."""
+        """One Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN change
+        anything here."""
         return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
 
     def _operation(self, meta: c.Meta, operation: c.Operation) -> Reply | None:
@@ -88,7 +99,7 @@ class CatalogMachine:
         handler = self._HANDLERS[type(command)]
         origin = operation.origin
         if origin is None:
-            if isinstance(command, FoundCluster | MeetMember | ConfirmMember):
+            if isinstance(command, self._LEADERS_OWN):
                 return handler(self, command)
             if not isinstance(command, c.Wake | c.NodeDown | c.SetVersion):
                 raise TypeError(f"{type(command).__name__} came without a number")
@@ -178,6 +189,32 @@ class CatalogMachine:
     def _meet(self, command: MeetMember) -> Reply | None:
         return self.members.meet(command)
 
+    def _found_lease_times(self, command: FoundLeaseTimes) -> Reply | None:
+        if self.lease_settings is None:
+            wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
+            is_new = not self.members.by_id
+            self.lease_settings = LeaseSettings.founded(wanted, is_new=is_new)
+        return None
+
+    def _set_lease_times(self, command: SetLeaseTimes) -> Reply:
+        """count: 1 if it changes anything."""
+        wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
+        wrong = refusal(wanted)
+        if wrong:
+            return Refused("bad_argument", wrong)
+        if self.lease_settings is None:
+            return Refused("not_found", "the cluster has no lease times yet")
+        if self.lease_settings.wanted == wanted:
+            return Ok(0)
+        self.lease_settings = self.lease_settings.changed(wanted)
+        return Ok(1)
+
+    def _settle_lease_times(self, command: SettleLeaseTimes) -> Reply | None:
+        found = self.lease_settings
+        if found is not None and found.revision == command.revision and not found.is_settled:
+            self.lease_settings = found.settled()
+        return None
+
     def _add_member(self, command: AddMember, version: int) -> Reply:
         return self.members.add(command, version)
 
@@ -204,6 +241,9 @@ class CatalogMachine:
         RemovePolicy: _remove_policy,
         FoundCluster: _found,
         MeetMember: _meet,
+        FoundLeaseTimes: _found_lease_times,
+        SetLeaseTimes: _set_lease_times,
+        SettleLeaseTimes: _settle_lease_times,
         AddMember: _add_member,
         ConfirmMember: _confirm_member,
         RemoveMember: _remove_member,
@@ -214,6 +254,8 @@ class CatalogMachine:
         c.SetVersion: _nothing,
         c.Wake: _nothing,
     }
+
+    _LEADERS_OWN = (FoundCluster, MeetMember, ConfirmMember, FoundLeaseTimes, SettleLeaseTimes)
 
     # ---- questions
 
@@ -245,6 +287,7 @@ class CatalogMachine:
         state = {
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
+            "lease_settings": None if self.lease_settings is None else self.lease_settings.state(),
             "members": self.members.state(),
             "next_queue_id": self.next_queue_id,
             "policies": [
@@ -267,10 +310,11 @@ class CatalogMachine:
         """Raises ValueError where the bytes are no snapshot of this format."""
         try:
             state = json.loads(data)
-            if state["format"] != SNAPSHOT_FORMAT:
-                raise ValueError(f"catalog snapshot format {state['format']}; known: {SNAPSHOT_FORMAT}")
+            if state["format"] not in READABLE_FORMATS:
+                raise ValueError(f"catalog snapshot format {state['format']}; known: {READABLE_FORMATS}")
             machine = cls(state["groups"])
             machine.members = Members.restored(state["members"])
+            machine.lease_settings = LeaseSettings.restored(state.get("lease_settings"))
             machine.next_queue_id = state["next_queue_id"]
             machine.revision = state["revision"]
             machine.policies = Policies(

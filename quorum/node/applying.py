@@ -77,7 +77,7 @@ class Applier:
     ) -> bool:
         """False if it cannot be applied now."""
         command = Command(body)
-        replica.clock.observe(command.now_ms)
+        replica.clock.observe(command.now_ms, now_ms)
         operations = command.decode()
         try:
             applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)

@@ -1,8 +1,20 @@
 """Group time: the only time a machine knows.
 
-It is carried by commands. A leader goes on from the last time in its group's log by its own monotonic progress, slewed
-by at most a tenth towards the median of the members' wall clocks. So it never goes back and never leaps, whoever leads
-and whatever a wall clock does.
+Commands carry it. The leader advances it by its own monotonic progress, slewed by at most a tenth towards the median of
+the members' wall clocks. So it never goes back and never leaps, with any leader and any wall clock.
+
+Every other member keeps an estimate, so that a new leader continues from the old one's time, also after a long quiet:
+
+  - An applied entry is at least as old as its time says. The member counts its own progress from the moment at which
+    it applied the entry. If it applied the entry late, because it was catching up or had been paused, the estimate is
+    behind the leader's time by as much. It is never ahead.
+  - The leader's answer to a heartbeat names the time of the moment at which it was sent. That moment is between the
+    heartbeat and the arrival of the answer, so the leader's time is now at least what was named and at most what was
+    named plus the round trip. The estimate is corrected to these bounds, up or down.
+  - A snapshot has no moment: progress is counted from the first look at the clock after it.
+
+So after a failover group time may lag behind the old leader's by what no answer has told: the quiet since the latest
+answer, where the new leader itself stood still, or the time that all members were down.
 """
 
 from __future__ import annotations
@@ -15,32 +27,47 @@ MAX_CREDIT_MS = 1_000
 
 
 class GroupClock:
-    """Group time of one group, as its leader makes it. All times in milliseconds."""
+    """Group time of one group, as this member knows it. Times in milliseconds; monotonic ones are of its own clock."""
 
     def __init__(self) -> None:
         self._last = 0
         self._at: int | None = None
+        """The monotonic time at which `_last` was so."""
         self._credit = 0
+        self._applied = 0
+        """The latest time of an applied entry, or of a snapshot."""
 
     @property
     def last(self) -> int:
+        """Group time when it was last looked at; 0 if there is none yet."""
         return self._last
 
-    def observe(self, now_ms: int) -> None:
-        """An entry carries this time (applied here): go on from it."""
-        if now_ms > self._last:
-            self._last = now_ms
-            self._at = None
-            self._credit = 0
+    def estimate(self, monotonic_ms: int) -> int:
+        """The time by this member's own progress."""
+        return self._last + (0 if self._at is None else max(0, monotonic_ms - self._at))
+
+    def observe(self, now_ms: int, monotonic_ms: int | None = None) -> None:
+        """An entry carries this time, and is applied at this moment. A snapshot has no moment."""
+        self._applied = max(self._applied, now_ms)
+        known = self._last if monotonic_ms is None else self.estimate(monotonic_ms)
+        if now_ms > known:
+            self._set(now_ms, monotonic_ms)
+
+    def heard(self, now_ms: int, asked_ms: int, monotonic_ms: int) -> None:
+        """The group's leader has said that this was the time. asked_ms, monotonic_ms: when this member asked, and when
+        it got the answer."""
+        if now_ms:
+            latest = now_ms + max(0, monotonic_ms - asked_ms)
+            known = min(self.estimate(monotonic_ms), latest)
+            self._set(max(now_ms, known, self._applied), monotonic_ms)
 
     def now(self, monotonic_ms: int, wall_clocks_ms: list[int]) -> int:
-        """The time for the next entry. wall_clocks_ms: the members' wall clocks as known here, at least one."""
+        """The leader's: the time for the next entry. wall_clocks_ms: the members' wall clocks as known here, at least
+        one."""
         wall = median_low(wall_clocks_ms)
         if self._last == 0:
             self._last = wall  # a group's first entry: there is nothing to go on from
-        if self._at is None:
-            self._at = monotonic_ms
-        progress = max(0, monotonic_ms - self._at)
+        progress = self.estimate(monotonic_ms) - self._last
         self._at = monotonic_ms
         self._credit = min(MAX_CREDIT_MS, self._credit + progress)
         allowed = self._credit // SLEW_DIVISOR
@@ -48,3 +75,6 @@ class GroupClock:
         self._credit -= SLEW_DIVISOR * abs(slew)
         self._last += max(0, progress + slew)
         return self._last
+
+    def _set(self, now_ms: int, monotonic_ms: int | None) -> None:
+        self._last, self._at, self._credit = now_ms, monotonic_ms, 0

@@ -1,7 +1,8 @@
 """What members tell each other regularly, and the leases that come of it.
 
 Every member sends every other a heartbeat: that it lives, its wall clock, how its disk is. The answer names the leaders
-that the other follows; from these answers a node knows how long it may deliver (leases.py).
+that the other follows; from these answers a node knows how long it may deliver (leases.py), and what time it is in each
+group (group_time.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from quorum.node import events as ev
 from quorum.node.disk_watch import DiskWatch
-from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, Leases
+from quorum.node.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases
 from quorum.node.replica import Replica
 from quorum.node.roster import Roster
 
@@ -65,15 +66,21 @@ class Heartbeats:
         if not node:
             return  # not a member, as far as known here: nobody waits for it
         self.leases.hear(node, beat.boot, now_ms)
+        self.leases.revisions[node] = beat.lease_revision
         self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
         self._wall_offsets[node] = beat.wall_ms - now_ms
         self._answers_due.append((peer, beat))
 
-    def answered(self, peer: str, answer: HeartbeatAnswer) -> None:
+    def answered(self, peer: str, answer: HeartbeatAnswer, now_ms: int) -> None:
         self._news = True
         node = self._roster.number(peer)
-        if node:
-            self.leases.answered(node, answer)
+        if not node:
+            return
+        self.leases.answered(node, answer)
+        for number, view in answer.groups.items():
+            replica = self._replicas.get(number)
+            if replica is not None and (view.leader, view.term) == (node, replica.raft.term):
+                replica.clock.heard(view.time_ms, answer.sent_ms, now_ms)
 
     def leader_changed(self, replica: Replica, now_ms: int) -> None:
         self._news = True
@@ -99,16 +106,14 @@ class Heartbeats:
     def turn(self, peers: Iterable[str], now_ms: int) -> None:
         """Answers, sends what is due, and says which leases were won."""
         for peer, beat in self._answers_due:
-            groups = {
-                number: self._known_leader(replica, now_ms) for number, replica in self._replicas.items()
-            }
+            groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
             self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
         self._answers_due.clear()
         if now_ms >= self.next_ms:
             self.next_ms = now_ms + HEARTBEAT_MS
             disks = self._disk_watch.disks
             low = tuple(disks.known_low(now_ms))
-            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low)
+            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
             for peer in peers:
                 self._send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.leases.me, self._boot, now_ms)
@@ -139,14 +144,20 @@ class Heartbeats:
         else:
             self._own_voters.pop(number, None)
 
-    def _known_leader(self, replica: Replica, now_ms: int) -> tuple[int, int]:
-        """(leader, term) to be told to others: it grants them a lease if that leader is this node."""
+    def _view(self, replica: Replica, now_ms: int) -> LeaderView:
+        """To be told to others: this grants them a lease if the leader is this node."""
         term = replica.raft.term
         leader = self._roster.number(replica.raft.leader)
-        voters = _voters(replica, self._roster)
-        if leader == self.leases.me and not self.leases.may_grant(replica.number, term, now_ms, voters):
-            leader = 0
-        return leader, term
+        if leader != self.leases.me:
+            return LeaderView(leader, term)
+        settings = self.leases.settings
+        if settings is None or not self.leases.may_grant(
+            replica.number, term, now_ms, _voters(replica, self._roster)
+        ):
+            return LeaderView(0, term)
+        has_time = replica.leads and replica.clock.last
+        time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms)) if has_time else 0
+        return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
 
 
 def _voters(replica: Replica, roster: Roster) -> list[int]:

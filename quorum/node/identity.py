@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember, joined_id
 from quorum.log.files import Files, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c
@@ -64,6 +65,8 @@ class Memory:
     """id -> incarnation under which it was first met"""
     members: tuple[CatalogMember, ...] = ()
     """the catalog's members when it was last looked at: where to find them after a start"""
+    lease_settings: LeaseSettings | None = None
+    """the newest of the catalog's that this node has seen"""
     save: Callable[[], None] = lambda: None
     is_whole: Callable[[], bool] = lambda: True
     """whether the file can be read; any thread"""
@@ -101,6 +104,7 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             bool(known["is_established"]),
             {str(each): str(met) for each, met in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
+            LeaseSettings.restored(known.get("lease_settings")),
         )
         return Identity(str(known["name"]), int(known["boot"]), founding, memory)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -140,6 +144,7 @@ def begin_life(
             "incarnation": memory.incarnation,
             "is_established": memory.is_established,
             "met": memory.met,
+            "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
             "known": [asdict(each) for each in memory.members],
         }
         prepare_file(files, path, [_encode(state)])

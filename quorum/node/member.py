@@ -27,6 +27,7 @@ import structlog
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.storage import Storage
+from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
@@ -44,6 +45,7 @@ from quorum.node.founding import Founding
 from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
+from quorum.node.lease_times import LeaseTimesKeeper
 from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
@@ -172,7 +174,10 @@ class Member:
         self.replicas: dict[int, Replica] = {}
         self._carrying_out = CarryingOut(self.replicas)
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
-        self.leases = Leases(self.me, (), config.lease_ms, step_down_ms)
+        self.leases = Leases(self.me, ())
+        self.lease_times = LeaseTimesKeeper(
+            self.leases, self.membership.memory, LeaseTimes(config.lease_ms, step_down_ms), self._logger
+        )
         self.heartbeats = Heartbeats(
             self.leases,
             self.membership.roster,
@@ -463,7 +468,7 @@ class Member:
         elif frame.kind == KIND_HEARTBEAT:
             self.heartbeats.heard(frame.peer, Heartbeat.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_HEARTBEAT_ANSWER:
-            self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data))
+            self.heartbeats.answered(frame.peer, HeartbeatAnswer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_READ:
             self._receive_read(frame.peer, ReadRequest.decode(frame.data))
         elif frame.kind == KIND_READ_INDEX:
@@ -623,7 +628,11 @@ class Member:
         if self.disk_watch.is_silent:
             return
         self.membership.follow()
+        settings = self.catalog.lease_settings
+        self.lease_times.follow(settings)
         if self.membership.memory.is_established:
+            others = [self._number(peer) for peer in self.membership.peers]
+            self.lease_times.lead(self.replicas[SYSTEM_GROUP], settings, others, self._now_ms)
             self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
@@ -666,7 +675,10 @@ class Member:
         ):
             replica.wake_pending = True
             replica.own(c.Wake())
-        for node, boot in machine.live_nodes():
+        live = machine.live_nodes()
+        for gone in replica.down_proposed_ms.keys() - set(live):
+            del replica.down_proposed_ms[gone]
+        for node, boot in live:
             if self.leases.is_down(replica.number, node, boot, self._now_ms):
                 last = replica.down_proposed_ms.get((node, boot))
                 if last is None or self._now_ms - last > RESEND_AFTER_MS:

@@ -4,7 +4,7 @@ The catalog holds the wish (catalog.members). A leader compares it with its grou
 step towards it, never more than one at a time and only when the one before is committed (replication.membership):
 
   1. a new member that is connected becomes a learner
-  2. a learner that has caught up becomes a voter
+  2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter
   3. a new member that votes in every group, and answers, is confirmed: the member that it replaces is removed
   4. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
      hears of it and is still connected to those who need it there
@@ -191,7 +191,8 @@ class Membership:
             if each in wished.removed and self._comes_last(replica, each):
                 raft.change_members(now.without(each))
                 return
-            if each in wished.by_id and raft.is_caught_up(each):
+            knows_leases = self._member.lease_times.is_followed_by(self.roster.number(each))
+            if each in wished.by_id and knows_leases and raft.is_caught_up(each):
                 grown = now.with_voter(each)
                 if raft.has_majority_of(grown.voters):
                     raft.change_members(grown)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fifo import commands as c
 from quorum.catalog import commands as cat
+from quorum.catalog import lease_times as lt
 from quorum.catalog import members as who
 from quorum.node import reader_operations
 
@@ -350,6 +351,10 @@ def _decode_close(data: memoryview, queue: int) -> c.CloseSession:
     return c.CloseSession(bool(data[0]) if len(data) else False)  # empty as of version 1
 
 
+def _lease_times(x: lt.FoundLeaseTimes | lt.SetLeaseTimes) -> bytes:
+    return _TWO_U64.pack(x.lease_ms, x.step_down_ms)
+
+
 def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
     config = x.config
     name = config.name.encode()
@@ -437,6 +442,14 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (39, cat.SetPolicy, cat.encode_set_policy, lambda d, q: cat.decode_set_policy(bytes(d))),
     (40, cat.RemovePolicy, lambda x: x.name.encode(), lambda d, q: cat.RemovePolicy(str(d, "utf-8"))),
     (41, who.ConfirmMember, who.encode_member_command, lambda d, q: who.decode_confirm(bytes(d))),
+    (44, lt.FoundLeaseTimes, _lease_times, lambda d, q: lt.FoundLeaseTimes(*_TWO_U64.unpack(d))),
+    (45, lt.SetLeaseTimes, _lease_times, lambda d, q: lt.SetLeaseTimes(*_TWO_U64.unpack(d))),
+    (
+        46,
+        lt.SettleLeaseTimes,
+        lambda x: _U64.pack(x.revision),
+        lambda d, q: lt.SettleLeaseTimes(*_U64.unpack(d)),
+    ),
 )
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}

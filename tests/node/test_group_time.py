@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fifo import commands as c
+from fifo.effects import Confirmed
 from quorum.node.group_time import MAX_CREDIT_MS, SLEW_DIVISOR, GroupClock
+from support.cluster import Cluster, Session, batch
 
 
 def test_a_new_group_begins_at_the_median_of_the_wall_clocks() -> None:
@@ -40,6 +45,124 @@ def test_many_small_steps_slew_as_much_as_one() -> None:
     for at in range(1, 1_001):
         last = clock.now(at, [3_600_000])
     assert last == 6_100
+
+
+def test_a_follower_counts_its_own_progress_since_the_entry_that_it_applied() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 100)
+    assert clock.now(60_100, [65_000]) == 65_000
+
+
+def test_an_older_entry_that_is_applied_later_changes_nothing() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 100)
+    clock.observe(5_500, 1_100)
+    assert clock.estimate(1_100) == 6_000
+
+
+def test_a_member_that_catches_up_is_behind_and_never_ahead() -> None:
+    clock = GroupClock()
+    clock.observe(1_000)  # a snapshot
+    assert clock.estimate(3_600_000) == 1_000
+    for at, entry in enumerate(range(2_000, 1_000_000, 1_000)):
+        clock.observe(entry, 3_600_000 + at)
+        assert clock.estimate(3_600_000 + at) == entry
+    clock.heard(3_600_500, asked_ms=3_601_000, monotonic_ms=3_601_010)
+    assert clock.estimate(3_601_010) == 3_600_500
+
+
+def test_a_leaders_answer_bounds_the_estimate_from_both_sides() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 0)
+    clock.heard(6_000, asked_ms=990, monotonic_ms=1_010)
+    assert clock.estimate(1_010) == 6_010, "what this member thinks is possible"
+    clock.heard(7_000, asked_ms=1_400, monotonic_ms=1_420)
+    assert clock.estimate(1_420) == 7_000, "it was behind"
+    clock.heard(7_100, asked_ms=2_000, monotonic_ms=2_020)
+    assert clock.estimate(2_020) == 7_120, "it was ahead"
+
+
+def test_a_leader_that_knows_no_time_moves_nothing() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 0)
+    clock.heard(0, asked_ms=990, monotonic_ms=1_010)
+    assert clock.estimate(1_010) == 6_010
+
+
+def test_no_answer_takes_time_back_before_an_applied_entry() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 0)
+    clock.heard(4_000, asked_ms=10, monotonic_ms=20)
+    assert clock.estimate(20) == 5_000
+
+
+TTL_MS = 120_000
+
+
+def lifetime(cluster: Cluster, group: int, queue: int, before_its_end: Callable[[], None]) -> int:
+    """How long a message with a time to live is in its queue. before_its_end: happens 10 s before that."""
+    observer = next(name for name in cluster.names if name != cluster.leader(group))
+    session = Session(cluster, observer)
+    reply = session.call(group, c.Enqueue(queue, 1, 1, 1, 1, TTL_MS), batch([b"x"]))
+    assert isinstance(reply, Confirmed)
+    born = cluster.now_ms
+    cluster.run(TTL_MS - 10_000)
+    before_its_end()
+
+    def is_gone() -> bool:
+        info = cluster.members[observer].queue_machine(group).info(queue)
+        return info is not None and info.total == 0
+
+    cluster.until(is_gone, "it has expired", limit_ms=2 * TTL_MS)
+    return cluster.now_ms - born
+
+
+def test_a_quiet_group_keeps_its_time_when_its_leader_fails() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+
+    def fail() -> None:
+        leader = cluster.leader(group)
+        assert leader is not None
+        cluster.crash(leader)
+
+    assert TTL_MS <= lifetime(cluster, group, queue, fail) < TTL_MS + 1_000
+
+
+def test_a_member_that_has_just_started_leads_by_the_old_leaders_time() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+
+    def restart_the_others_and_fail() -> None:
+        leader = cluster.leader(group)
+        assert leader is not None
+        for name in cluster.names:
+            if name != leader:
+                cluster.crash(name, power=False)
+                cluster.start(name)
+                cluster.ready()
+        cluster.crash(leader)
+
+    assert TTL_MS <= lifetime(cluster, group, queue, restart_the_others_and_fail) < TTL_MS + 1_000
+
+
+def test_a_paused_member_that_leads_next_has_invented_no_time() -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+
+    def pause_the_others_and_fail() -> None:
+        leader = cluster.leader(group)
+        assert leader is not None
+        others = [name for name in cluster.names if name != leader]
+        cluster.paused |= {others[0]}
+        cluster.run(5_000)
+        cluster.paused.clear()
+        cluster.crash(leader)
+
+    assert TTL_MS <= lifetime(cluster, group, queue, pause_the_others_and_fail) < TTL_MS + 1_000
 
 
 @given(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
+from quorum.node.group_time import GroupClock
 from quorum.node.heartbeats import Heartbeats
-from quorum.node.leases import HEARTBEAT_MS, HeartbeatAnswer, Leases
+from quorum.node.leases import HEARTBEAT_MS, HeartbeatAnswer, LeaderView, Leases
 
 GROUP, TERM, LEASE = 7, 3, 4_000
 NUMBERS = {"n1": 1, "n2": 2, "n3": 3}
@@ -21,12 +23,12 @@ class World:
         self.raft: Any = SimpleNamespace(
             leader="n1", term=TERM, is_leader=True, configuration=SimpleNamespace(voters=("n1",))
         )
-        replicas: Any = {GROUP: SimpleNamespace(number=GROUP, raft=self.raft)}
-        roster: Any = SimpleNamespace(number=lambda name: NUMBERS.get(name, 0))
+        replicas: Any = {GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock())}
+        roster: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
         disk_watch: Any = SimpleNamespace(disks=disks)
         self.heartbeats = Heartbeats(
-            Leases(1, (2, 3), LEASE, 1_000),
+            Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
             roster,
             1,
             replicas,
@@ -43,7 +45,7 @@ class World:
         return list(self.told)
 
     def answer(self, peer: str, sent_ms: int) -> None:
-        self.heartbeats.answered(peer, HeartbeatAnswer(sent_ms, {GROUP: (1, TERM)}))
+        self.heartbeats.answered(peer, HeartbeatAnswer(sent_ms, {GROUP: LeaderView(1, TERM)}), sent_ms)
 
 
 class _NoDisk:
@@ -81,7 +83,7 @@ def test_a_leader_whose_new_voters_have_not_answered_has_no_lease() -> None:
 def test_what_a_leader_has_granted_holds_to_its_end_when_another_leads() -> None:
     world = World()
     world.raft.leader, world.raft.is_leader = "n2", False
-    world.heartbeats.answered("n2", HeartbeatAnswer(1_000, {GROUP: (2, TERM)}))
+    world.heartbeats.answered("n2", HeartbeatAnswer(1_000, {GROUP: LeaderView(2, TERM, LEASE)}), 1_005)
     assert world.turn(1_010) == [ev.LeaseGranted(GROUP, 1_000 + LEASE)]
     world.raft.leader, world.raft.term = "n3", TERM + 1
     world.raft.configuration.voters = ("n1", "n3")

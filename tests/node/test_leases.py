@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.catalog.lease_times import LARGEST, LeaseSettings, LeaseTimes
+from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases, PeerFrameError
 
 LEASE, STEP_DOWN = 4_000, 1_000
 
 
 def leases(me: int = 1, peers: tuple[int, ...] = (2, 3)) -> Leases:
-    return Leases(me, peers, LEASE, STEP_DOWN)
+    return Leases(me, peers, LeaseSettings.founded(LeaseTimes(LEASE, STEP_DOWN)))
 
 
 def answer(sent_ms: int, leader: int, term: int = 5) -> HeartbeatAnswer:
-    return HeartbeatAnswer(sent_ms, {1: (leader, term)})
+    return HeartbeatAnswer(sent_ms, {1: LeaderView(leader, term, LEASE)})
 
 
 def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
@@ -109,14 +110,67 @@ def test_a_node_never_heard_of_is_down_in_the_end() -> None:
     assert one.is_down(1, 3, 1, 1_001 + LEASE + STEP_DOWN + DRIFT_MS)
 
 
+def test_the_leaders_answer_names_the_lease_whatever_this_node_would_grant() -> None:
+    one = leases()
+    one.answered(2, HeartbeatAnswer(1_000, {1: LeaderView(2, 5, lease_ms=700)}))
+    assert one.held_until(1, leader=2, term=5) == 1_700
+
+
+def test_a_node_that_does_not_know_the_clusters_lease_times_grants_nothing_and_declares_nobody_down() -> None:
+    one = Leases(1, (2, 3))
+    one.elected(1, 0)
+    one.hear(1, boot=1, now_ms=10_000)
+    one.hear(2, boot=7, now_ms=10_000)
+    one.answered(2, answer(10_000, leader=1))
+    assert not one.may_grant(1, 5, 10_001)
+    assert one.held_until(1, leader=1, term=5) == 0
+    assert not one.is_down(1, 3, 1, 1 << 40)
+    assert one.is_down(1, 2, 6, 10_001), "a newer process proves it by itself"
+
+
+def test_a_successor_waits_for_the_largest_lease_that_anybody_may_hold() -> None:
+    settings = leases().settings
+    assert settings is not None
+    for wanted in (LeaseTimes(30_000, 2_000), LeaseTimes(1_000, 500)):
+        one = Leases(1, (2, 3), settings.changed(wanted))
+        one.elected(1, 0)
+        one.hear(2, boot=7, now_ms=1_000_000)
+        longest = max(LEASE, wanted.lease_ms)
+        assert not one.is_down(1, 2, 7, 1_000_000 + longest + DRIFT_MS)
+        assert one.is_down(1, 2, 7, 1_000_001 + longest + DRIFT_MS)
+        one.elected(1, 2_000_000)
+        longest += max(STEP_DOWN, wanted.step_down_ms)
+        assert not one.is_down(1, 2, 7, 2_000_000 + longest + DRIFT_MS)
+        assert one.is_down(1, 2, 7, 2_000_001 + longest + DRIFT_MS)
+
+
+def test_a_leader_grants_the_smaller_lease_while_the_times_change() -> None:
+    settings = leases().settings
+    assert settings is not None
+    for wanted in (LeaseTimes(30_000, 2_000), LeaseTimes(1_000, 500)):
+        changing = settings.changed(wanted)
+        for each, times in ((changing, settings.granted.smaller(wanted)), (changing.settled(), wanted)):
+            one = Leases(1, (2, 3), each)
+            one.answered(2, answer(10_000, leader=1))
+            assert one.held_until(1, leader=1, term=5) == 10_000 + times.lease_ms
+            assert one.may_grant(1, 5, 9_999 + times.step_down_ms)
+            assert not one.may_grant(1, 5, 10_000 + times.step_down_ms)
+
+
+def test_after_a_catalog_without_lease_times_a_successor_waits_for_the_largest_that_was_allowed() -> None:
+    found = LeaseSettings.founded(LeaseTimes(LEASE, STEP_DOWN), is_new=False)
+    assert (found.granted, found.awaited) == (LeaseTimes(LEASE, STEP_DOWN), LARGEST)
+    assert found.settled().awaited == LeaseTimes(LEASE, STEP_DOWN)
+
+
 def test_frames_survive_the_wire() -> None:
-    beat = Heartbeat(1, 2, 3)
+    beat = Heartbeat(1, 2, 3, lease_revision=4)
     assert Heartbeat.decode(beat.encode()) == beat
-    full = HeartbeatAnswer(9, {0: (1, 2), 3: (0, 4)})
+    full = HeartbeatAnswer(9, {0: LeaderView(1, 2, 3, 4), 3: LeaderView(0, 4)})
     assert HeartbeatAnswer.decode(full.encode()) == full
 
 
-@pytest.mark.parametrize("cut", range(len(HeartbeatAnswer(9, {0: (1, 2)}).encode())))
+@pytest.mark.parametrize("cut", range(len(HeartbeatAnswer(9, {0: LeaderView(1, 2)}).encode())))
 def test_a_cut_answer_is_refused(cut: int) -> None:
     with pytest.raises(PeerFrameError):
-        HeartbeatAnswer.decode(HeartbeatAnswer(9, {0: (1, 2)}).encode()[:cut])
+        HeartbeatAnswer.decode(HeartbeatAnswer(9, {0: LeaderView(1, 2)}).encode()[:cut])

@@ -17,7 +17,9 @@ from support.golden import MEMBERS, Golden
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "golden").glob("*.tar.xz"))
 
-LATER_KINDS: dict[int, set[str]] = {1: {"ConfirmMember"}}
+LATER_KINDS: dict[int, set[str]] = {
+    1: {"ConfirmMember", "FoundLeaseTimes", "SetLeaseTimes", "SettleLeaseTimes"}
+}
 """machine version -> the kinds of commands that came after it"""
 
 

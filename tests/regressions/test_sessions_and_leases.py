@@ -9,9 +9,10 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.versions import CURRENT
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
 from quorum.node.forwarding import KIND_PROPOSE
-from quorum.node.leases import HeartbeatAnswer, Leases
+from quorum.node.leases import HeartbeatAnswer, LeaderView, Leases
 from quorum.node.member import KIND_RAFT, Frame
 from quorum.node.operations import MAX_OPERATION_BYTES
 from quorum.replication.group import GroupConfig
@@ -244,10 +245,10 @@ def test_the_end_of_a_lease_is_told_before_its_renewal(
 
 
 def test_a_leader_grants_leases_on_what_a_majority_said_lately_only() -> None:
-    leases = Leases(1, (2, 3, 4, 5), lease_ms=4_000, step_down_ms=1_500)
-    leases.answered(2, HeartbeatAnswer(10_000, {7: (1, 3)}))
+    leases = Leases(1, (2, 3, 4, 5), LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
+    leases.answered(2, HeartbeatAnswer(10_000, {7: LeaderView(1, 3)}))
     assert not leases.may_grant(7, 3, 10_001), "two of five"
-    leases.answered(3, HeartbeatAnswer(10_200, {7: (1, 3)}))
+    leases.answered(3, HeartbeatAnswer(10_200, {7: LeaderView(1, 3)}))
     assert leases.may_grant(7, 3, 11_499)
     assert not leases.may_grant(7, 3, 11_500), "the successor may have been elected 1,500 ms ago"
     assert not leases.may_grant(7, 4, 10_300), "said in another term"

@@ -1,0 +1,129 @@
+"""The times that the safety of leases depends on: settings of the cluster, committed in the catalog.
+
+A member's configuration counts once, when the cluster is founded. Afterwards all members use the catalog's times, so
+that members with other configurations are no danger.
+
+A change takes two steps, as members apply the catalog at different times:
+
+  1. `SetLeaseTimes` commits the wanted times. What leaders grant shrinks at once to the smaller of the old and the
+     wanted times; what a successor waits for grows at once to the larger of them.
+  2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member
+     has said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
+
+So a successor waits for every lease that anybody may hold, whichever step it or the leader before it has applied.
+
+A catalog from before there were these settings says nothing about the leases that its members granted. They may have
+granted the largest one that configuration allows, so a successor waits for that one until step 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """lease_ms: how long a member may deliver after a leader last heard of it. step_down_ms: how long a leader may
+    grant leases after a majority last answered it."""
+
+    lease_ms: int
+    step_down_ms: int
+
+    def smaller(self, other: LeaseTimes) -> LeaseTimes:
+        return LeaseTimes(min(self.lease_ms, other.lease_ms), min(self.step_down_ms, other.step_down_ms))
+
+    def larger(self, other: LeaseTimes) -> LeaseTimes:
+        return LeaseTimes(max(self.lease_ms, other.lease_ms), max(self.step_down_ms, other.step_down_ms))
+
+
+SMALLEST = LeaseTimes(500, 200)
+LARGEST = LeaseTimes(60_000, 120_000)
+"""What the configuration allows for `lease_ms` and `leader_fallback_ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLeaseTimes:
+    """The times of a cluster that has none, said by the system group's leader from its configuration."""
+
+    lease_ms: int
+    step_down_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLeaseTimes:
+    """An administrator wants other times."""
+
+    lease_ms: int
+    step_down_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleLeaseTimes:
+    """Every member uses this revision, and all earlier leases have ended."""
+
+    revision: int
+
+
+LeaseTimesCommand = FoundLeaseTimes | SetLeaseTimes | SettleLeaseTimes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """revision: grows with each change. granted: what leaders go by. awaited: what successors wait for; at least what
+    any leader goes by."""
+
+    revision: int
+    wanted: LeaseTimes
+    granted: LeaseTimes
+    awaited: LeaseTimes
+
+    @classmethod
+    def founded(cls, wanted: LeaseTimes, *, is_new: bool = True) -> LeaseSettings:
+        """is_new: no member can have granted a lease before."""
+        return cls(1, wanted, wanted, wanted if is_new else wanted.larger(LARGEST))
+
+    @property
+    def is_settled(self) -> bool:
+        return self.wanted == self.granted == self.awaited
+
+    def changed(self, wanted: LeaseTimes) -> LeaseSettings:
+        """Step 1."""
+        return LeaseSettings(
+            self.revision + 1, wanted, self.granted.smaller(wanted), self.awaited.larger(wanted)
+        )
+
+    def settled(self) -> LeaseSettings:
+        """Step 2."""
+        return replace(self, revision=self.revision + 1, granted=self.wanted, awaited=self.wanted)
+
+    # ---- as JSON can hold it
+
+    def state(self) -> list[object]:
+        return [self.revision, *(list(astuple(each)) for each in (self.wanted, self.granted, self.awaited))]
+
+    @classmethod
+    def restored(cls, state: Sequence[object] | None) -> LeaseSettings | None:
+        """ValueError where the state is none."""
+        match state:
+            case None:
+                return None
+            case [
+                int(revision),
+                [int(), int()] as wanted,
+                [int(), int()] as granted,
+                [int(), int()] as awaited,
+            ]:
+                return cls(revision, LeaseTimes(*wanted), LeaseTimes(*granted), LeaseTimes(*awaited))
+        raise ValueError(f"no lease settings: {state!r}")
+
+
+def refusal(wanted: LeaseTimes) -> str:
+    """What is wrong with times that an administrator wants; empty if nothing is."""
+    for name, least, value, most in (
+        ("lease_ms", SMALLEST.lease_ms, wanted.lease_ms, LARGEST.lease_ms),
+        ("step_down_ms", SMALLEST.step_down_ms, wanted.step_down_ms, LARGEST.step_down_ms),
+    ):
+        if not least <= value <= most:
+            return f"{name} is {value}; allowed: {least}..{most}"
+    return ""
