@@ -323,6 +323,8 @@ class Member:
                 raise
             self._founding.lose_replica(number, str(error))
             raft = make()
+        for index, reason in raft.unread_configurations.items():
+            self.healer.note(number, index, raft.term_at(index), reason)
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()

@@ -17,9 +17,17 @@ from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
+from quorum.node.operations import (
+    COMMAND_BYTES,
+    MAX_OPERATIONS,
+    Command,
+    columns_of,
+    command_bytes,
+    command_parts,
+    encode,
+)
 from quorum.replication.group import Group
-from quorum.replication.membership import State
+from quorum.replication.membership import CONFIGURATION_BYTES, State
 
 SYSTEM_GROUP = 0
 FULL_RETRY_MS = 500
@@ -200,6 +208,9 @@ class Replica:
                 and len(operations) < MAX_OPERATIONS
             ):
                 operations.append(self.pending.popleft())
+                size += len(operations[-1])
+            if command_bytes(len(operations), size) + 1 == CONFIGURATION_BYTES:
+                operations.append(encode(c.Wake(), None))  # no command has a configuration's size
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
             try:
