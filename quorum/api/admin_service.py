@@ -290,6 +290,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             unreadable=member.healer.lost(number),
             fetching=member.arrivals.missing(number),
             quarantined=replica.raft.quarantine.is_on,
+            disputed=replica.disputed,
         )
     return response
 

@@ -267,6 +267,8 @@ def _disk(disk: DiskInfo | None) -> tuple[str, str]:
 def _condition(group: GroupInfo) -> str:
     """How the answering node's own data of a group is, for people."""
     found = []
+    if group.disputed:
+        found.append(f"[red]not served: {group.disputed}[/red]")
     if group.quarantined:
         found.append("[red]quarantined[/red]")
     if group.unreadable:

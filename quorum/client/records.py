@@ -180,6 +180,8 @@ class GroupInfo:
     unreadable: int = 0
     fetching: int = 0
     quarantined: bool = False
+    disputed: str = ""
+    """why nobody serves the group; empty where nothing is disputed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class ClusterStatus:
                     g.unreadable,
                     g.fetching,
                     g.quarantined,
+                    g.disputed,
                 )
                 for g in wire.groups
             ),

@@ -28,14 +28,14 @@ the oldest snapshot still needs."""
 
 
 class Applier:
-    """One of a member. claim: tells the other members a running hash (digests.py)."""
+    """One of a member. claim: tells the other members a running hash, and compares it (digests.py)."""
 
     def __init__(
         self,
         log: Log,
         table: SessionTable,
         healer: Healer,
-        claim: Callable[[bytes], None],
+        claim: Callable[[Replica, bytes], None],
         logger: FilteringBoundLogger,
         *,
         entries: int,
@@ -90,8 +90,8 @@ class Applier:
             self._carry_out(replica, operations, applied, now_ms)
         if isinstance(replica.machine, GroupMachine):
             claim = replica.digests.applied(index, replica.machine.running_hash)
-            if claim is not None and replica.raft.is_leader:
-                self._claim(claim)
+            if claim is not None:
+                self._claim(replica, claim)
         return True
 
     def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:

@@ -124,6 +124,8 @@ class Replica:
     """the entry that has to be mended before anything more is applied"""
     stalled_ms: int = 0
     """since when"""
+    disputed: str = ""
+    """why nobody may serve the group: members have parted, and no majority says who is right (digests.py)"""
     routed_to: int = 0
     """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -193,6 +195,9 @@ class Replica:
         itself: sessions at other nodes wait for it."""
         if not self.raft.is_leader:
             self.pending.clear()
+            return
+        if self.disputed:
+            self._forget_pending()
             return
         if now_ms < self.full_until_ms:
             self._forget_pending()
