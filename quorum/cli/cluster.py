@@ -320,4 +320,6 @@ def _tables(seen: ClusterStatus) -> None:
         row = (str(group.term), str(group.commit_index), str(group.applied_index), voters + learners)
         groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
+    if seen.skipped_entries:
+        console.print(f"{seen.answering_node} leaves out the entries {', '.join(seen.skipped_entries)}")
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

@@ -194,6 +194,8 @@ class ClusterStatus:
     resident_bytes: int
     standing: str
     own: MemberInfo
+    skipped_entries: tuple[str, ...] = ()
+    """GROUP:INDEX of entries whose effect the answering node leaves out, as long as its log has them"""
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
@@ -221,6 +223,7 @@ class ClusterStatus:
             resident_bytes=wire.resident_bytes,
             standing=wire.standing,
             own=MemberInfo.of(wire.own),
+            skipped_entries=tuple(wire.skipped_entries),
         )
 
 

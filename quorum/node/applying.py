@@ -18,6 +18,7 @@ from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.operations import Command
 from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, Replica
 from quorum.node.session_table import SessionTable
+from quorum.node.skipping import Skipping
 from quorum.replication.membership import State
 
 APPLY_BYTES = 4 << 20
@@ -41,6 +42,7 @@ class Applier:
         entries: int,
         snapshot_bytes: int,
         snapshot_ms: int,
+        skipping: Skipping,
     ) -> None:
         self.catalog_changed = True
         """The system group has applied something since this was last put back, or a queue came back."""
@@ -54,6 +56,7 @@ class Applier:
         self._entries = entries
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_ms = snapshot_ms
+        self._skipping = skipping
 
     def apply(self, replica: Replica, now_ms: int) -> None:
         """A bounded slice of what is committed."""
@@ -76,6 +79,12 @@ class Applier:
         self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int
     ) -> bool:
         """False if it cannot be applied now."""
+        left_out = self._skipping.replies(replica.number, index, body)
+        if left_out is not None:
+            for origin, reply in left_out if index > replica.routed_to else ():
+                self._table.reply(replica.number, origin, reply, now_ms)
+            replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
+            return True
         command = Command(body)
         replica.clock.observe(command.now_ms)
         operations = command.decode()

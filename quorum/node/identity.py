@@ -64,6 +64,8 @@ class Memory:
     """id -> incarnation under which it was first met"""
     members: tuple[CatalogMember, ...] = ()
     """the catalog's members when it was last looked at: where to find them after a start"""
+    skipped: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect was ever left out here (skipping.py)"""
     save: Callable[[], None] = lambda: None
     is_whole: Callable[[], bool] = lambda: True
     """whether the file can be read; any thread"""
@@ -101,6 +103,7 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             bool(known["is_established"]),
             {str(each): str(met) for each, met in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
+            tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
         )
         return Identity(str(known["name"]), int(known["boot"]), founding, memory)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -141,6 +144,7 @@ def begin_life(
             "is_established": memory.is_established,
             "met": memory.met,
             "known": [asdict(each) for each in memory.members],
+            "skipped": memory.skipped,
         }
         prepare_file(files, path, [_encode(state)])
         commit_file(files, path)

@@ -62,6 +62,7 @@ from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
+from quorum.node.skipping import Skipping, shown
 from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
@@ -124,6 +125,8 @@ class MemberConfig:
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
     scrubbing: Pace = field(default_factory=Pace)
+    skip_entries: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect is left out, see skipping.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,7 @@ class Member:
             self._found_read_index,
         )
         self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._tell)
+        self._skipping = Skipping(config.skip_entries, self.membership.memory, self._logger)
         self.applier = Applier(
             log,
             self._table,
@@ -215,6 +219,7 @@ class Member:
             entries=config.apply_entries,
             snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
             snapshot_ms=config.snapshot_ms,
+            skipping=self._skipping,
         )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
@@ -234,6 +239,7 @@ class Member:
         self.standings = Standings(self.replicas, network.send)
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
+        self._skipping.begin()
         self.membership.follow()
 
     @property
@@ -265,6 +271,18 @@ class Member:
             and self.heartbeats.may_deliver(number, self._now_ms)
             for number, replica in self.replicas.items()
         )
+
+    def skipped_entries(self) -> list[str]:
+        """GROUP:INDEX of the entries that are left out here, as long as the log has them or no snapshot is past them:
+        members have to name them until then."""
+        return [
+            shown((group, index))
+            for group, index in sorted(self.config.skip_entries)
+            if group in self.replicas
+            and self._skipping.is_needed(
+                index, self.replicas[group].raft.snapshot_index, self.log.journal(group).first_index
+            )
+        ]
 
     def is_left_behind(self) -> bool:
         """Its disk is full and others' are not: sessions do better there."""
@@ -328,6 +346,7 @@ class Member:
             raft = make()
         for index, reason in raft.unread_configurations.items():
             self.healer.note(number, index, raft.term_at(index), reason)
+        self._skipping.check(number, raft.snapshot_index, self.log.journal(number).first_index)
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()

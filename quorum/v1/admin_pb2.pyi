@@ -300,20 +300,22 @@ class GroupInfo(_message.Message):
     def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
-    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own")
+    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries")
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     answering_node: str
     members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
     groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
     resident_bytes: int
     standing: str
     own: MemberInfo
-    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ...) -> None: ...
+    skipped_entries: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
     __slots__ = ("member", "replace")
