@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -47,6 +48,16 @@ def _address(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(check_name)]
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def _place(value: str) -> str:
+    if not _PLACE.fullmatch(value):
+        raise ValueError(f"{value!r} is no entry; wanted: GROUP:INDEX, as in 0:1234")
+    return value
+
+
+_PLACE = re.compile(r"(0|[1-9][0-9]?):[1-9][0-9]{0,17}")
+EntryPlace = Annotated[str, AfterValidator(_place)]
 
 
 class MemberAddresses(BaseModel):
@@ -146,6 +157,12 @@ class NodeConfig(BaseSettings):
         "are refused by all members",
     )
 
+    skip_entries: tuple[EntryPlace, ...] = Field(
+        (),
+        description="entries whose effect is left out, each `GROUP:INDEX`, the same on all members; docs/operations.md "
+        "says when",
+    )
+
     @model_validator(mode="after")
     def _fits_together(self) -> NodeConfig:
         if self.name not in self.members:
@@ -206,6 +223,12 @@ class NodeConfig(BaseSettings):
                 f"secret_file {self.secret_file} holds {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"
             )
         return secret
+
+    @property
+    def skipped_places(self) -> tuple[tuple[int, int], ...]:
+        """`skip_entries` as (group, index), sorted."""
+        pairs = (each.split(":") for each in self.skip_entries)
+        return tuple(sorted({(int(group), int(index)) for group, index in pairs}))
 
     def raft_config(self) -> GroupConfig:
         """The timing of this member's Raft groups."""
@@ -277,4 +300,4 @@ def reference() -> str:
 def _plain(default: object) -> str:
     if isinstance(default, int) and default >= MIB and default % MIB == 0:
         return f"{default} ({default // MIB} MiB)"
-    return "" if default is None else str(default)
+    return "" if default is None or default == () else str(default)

@@ -275,6 +275,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
                     sync_p99_us=disk.sync_p99_us,
                 )
             )
+    response.skipped_entries.extend(member.skipped_entries())
     for number, replica in member.replicas.items():
         configuration = replica.raft.configuration
         response.groups.add(
@@ -290,6 +291,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             unreadable=member.healer.lost(number),
             fetching=member.arrivals.missing(number),
             quarantined=replica.raft.quarantine.is_on,
+            disputed=replica.disputed,
         )
     return response
 

@@ -32,6 +32,7 @@ from quorum.node.lost_log import open_log
 from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
 from quorum.node.scrubbing import Pace
+from quorum.node.skipping import shown
 from quorum.replication.connection import PeerNetwork
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         else str(founding),  # founding members that differ in it do not speak to each other
         incarnation=bytes.fromhex(memory.incarnation),
         known=known,
+        skips=" ".join(map(shown, config.skipped_places)),
     )
     member_config = MemberConfig(
         life.id,
@@ -158,6 +160,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         if config.join
         else {name: (each.peer, each.client) for name, each in config.members.items()},
         scrubbing=disk.pace,
+        skip_entries=config.skipped_places,
     )
     member = Member(
         member_config,

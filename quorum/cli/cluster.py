@@ -267,6 +267,8 @@ def _disk(disk: DiskInfo | None) -> tuple[str, str]:
 def _condition(group: GroupInfo) -> str:
     """How the answering node's own data of a group is, for people."""
     found = []
+    if group.disputed:
+        found.append(f"[red]not served: {group.disputed}[/red]")
     if group.quarantined:
         found.append("[red]quarantined[/red]")
     if group.unreadable:
@@ -318,4 +320,6 @@ def _tables(seen: ClusterStatus) -> None:
         row = (str(group.term), str(group.commit_index), str(group.applied_index), voters + learners)
         groups.add_row(name, leader, *row, _condition(group))
     console.print(groups)
+    if seen.skipped_entries:
+        console.print(f"{seen.answering_node} leaves out the entries {', '.join(seen.skipped_entries)}")
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

@@ -72,11 +72,20 @@ def node(
     data_dir: Annotated[Path | None, typer.Option(help="directory of the log")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port to listen on for clients")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error")] = None,
+    skip_entry: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip-entry",
+            metavar="GROUP:INDEX",
+            help="leave out this entry's effect, on all members alike (docs/operations.md); may be given again",
+        ),
+    ] = None,
 ) -> None:
     """One member in the foreground, until SIGTERM or Ctrl-C."""
     from quorum.cli.serve import serve
 
-    flags = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
+    flags: dict[str, object] = {"name": name, "data_dir": data_dir, "listen": listen, "log_level": log_level}
+    flags["skip_entries"] = tuple(skip_entry) if skip_entry else None
     raise typer.Exit(serve(config, flags))
 
 

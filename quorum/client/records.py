@@ -180,6 +180,8 @@ class GroupInfo:
     unreadable: int = 0
     fetching: int = 0
     quarantined: bool = False
+    disputed: str = ""
+    """why nobody serves the group; empty where nothing is disputed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,8 @@ class ClusterStatus:
     resident_bytes: int
     standing: str
     own: MemberInfo
+    skipped_entries: tuple[str, ...] = ()
+    """GROUP:INDEX of entries whose effect the answering node leaves out, as long as its log has them"""
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
@@ -212,12 +216,14 @@ class ClusterStatus:
                     g.unreadable,
                     g.fetching,
                     g.quarantined,
+                    g.disputed,
                 )
                 for g in wire.groups
             ),
             resident_bytes=wire.resident_bytes,
             standing=wire.standing,
             own=MemberInfo.of(wire.own),
+            skipped_entries=tuple(wire.skipped_entries),
         )
 
 

@@ -18,6 +18,7 @@ from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.operations import Command
 from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, Replica
 from quorum.node.session_table import SessionTable
+from quorum.node.skipping import Skipping
 from quorum.replication.membership import State
 
 APPLY_BYTES = 4 << 20
@@ -28,19 +29,20 @@ the oldest snapshot still needs."""
 
 
 class Applier:
-    """One of a member. claim: tells the other members a running hash (digests.py)."""
+    """One of a member. claim: tells the other members a running hash, and compares it (digests.py)."""
 
     def __init__(
         self,
         log: Log,
         table: SessionTable,
         healer: Healer,
-        claim: Callable[[bytes], None],
+        claim: Callable[[Replica, bytes], None],
         logger: FilteringBoundLogger,
         *,
         entries: int,
         snapshot_bytes: int,
         snapshot_ms: int,
+        skipping: Skipping,
     ) -> None:
         self.catalog_changed = True
         """The system group has applied something since this was last put back, or a queue came back."""
@@ -54,6 +56,7 @@ class Applier:
         self._entries = entries
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_ms = snapshot_ms
+        self._skipping = skipping
 
     def apply(self, replica: Replica, now_ms: int) -> None:
         """A bounded slice of what is committed."""
@@ -76,6 +79,12 @@ class Applier:
         self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int
     ) -> bool:
         """False if it cannot be applied now."""
+        left_out = self._skipping.replies(replica.number, index, body)
+        if left_out is not None:
+            for origin, reply in left_out if index > replica.routed_to else ():
+                self._table.reply(replica.number, origin, reply, now_ms)
+            replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
+            return True
         command = Command(body)
         replica.clock.observe(command.now_ms, now_ms)
         operations = command.decode()
@@ -90,8 +99,8 @@ class Applier:
             self._carry_out(replica, operations, applied, now_ms)
         if isinstance(replica.machine, GroupMachine):
             claim = replica.digests.applied(index, replica.machine.running_hash)
-            if claim is not None and replica.raft.is_leader:
-                self._claim(claim)
+            if claim is not None:
+                self._claim(replica, claim)
         return True
 
     def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:

@@ -162,6 +162,11 @@ class DamageCare:
     def look_after(self, replica: Replica, now_ms: int) -> None:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
+        unread = raft.unread_configurations
+        if any(not self._healer.is_lost(replica.number, index) for index in unread):
+            raft.read_configurations()
+        for index, reason in unread.items():
+            self._healer.note(replica.number, index, raft.term_at(index), reason)
         has_lost_pages = any(group == replica.number for group, _ in self._lost_pages)
         is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
         raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0

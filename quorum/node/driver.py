@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from quorum.log import LogError, LogFailed, LogFull
+from quorum.node.digests import Diverged
 from quorum.node.events import Input, Output
+from quorum.node.healing import PageUnreadable
 from quorum.node.member import Frame, Member
 from quorum.replication.connection import PeerNetwork
 
@@ -24,6 +26,10 @@ DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
 DEFECT = 70
 """Exit status (EX_SOFTWARE)."""
+
+
+BEGINS_ANEW = 75
+"""Exit status (EX_TEMPFAIL): start this member again; a group of it then begins anew from another member's state."""
 
 
 def boottime_s() -> float:
@@ -95,5 +101,8 @@ def _fail_stop(error: BaseException) -> None:
             what = "its disk has failed" if isinstance(error, LogFailed) else "its disk is full"
         logger.critical(f"member stops: {what}", error=str(error))
         os._exit(DISK_FAILED)
+    if isinstance(error, PageUnreadable | Diverged):
+        logger.critical("member stops: started again, it begins the group anew", error=str(error))
+        os._exit(BEGINS_ANEW)
     logger.critical("member stops", error=str(error), exc_info=error)
     os._exit(DEFECT)

@@ -67,6 +67,8 @@ class Memory:
     """the catalog's members when it was last looked at: where to find them after a start"""
     lease_settings: LeaseSettings | None = None
     """the newest of the catalog's that this node has seen"""
+    skipped: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect was ever left out here (skipping.py)"""
     save: Callable[[], None] = lambda: None
     is_whole: Callable[[], bool] = lambda: True
     """whether the file can be read; any thread"""
@@ -105,6 +107,7 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             {str(each): str(met) for each, met in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
             LeaseSettings.restored(known.get("lease_settings")),
+            tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
         )
         return Identity(str(known["name"]), int(known["boot"]), founding, memory)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,6 +149,7 @@ def begin_life(
             "met": memory.met,
             "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
             "known": [asdict(each) for each in memory.members],
+            "skipped": memory.skipped,
         }
         prepare_file(files, path, [_encode(state)])
         commit_file(files, path)

@@ -30,6 +30,7 @@ from fifo.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
+from quorum.log.files import commit_file, prepare_file
 from quorum.node import events as ev
 from quorum.node import forwarding
 from quorum.node.applying import Applier
@@ -39,10 +40,10 @@ from quorum.node.carrying_out import CarryingOut
 from quorum.node.checkpoints import Checkpoints
 from quorum.node.collecting import Background, Collecting, Inline
 from quorum.node.damage import DamageCare, is_needed
-from quorum.node.digests import Digests, decode_claim
+from quorum.node.digests import Digests, Diverged, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.founding import Founding
-from quorum.node.healing import Healer, PageUnreadable
+from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
 from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
 from quorum.node.lease_times import LeaseTimesKeeper
@@ -63,6 +64,7 @@ from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
 from quorum.node.session_table import SessionTable
 from quorum.node.sessions import RESEND_AFTER_MS, Session
+from quorum.node.skipping import Skipping, shown
 from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
@@ -125,6 +127,8 @@ class MemberConfig:
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
     scrubbing: Pace = field(default_factory=Pace)
+    skip_entries: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect is left out, see skipping.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ class Member:
             self._found_read_index,
         )
         self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._tell)
+        self._skipping = Skipping(config.skip_entries, self.membership.memory, self._logger)
         self.applier = Applier(
             log,
             self._table,
@@ -219,6 +224,7 @@ class Member:
             entries=config.apply_entries,
             snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
             snapshot_ms=config.snapshot_ms,
+            skipping=self._skipping,
         )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
@@ -238,6 +244,7 @@ class Member:
         self.standings = Standings(self.replicas, network.send)
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
+        self._skipping.begin()
         self.membership.follow()
 
     @property
@@ -264,9 +271,23 @@ class Member:
         if self.membership.standing != "member" or self.membership.is_leaving:
             return False
         return not self.is_left_behind() and all(
-            replica.raft.leader is not None and self.heartbeats.may_deliver(number, self._now_ms)
+            replica.raft.leader is not None
+            and not replica.disputed
+            and self.heartbeats.may_deliver(number, self._now_ms)
             for number, replica in self.replicas.items()
         )
+
+    def skipped_entries(self) -> list[str]:
+        """GROUP:INDEX of the entries that are left out here, as long as the log has them or no snapshot is past them:
+        members have to name them until then."""
+        return [
+            shown((group, index))
+            for group, index in sorted(self.config.skip_entries)
+            if group in self.replicas
+            and self._skipping.is_needed(
+                index, self.replicas[group].raft.snapshot_index, self.log.journal(group).first_index
+            )
+        ]
 
     def is_left_behind(self) -> bool:
         """Its disk is full and others' are not: sessions do better there."""
@@ -328,6 +349,9 @@ class Member:
                 raise
             self._founding.lose_replica(number, str(error))
             raft = make()
+        for index, reason in raft.unread_configurations.items():
+            self.healer.note(number, index, raft.term_at(index), reason)
+        self._skipping.check(number, raft.snapshot_index, self.log.journal(number).first_index)
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
@@ -345,13 +369,16 @@ class Member:
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
 
-        Every exception is the end of this member. After PageUnreadable the next one begins the group anew.
+        Every exception is the end of this member. After PageUnreadable and Diverged the next one begins the group anew.
         """
         try:
             return self._step(now_ms, frames, inputs)
         except PageUnreadable as error:
             if self.membership.peers:
                 self._founding.lose_replica(error.group, str(error))
+            raise
+        except Diverged as error:
+            self._begin_anew(error)
             raise
 
     def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
@@ -431,6 +458,8 @@ class Member:
             for replica in self.replicas.values():
                 replica.touched = True
                 if peer in now:
+                    for claim in replica.digests.claims():
+                        self._network.send(peer, KIND_DIGEST, [claim])
                     replica.raft.peer_connected(peer)
                 else:
                     replica.raft.peer_disconnected(peer)
@@ -484,6 +513,7 @@ class Member:
             claimed = self.replicas.get(group)
             if claimed is not None:
                 claimed.digests.claim(frame.peer, index, running_hash)
+                self._judge(claimed)
         else:
             raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
 
@@ -567,7 +597,8 @@ class Member:
         return [self._number(voter) for voter in replica.raft.configuration.voters]
 
     def _tell(self, output: ev.Output) -> None:
-        self._outputs.append(output)
+        if not isinstance(output, ev.LeaseGranted) or not self.replicas[output.group].disputed:
+            self._outputs.append(output)
 
     def _link(self, group: int) -> str | None:
         """Where operations of a group go now: "" to this node itself, None if nowhere."""
@@ -609,9 +640,42 @@ class Member:
         replica = self.replicas.get(group)
         return 0 if replica is None else replica.raft.commit_index
 
-    def _claim(self, claim: bytes) -> None:
+    # ---- states that have parted
+
+    def _claim(self, replica: Replica, claim: bytes) -> None:
         for peer in self.membership.peers:
             self._network.send(peer, KIND_DIGEST, [claim])
+        self._judge(replica)
+
+    def _judge(self, replica: Replica) -> None:
+        """Whether this member's state is what most voters have; raises Diverged if it is not."""
+        disputed = replica.digests.judge(self.config.name, replica.raft.configuration.voters)
+        if disputed == replica.disputed:
+            return
+        group, replica.disputed = replica.number, disputed
+        if disputed:
+            self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
+            self._outputs.append(ev.LeaseLapsed(group))
+        else:
+            self._logger.warning("a majority agrees again", group=group)
+            self.heartbeats.lease_until[group] = 0
+
+    def _begin_anew(self, error: Diverged) -> None:
+        """The replica's state and its snapshots are wrong. They are put aside, and it is marked as one that has to
+        begin from another member's snapshot, durably, before this process ends."""
+        machine = self.replicas[error.group].machine
+        path = self.log.directory.parent / f"diverged-group-{error.group}-entry-{error.index}.state"
+        try:
+            prepare_file(self.log.files, path, [machine.snapshot()])
+            commit_file(self.log.files, path)
+            self._logger.critical(
+                "state has parted", group=error.group, evidence=str(path), reason=str(error)
+            )
+        except (OSError, BodyUnreadable) as problem:
+            self._logger.critical(
+                "state has parted, and could not be put aside", group=error.group, problem=str(problem)
+            )
+        self._founding.lose_replica(error.group, str(error))
 
     def _who_has_bodies(self, group: int) -> list[str]:
         """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
@@ -636,6 +700,8 @@ class Member:
             self.membership.carry_out()
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
+            if replica.disputed:
+                self._judge(replica)  # who votes may have changed
             self.damage.look_after(replica, self._now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)

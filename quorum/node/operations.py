@@ -77,6 +77,11 @@ def command_parts(operations: Sequence[bytes], now_ms: int, version: int) -> lis
     return [head, ends.tobytes(), *operations]
 
 
+def command_bytes(count: int, operation_bytes: int) -> int:
+    """The size of a command of so many operations, which have so many bytes together."""
+    return _COMMAND.size + 4 * count + operation_bytes
+
+
 class Command:
     """A command taken apart: group time, machine version, and its operations as views."""
 

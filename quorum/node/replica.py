@@ -17,9 +17,17 @@ from quorum.node.checkpoints import Checkpoints, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import COMMAND_BYTES, MAX_OPERATIONS, Command, columns_of, command_parts, encode
+from quorum.node.operations import (
+    COMMAND_BYTES,
+    MAX_OPERATIONS,
+    Command,
+    columns_of,
+    command_bytes,
+    command_parts,
+    encode,
+)
 from quorum.replication.group import Group
-from quorum.replication.membership import State
+from quorum.replication.membership import CONFIGURATION_BYTES, State
 
 SYSTEM_GROUP = 0
 FULL_RETRY_MS = 500
@@ -116,6 +124,8 @@ class Replica:
     """the entry that has to be mended before anything more is applied"""
     stalled_ms: int = 0
     """since when"""
+    disputed: str = ""
+    """why nobody may serve the group: members have parted, and no majority says who is right (digests.py)"""
     routed_to: int = 0
     """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -186,6 +196,9 @@ class Replica:
         if not self.raft.is_leader:
             self.pending.clear()
             return
+        if self.disputed:
+            self._forget_pending()
+            return
         if now_ms < self.full_until_ms:
             self._forget_pending()
         commit_index = self.raft.commit_index
@@ -200,6 +213,9 @@ class Replica:
                 and len(operations) < MAX_OPERATIONS
             ):
                 operations.append(self.pending.popleft())
+                size += len(operations[-1])
+            if command_bytes(len(operations), size) + 1 == CONFIGURATION_BYTES:
+                operations.append(encode(c.Wake(), None))  # no command has a configuration's size
                 size += len(operations[-1])
             now = self.clock.now(now_ms, wall_clocks_ms)
             try:

@@ -143,15 +143,16 @@ class PeerNetwork:
         founding: str = "",
         incarnation: bytes = UNKNOWN,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
+        skips: str = "",
     ) -> None:
         """Listens at once, on members[me] or on the socket given. OSError if that cannot be. founding, incarnation,
-        known: see handshake.Identity."""
+        known, skips: see handshake.Identity."""
         for name in members:
             encode_name(name)
         self.me = me
         self.stats = NetworkStats()
         self._gone: frozenset[str] = frozenset()
-        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known)
+        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known, skips)
         self._clock = clock
         self._random_bytes = random_bytes
         self._security = security or PlainSecurity()

@@ -161,7 +161,7 @@ class Group:
             clock,
             election_min_s=timing.election_min_s,
             election_max_s=timing.election_max_s,
-            is_voter=lambda: self.is_voter,
+            is_voter=lambda: self.is_voter and not self._view.unread,
         )
         self._feeder = Feeder(
             raft,
@@ -351,7 +351,7 @@ class Group:
             self.term,
             self.last_index,
             self.is_leader,
-            not self.quarantine.is_on,
+            not self.quarantine.is_on and not self._view.unread,
             configurations.index,
             configurations.voters_from(self.commit_index),
         )
@@ -384,6 +384,18 @@ class Group:
             return None
         index, reason = found
         return index, self._view.term_at(index), reason
+
+    @property
+    def unread_configurations(self) -> dict[int, str]:
+        """Entries that may be configurations and cannot be read, with the reason. Until they are mended this member
+        stands for no office; `read_configurations` looks at them again."""
+        return self._view.unread
+
+    def read_configurations(self) -> None:
+        """What may be a configuration was mended."""
+        with self._call:
+            self._view.read_again()
+            self._follow_configuration()
 
     def rewind_applied(self) -> bytes | None:
         """Applying begins again from the newest snapshot that can be read here, and what is known of snapshots and
@@ -465,8 +477,8 @@ class Group:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the configuration is committed as far as known here."""
-        return self._view.configurations.index <= self.commit_index
+        """Whether the configuration is known, and committed as far as known here."""
+        return not self._view.unread and self._view.configurations.index <= self.commit_index
 
     @property
     def is_voter(self) -> bool:

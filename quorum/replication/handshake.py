@@ -71,15 +71,19 @@ class Identity:
         founding: str = "",
         incarnation: bytes = UNKNOWN,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
+        skips: str = "",
     ) -> None:
         """founding: what has to be the same at all founding members, empty at others. known(peer): its incarnation as
-        it is remembered here, UNKNOWN if it is not."""
+        it is remembered here, UNKNOWN if it is not. skips: the entries that are left out, the same at all members."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the peers' secret has at least {MIN_SECRET_BYTES} bytes, not {len(secret)}")
         self.me = me
         self.boot = boot
         self._secret = secret
-        self._cluster = hashlib.sha256(cluster.encode()).digest()
+        self._skips = skips
+        self._without_skips = hashlib.sha256(cluster.encode()).digest()
+        named = f"{cluster}, skip_entries {skips}" if skips else cluster
+        self._cluster = hashlib.sha256(named.encode()).digest()
         self._founding = hashlib.sha256(founding.encode()).digest() if founding else bytes(32)
         self._incarnation = incarnation
         self._known = known
@@ -108,7 +112,15 @@ class Identity:
         if magic != MAGIC:
             raise HandshakeError("no peer of this version")
         if not hmac.compare_digest(cluster, self._cluster):
-            raise HandshakeError("a node of another cluster, or with other queue_groups")
+            if hmac.compare_digest(cluster, self._without_skips):
+                raise HandshakeError(
+                    f"a node that leaves no entries out, while this one leaves out {self._skips}: all members have to "
+                    "be started with the same skip_entries"
+                )
+            raise HandshakeError(
+                "a node of another cluster, or with other queue_groups, or that leaves out other entries "
+                f"(skip_entries; here: {self._skips or 'none'})"
+            )
         if bytes(32) not in (founding, self._founding) and founding != self._founding:
             raise HandshakeError("a node whose cluster began with other members")
         if not hmac.compare_digest(receiver, encode_name(self.me)):

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
+from quorum.log.errors import EntryMissing, LogDamaged
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
 from quorum.replication.transfer import Received, SnapshotSource
@@ -125,6 +126,8 @@ class JournalView:
         self.last_lsn = log.last_lsn
         self.configurations = Configurations(Configuration())
         """What the log says about members; `find_configurations` fills it."""
+        self.unread: dict[int, str] = {}
+        """Entries that may be configurations and cannot be read now, with the reason: see `read_again`."""
         self._unsynced: deque[tuple[int, int]] = deque()
         self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
@@ -133,14 +136,34 @@ class JournalView:
         with."""
         known = self.configurations
         self.configurations = Configurations(first, max(1, self.snapshot_index))
+        self.unread = {}
         for index in self.journal.indices_of_length(CONFIGURATION_BYTES):
             if index <= self.snapshot_index:
                 continue
             found = known.entry(index)
-            if found is None and (body := self.read(index))[0] == CONFIGURATION:
-                found = Configuration.decode(body[1:])
             if found is not None:
                 self.configurations.appended(index, found)
+            else:
+                self._read_candidate(index)
+
+    def read_again(self) -> None:
+        """What may be a configuration and could not be read: it may have been mended. Until then this member does not
+        know who belongs to the group. It still votes and acknowledges, for which nobody needs to know that."""
+        for index in list(self.unread):
+            self._read_candidate(index)
+
+    def _read_candidate(self, index: int) -> None:
+        try:
+            body = self.read(index)
+        except (EntryMissing, LogDamaged) as error:
+            self.unread[index] = str(error)
+            return
+        self.unread.pop(index, None)
+        if body[0] == CONFIGURATION:
+            self.configurations.insert(index, Configuration.decode(body[1:]))
+
+    def _forget_unread(self, first: int, last: int) -> None:
+        self.unread = {index: why for index, why in self.unread.items() if not first <= index <= last}
 
     # ---- what we ask
 
@@ -210,6 +233,7 @@ class JournalView:
         self.snapshot_index, self.snapshot_term = index, term
         follows = self.base <= index <= self.last_index and self.term_at(index) == term
         self.configurations.begin_at(index, configuration, keeps_later=follows)
+        self._forget_unread(0, index if follows else self.last_index)
         if not follows:
             self.last_lsn = self.journal.reset_to_snapshot(
                 index, term, keep_bodies_to=min(index, max(commit_index, proven_index))
@@ -237,6 +261,7 @@ class JournalView:
             return
         self.last_lsn = self.journal.truncate_from(index)
         self.configurations.cut(index)
+        self._forget_unread(index, max(self.unread, default=0))
         while self._unsynced and self._unsynced[-1][0] >= index:
             self._unsynced.pop()
         self.durable_index = min(self.durable_index, index - 1)

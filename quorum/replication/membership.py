@@ -9,7 +9,9 @@ of its own term too (the thesis' correction to §4.1); both is asked in `Group.c
 Members are known by ids that are never given to anybody else: nothing here has to tell two lives of a name apart.
 
 An entry of this kind has a fixed size, so that a member that starts finds those in its journal by their length, without
-reading everything (`Journal.indices_of_length`).
+reading everything (`Journal.indices_of_length`). Nothing else should have that size, and the node sees to it
+(`node.replica.propose`); older logs have such entries. One of this size that cannot be read may be either, so until it
+is mended a member votes, and stands for no office (`JournalView.unread`).
 """
 
 from __future__ import annotations
@@ -146,6 +148,11 @@ class Configurations:
 
     def appended(self, index: int, configuration: Configuration) -> None:
         self._known.append((index, configuration))
+
+    def insert(self, index: int, configuration: Configuration) -> None:
+        """Wherever it belongs: it was read late."""
+        self._known.append((index, configuration))
+        self._known.sort(key=lambda known: known[0])
 
     def cut(self, index: int) -> None:
         """Entries from this index on are gone. The first of all stays: it is committed."""

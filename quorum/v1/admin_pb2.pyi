@@ -268,7 +268,7 @@ class Disk(_message.Message):
     def __init__(self, free_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., low: _Optional[bool] = ..., full: _Optional[bool] = ..., slow: _Optional[bool] = ..., sync_p99_us: _Optional[int] = ...) -> None: ...
 
 class GroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "healed", "unreadable", "fetching", "quarantined")
+    __slots__ = ("group", "leader", "term", "commit_index", "applied_index", "members", "state_hash", "learners", "settled", "healed", "unreadable", "fetching", "disputed", "quarantined")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +281,7 @@ class GroupInfo(_message.Message):
     HEALED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
+    DISPUTED_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     group: int
     leader: str
@@ -294,24 +295,27 @@ class GroupInfo(_message.Message):
     healed: int
     unreadable: int
     fetching: int
+    disputed: str
     quarantined: bool
-    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
-    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own")
+    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries")
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     answering_node: str
     members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
     groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
     resident_bytes: int
     standing: str
     own: MemberInfo
-    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ...) -> None: ...
+    skipped_entries: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
     __slots__ = ("member", "replace")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quorum.config import load
+from quorum.node.driver import BEGINS_ANEW, DEFECT, DISK_FAILED
 from support.repository import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -67,7 +68,9 @@ def test_the_unit_runs_the_command_with_options_it_has() -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DEPLOY / "quorum.service", encoding="utf-8")
     assert unit["Service"]["ExecStart"] == "/opt/quorum/bin/quorum node --config /etc/quorum/node.toml"
-    assert unit["Service"]["RestartPreventExitStatus"] == "2"
+    never_again = {int(status) for status in unit["Service"]["RestartPreventExitStatus"].split()}
+    assert never_again == {2, DEFECT, DISK_FAILED}, "an operator looks first; all others are started again"
+    assert BEGINS_ANEW not in never_again
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")

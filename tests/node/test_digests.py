@@ -16,26 +16,64 @@ def test_only_every_thousandth_entry_is_claimed() -> None:
     assert decode_claim(claim) == (3, 2 * EVERY, 5)
 
 
+ALL = ("n1", "n2", "n3")
+
+
 def test_equal_hashes_agree_in_either_order() -> None:
     digests = Digests(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 5)
     digests.claim("n1", 2 * EVERY, 6)
     digests.applied(2 * EVERY, 6)
+    assert not digests.judge("n2", ALL)
 
 
 def test_a_member_that_differs_stops_when_it_hears_the_leaders_hash() -> None:
     digests = Digests(3)
     digests.applied(EVERY, 5)
-    with pytest.raises(Diverged, match="group 3, entry 1000: hash 00000005 here, 00000006 at its leader n1"):
-        digests.claim("n1", EVERY, 6)
+    digests.claim("n3", EVERY, 6)
+    digests.claim("n1", EVERY, 6)
+    with pytest.raises(Diverged, match="group 3, entry 1000: hash 00000005 here, 00000006 at most voters"):
+        digests.judge("n2", ALL)
 
 
 def test_a_member_that_lags_stops_when_it_gets_there() -> None:
     digests = Digests(3)
     digests.claim("n1", EVERY, 6)
+    digests.claim("n3", EVERY, 6)
+    assert not digests.judge("n2", ALL)
+    digests.applied(EVERY, 5)
     with pytest.raises(Diverged):
-        digests.applied(EVERY, 5)
+        digests.judge("n2", ALL)
+
+
+def test_one_that_differs_is_wrong_when_most_voters_agree_with_this_member() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 6)
+    assert digests.judge("n2", ALL), "nobody knows yet"
+    digests.claim("n3", EVERY, 5)
+    assert not digests.judge("n2", ALL)
+
+
+def test_without_a_majority_of_equal_hashes_nobody_is_right() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 6)
+    assert "no majority of the 2 voters has the same state: n1 00000006, n2 00000005" in digests.judge(
+        "n2", ("n1", "n2")
+    )
+    digests.claim("n3", EVERY, 7)
+    assert digests.judge("n2", ALL)
+    assert not digests.judge("n2", ("n2",)), "the others have been removed"
+
+
+def test_hashes_of_members_that_do_not_vote_count_for_nothing() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n4", EVERY, 6)
+    digests.claim("n5", EVERY, 6)
+    assert not digests.judge("n1", ALL)
 
 
 def test_what_is_remembered_is_bounded() -> None:
