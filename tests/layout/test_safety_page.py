@@ -1,23 +1,36 @@
-"""Every test that docs/safety.md names exists."""
+"""Every test and every broken build that docs/safety.md and docs/faults.md name exists, and every build is named."""
 
 from __future__ import annotations
 
 import ast
 import re
 
+import pytest
+
+from support.canaries import CANARIES
+from support.raft_ablations import ABLATIONS
 from support.repository import ROOT
 
 NAMED = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(test_[a-z0-9_]+))?`")
 
 
-def named() -> list[tuple[str, str]]:
+PAGES = ("safety.md", "faults.md")
+FAULTS = 50
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def named(page: str) -> list[tuple[str, str]]:
     """(file, test), the test empty where a whole file is named."""
-    return NAMED.findall((ROOT / "docs" / "safety.md").read_text(encoding="utf-8"))
+    return NAMED.findall(text_of(page))
 
 
-def test_every_test_that_the_page_names_exists() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_the_page_names_exists(page: str) -> None:
     missing = []
-    for file, test in named():
+    for file, test in named(page):
         path = ROOT / file
         tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
         functions = {
@@ -29,9 +42,30 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_every_promise_names_a_test() -> None:
-    page = (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
+    page = text_of("safety.md")
     promises = re.findall(r"^\| (\d+) \|.*$", page, re.MULTILINE)
     assert [int(each) for each in promises] == list(range(1, len(promises) + 1))
     for line in re.findall(r"^\| \d+ \|.*$", page, re.MULTILINE):
         assert NAMED.search(line), line
-    assert len(named()) > 40
+    assert len(named("safety.md")) > 40
+
+
+def test_every_fault_names_a_test_or_says_that_there_is_none() -> None:
+    rows = re.findall(r"^\| (\d+) \|[^|]*\|(.*)\|$", text_of("faults.md"), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, FAULTS + 1))
+    for number, covered in rows:
+        assert (
+            NAMED.search(covered) or "*missing*" in covered or "no feature" in covered or "partly" in covered
+        ), number
+
+
+def test_every_broken_build_stands_beside_the_promise_that_it_breaks() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| \"([^|]+)\" \|", text_of("safety.md"), re.MULTILINE)
+    assert {(name, promise) for promise, name in rows if name not in ABLATIONS} == {
+        (each.name, each.promise) for each in CANARIES
+    }
+    assert {name for _, name in rows} >= set(ABLATIONS)
+    builds = {each.name for each in CANARIES}
+    for page in PAGES:
+        for clause in re.findall(r"canar(?:y|ies) ((?:\"[^\"]+\"(?:, )?)+)", text_of(page)):
+            assert set(re.findall(r'"([^"]+)"', clause)) <= builds, clause

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 PART = 0.4
 """Of all seeds."""
 STEPS = ("add", "remove", "replace", "wipe", "exchange")
+THREE = 3
+"""Members that a cluster grows to that was founded with fewer."""
+WIPE_PART = 0.6
+"""Of the seeds in which members may be removed: the first thing that happens is that a disk is lost."""
 FEWEST = 2
 """Members that are left."""
 STRIKES = ("kill", "kill", "power", "power", "power all", "pause", "isolated", "isolated", "halves", "reset")
@@ -70,8 +74,22 @@ class Changes:
             world.add_machine("s1")
             if len(kinds) > 1:
                 world.add_machine("s2")
+                if world.random_of("wipe").random() < WIPE_PART:
+                    self.steps[0] = "wipe"
+        if world.build.scenario == "wipe":
+            self.steps = deque(["wipe"])
+            if "s1" not in world.machines:
+                world.add_machine("s1")
+        lacking = THREE - len(world.founders)
+        if lacking > 0:
+            self.steps = deque(["add"] * lacking)
+            for name in ("s1", "s2")[:lacking]:
+                if name not in world.machines:
+                    world.add_machine(name)
         self.has_any = bool(self.steps)
-        self.may_lose_one = not set(self.steps) - {"add"}
+        self.grows_early = lacking > 0
+        """A cluster of one or two members becomes one of three before anything fails."""
+        self.may_lose_one = not set(self.steps) - {"add"} and lacking <= 0
 
     def new_name(self) -> str:
         self._named += 1
@@ -181,7 +199,7 @@ class Mover(App):
     async def work(self, client: Any) -> None:
         changes = self.world.changes
         while True:
-            await asyncio.sleep(self.chance.choice((0.3, 1.0, 2.0)))
+            await asyncio.sleep(self.chance.choice((0.3, 1.0, 2.0)) * (0.1 if changes.grows_early else 1))
             step = changes.current
             if step is None and changes.steps and not self.world.faults.is_over:
                 step = changes.begin()

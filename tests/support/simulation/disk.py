@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorum.log.errors import LogDamaged, LogError, LogFull
+from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import SNAPSHOTS
+from quorum.log.store import Store
+from quorum.log.table import PLACE_SHIFT
 from quorum.node.healing import PageUnreadable
 from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
@@ -124,6 +127,23 @@ class FaultyDisk(SimDisk):
     def disarm(self) -> None:
         self.crash_at, self.fail_at, self.slow_ms = None, {}, 0
         self.fill(False)
+
+    def damage_entry(self, store: Store, group: int, index: int) -> Path | None:
+        """Turns one bit of this entry's body, where it is in a sealed segment and synced; where, or None."""
+        found, segment = store.look_up(group, index)
+        if segment is None:
+            return None
+        store.let_go(segment)
+        newest = max(
+            path for path in self.names if path.parent == segment.path.parent and path.suffix == ".log"
+        )
+        if found is None or not found.length or segment.path not in self.names or segment.path == newest:
+            return None
+        first = ((found.place & (1 << PLACE_SHIFT) - 1) + HEADER_BYTES) * 8
+        if first // 8 + found.length > len(self.names[segment.path].durable):
+            return None
+        self.flip(segment.path, first + self.chance.randrange(found.length * 8))
+        return segment.path
 
     def rot(self) -> tuple[Path, int] | None:
         """Turns one bit of what has certainly been synced: of a segment's first half, or of the manifest."""

@@ -42,7 +42,7 @@ SCHEDULED = (
         "flapping",
     ),
     *PARTITIONS,
-    *("client reset", "client stall", "client kill", "client kill", "client slow", "rot"),
+    *("client reset", "client stall", "client kill", "client kill", "client slow", "rot", "rot"),
     *("power in a sync", "power in a sync"),
 )
 STORM = (*PARTITIONS, "reset", "wild", "wild", "wild", "pause", "flapping", "power in a sync")
@@ -57,6 +57,11 @@ AIMED_PART = 0.3
 """Of the strikes: they wait for a moment that chance alone seldom meets."""
 AIM_MS = 2_000
 """How long they wait."""
+DISJOINT_PART = 0.5
+"""Of the seeds with little room: what turns are bits of entries, on two members, never of one entry on both."""
+DAMAGED_ENTRIES = 8
+RECENT_ENTRIES = 200
+"""Of these too, where no snapshot needs them."""
 ROT_TIMES = 3
 """Bits that turn at most, all of one member."""
 LANDABLE = (
@@ -71,7 +76,16 @@ LANDABLE = (
         "disk full",
         "disk lost",
     ),
-    *("bit rot", "pause", "clock jump", "clock drift", "network delay", "frames lost", "frames doubled"),
+    *(
+        "bit rot",
+        "entry damaged",
+        "pause",
+        "clock jump",
+        "clock drift",
+        "network delay",
+        "frames lost",
+        "frames doubled",
+    ),
     *("frames reordered", "connection reset", "partition flapping"),
     *(f"partition {kind}" for kind in PARTITIONS),
     *("client reset", "client stalled", "client killed", "client delay"),
@@ -165,6 +179,11 @@ class Faults:
         self._numbers = 0
         self.rotten: str | None = None
         self._rotted = 0
+        self._damaged: dict[tuple[int, int], str] = {}
+        """(group, index) -> the member on which this entry was damaged"""
+        self._is_disjoint = (
+            world.room.is_scarce and world.random_of("disjoint").random() < DISJOINT_PART
+        )  # there segments are sealed within seconds
         self.is_stormy = world.random_of("storm").random() < STORMY_PART
         self._kinds = SCHEDULED + (STORM * 2 if self.is_stormy else ())
         self._gaps_ms = GAPS_MS
@@ -229,7 +248,7 @@ class Faults:
             return
         node = aimed if aimed is not None and aimed.runs else chance.choice(running)
         world.tell(f"{kind} {node.name}")
-        if kind in PARTITIONS:
+        if kind in PARTITIONS and len(world.nodes) > 1:
             self._partition(kind, node, chance.choice((300, 1_000, 3_000, 7_000)))
         elif kind.startswith("disk"):
             self._disk(kind, node)
@@ -239,7 +258,7 @@ class Faults:
             self._clock(kind, node)
         elif kind in ("wild", "late"):
             self._wild(kind)
-        else:
+        elif kind not in PARTITIONS:
             getattr(self, "_" + kind.replace(" ", "_"))(node)
 
     def _kill(self, node: Node) -> None:
@@ -302,7 +321,10 @@ class Faults:
                     self._world.pause(each, for_ms + self.chance.randrange(400))
 
     def _reset(self, node: Node) -> None:
-        other = self.chance.choice([name for name in self._world.nodes if name != node.name])
+        others = [name for name in self._world.nodes if name != node.name]
+        if not others:
+            return
+        other = self.chance.choice(others)
         if self._world.network.is_connected(node.name, other):
             self.land("connection reset", node)
             self._world.network.break_pair(node.name, other, self.chance.choice((5, 100, 1_000)))
@@ -357,12 +379,39 @@ class Faults:
     def _rot(self, node: Node) -> None:
         """Of one member only: what it has had synced counts as lost, so others may lose nothing for good."""
         may_rot = self._world.may_lose_one and node.name in self._world.founders
-        if may_rot and self._rotted < ROT_TIMES and self.rotten in (None, node.name):
+        if self._is_disjoint:
+            if may_rot:
+                self._damage_entry(node)
+        elif may_rot and self._rotted < ROT_TIMES and self.rotten in (None, node.name):
             where = node.disk.rot()
             if where is not None:
                 self.rotten = node.name
                 self._rotted += 1
                 self._world.tell(f"bit {where[1]} of {where[0]} of {node.name} has turned")
+
+    def _damage_entry(self, node: Node) -> None:
+        """A bit of the body of an entry turns, in a sealed segment. Another member has the entry and keeps it: of one
+        entry only one copy is damaged, and no member is lost in such a seed."""
+        names = {*self._damaged.values(), node.name}
+        if len(names) > 2 or len(self._damaged) >= DAMAGED_ENTRIES or node.log._opened is None:
+            return
+        found = [
+            (number, index)
+            for number, replica in node.member.replicas.items()
+            for index in (
+                *replica.checkpoints.newest_entries(),
+                *range(max(1, replica.raft.commit_index - RECENT_ENTRIES), replica.raft.commit_index + 1),
+            )
+            if index <= replica.raft.commit_index and (number, index) not in self._damaged
+        ]
+        self.chance.shuffle(found)
+        for group, index in found[:20]:
+            path = node.disk.damage_entry(node.log._opened.store, group, index)
+            if path is not None:
+                self._damaged[group, index] = node.name
+                self.land("entry damaged", node)
+                self._world.tell(f"entry {index} of group {group} of {node.name} is damaged in {path}")
+                return
 
     def _clock(self, kind: str, node: Node) -> None:
         if kind == "clock drift":

@@ -7,7 +7,7 @@ sync is done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,8 @@ class Node(Process):
         """group -> up to which entry the rules have looked at what it says is committed"""
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
+        self.undo: list[Callable[[], None]] = []
+        """what the ledger takes back if the power goes before the step's sync is done"""
         disk.node = None  # what recovery does is nobody's fault
         chance = world.random_of(f"{machine.name} {life}")
         build = world.build
@@ -116,7 +118,7 @@ class Node(Process):
             founding.members,
             begun.boot,
             addresses={name: (f"{name}:7401", f"{name}:7400") for name in founding.members},
-            **world.member_settings,
+            **world.settings_of(machine.name, life),
         )
         network = _Network(self)
         self.member: Member = build.member(
@@ -214,6 +216,8 @@ class Node(Process):
         frames, self._frames = self._frames, []
         inputs, self._inputs = self._inputs, []
         self.delay_ms = 0
+        self.undo.clear()
+        world.stepping = self
         self.disk.begin_step()
         try:
             outputs = self.member.step(self.clock.ms(), frames, inputs)
@@ -233,9 +237,16 @@ class Node(Process):
         if outputs:
             world.at(world.now_ms + self.delay_ms, lambda: self.soon(self._hear, outputs))
         world.changes.saw(self)
-        world.rules.stepped(self)
+        if self.delay_ms:  # until the sync is done, nobody knows what the member makes of it
+            world.after(self.delay_ms, self._judge)
+        else:
+            world.rules.stepped(self)
         self._works.stepped(self)
         world.faults.stepped(self)
+
+    def _judge(self) -> None:
+        if self.is_up:
+            self.world.rules.stepped(self)
 
     def _hear(self, outputs: list[ev.Output]) -> None:
         for output in outputs:

@@ -37,7 +37,12 @@ OPERATIONS = (
     *("members drained", "leaders handed over", "leaders rebalanced"),
     *("members added", "members removed", "members replaced", "members mended"),
     *("leaders removed", "leaders replaced", "wiped members refused"),
+    *("messages expired", "messages dropped by max-length", "messages dropped by delivery limit"),
+    *("refused by max-length", "lazy queues", "clusters grown", "entries healed"),
+    *("odd requests", "odd requests refused", "silent calls"),
 )
+"""What was done, not what was called: a module that is only run through (fifo/expiry.py where nothing expires) counts
+for nothing here."""
 CHANGING = "members changing"
 TOGETHER = ("kill", "power cut", "power cut of all", "pause", "connection reset", "partition isolated")
 """Faults that have to have struck while members changed, from MANY seeds on."""

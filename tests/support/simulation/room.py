@@ -79,12 +79,13 @@ class Works:
 
     def __init__(self, world: World, node: Node) -> None:
         self._counts = world.rules.counts
-        self._collected = self._fetched = 0
+        self._collected = self._fetched = self._healed = 0
         member = node.member
         self._count(member.pager, "_page_out", "blocks paged out")
         for replica in member.replicas.values():
             self._count(replica.checkpoints, "saved", "snapshots taken")
             self._count(replica.checkpoints, "installed", "snapshots installed")
+            self._watch_installations(node, replica.number)
 
     def _count(self, owner: Any, method: str, what: str) -> None:
         """installed() calls saved()."""
@@ -96,12 +97,27 @@ class Works:
 
         setattr(owner, method, counted)
 
+    def _watch_installations(self, node: Node, group: int) -> None:
+        """A snapshot from a leader is in place: the rules look at what it refers to."""
+        checkpoints = node.member.replicas[group].checkpoints
+        installed = checkpoints.installed
+
+        def watched(index: int, state: Any) -> None:
+            installed(index, state)
+            node.world.rules.installed(node, group, index)
+
+        checkpoints.installed = watched  # type: ignore[method-assign]
+
     def stepped(self, node: Node) -> None:
         member = node.member
         collected, fetched = member.collecting.adopted, member.fetcher.fetched
         if collected != self._collected:
             self._counts["collections adopted"] += collected - self._collected
             self._collected = collected
+        healed = sum(member.healer.healed.values())
+        if healed != self._healed:
+            self._counts["entries healed"] += healed - self._healed
+            self._healed = healed
         if fetched != self._fetched:
             self._counts["bodies fetched"] += fetched - self._fetched
             self._fetched = fetched

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from support.simulation.wire import ServedCall
     from support.simulation.world import World
 
+STRANGE = "strange"
+"""The queue of hostile clients: what they put in there nobody else has to understand."""
 Key = tuple[str, int]
 """(queue, sequence). No queue is declared twice under one name."""
 Held = tuple[str, int, int]
@@ -57,6 +59,8 @@ class Rules:
         """every body that a client has sent, confirmed or not"""
         self.confirmed: dict[Origin, str] = {}
         """with the queue"""
+        self._refused: dict[Origin, None] = {}
+        """what a full queue has refused"""
         self.published: dict[Origin, bool] = {}
         """to the queue with selectors: whether anybody wants it"""
         self.taken: dict[Origin, None] = {}
@@ -104,6 +108,17 @@ class Rules:
                     )
         node.judged[group] = max(node.judged.get(group, 0), raft.commit_index)
 
+    def installed(self, node: Node, group: int, index: int) -> None:
+        """A snapshot counts for redundancy only with the bodies it refers to: this member acknowledges its index from
+        now on, and may be asked for any of them."""
+        wanted = node.member.replicas[group].checkpoints.newest_entries().as_array()
+        missing = node.log.missing(group, wanted, committed=index)
+        if missing and not node.disk.is_rotten:
+            raise Broken(
+                f"{node.id} has put a snapshot of group {group} at {index} in place without the bodies of "
+                f"{list(missing)}"
+            )
+
     def refused(self, dialer: Node, listener: Node) -> None:
         """A handshake between two nodes came to nothing."""
         self.counts["wiped members refused"] += dialer.machine.is_wiped or listener.machine.is_wiped
@@ -114,8 +129,9 @@ class Rules:
         kind = request.WhichOneof("request") if hasattr(request, "open") else None
         if kind == "disposition":
             wire = request.disposition
+            last = max((tag for _, _, tag in call.held), default=0)
             for each in wire.tags:
-                for tag in range(each.first, each.last + 1):
+                for tag in range(each.first, min(each.last, last) + 1):
                     self._release(call, wire.consumer_tag, wire.attach, tag)
         elif kind == "attach":
             self._release_all(call, request.attach.consumer_tag)
@@ -150,7 +166,7 @@ class Rules:
         wire = response.delivery
         queue = call.queues[wire.consumer_tag]
         found = call.node.member.catalog.queue(queue)
-        if found is None:
+        if found is None or queue == STRANGE:
             return  # deleted meanwhile: nothing of it can be with another one
         group = found.group
         reader = BatchReader(wire.batch, wire.count)
@@ -171,6 +187,7 @@ class Rules:
             raise Broken(f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}")
         if key in self._settled:
             raise Broken(f"{key}, message {origin}, was settled, answered so, and is delivered again")
+        self._is_within_bounds(key, origin)
         if key in self._reserved:
             raise Broken(f"{key} is handed to {held[0]!r} while it is reserved for {self._reserved[key]}")
         before = self._holders.get(key)
@@ -186,6 +203,18 @@ class Rules:
         self._holders[key] = call, held[0], group
         call.held[held] = key
         self.counts["delivered"] += 1
+
+    def _is_within_bounds(self, key: Key, origin: Origin) -> None:
+        """What has left its queue, or never came, is not handed out."""
+        ledger = self._world.ledger
+        if origin in self._refused:
+            raise Broken(f"{key}, message {origin}, was refused, answered so, and is delivered")
+        limit = ledger.delivery_limit(key[0])
+        if 0 <= limit < ledger.failures_of(key):
+            raise Broken(
+                f"{key}, message {origin}, has failed {ledger.failures_of(key)} times and is delivered again: its "
+                f"queue allows {limit}"
+            )
 
     def granted(self, node: Node) -> None:
         """A node's lease goes on: what its consumers hold is with nobody else (if it had lapsed in between, they would
@@ -248,6 +277,12 @@ class Rules:
             self.confirmed[producer, n] = queue
         self.counts["confirmed"] += len(numbers)
 
+    def refuse(self, producer: int, numbers: range) -> None:
+        """The service has answered that it did not take these."""
+        for n in numbers:
+            self._refused[producer, n] = None
+        self.counts["refused by max-length"] += len(numbers)
+
     def settle(self, keys: list[Key]) -> None:
         """The service has answered that these are settled."""
         for key in keys:
@@ -264,7 +299,10 @@ class Rules:
     # ---- the end
 
     def judge(self) -> None:
-        lost = [origin for origin in sorted(self.confirmed) if origin not in self.taken]
+        excused = self._world.ledger.gone
+        lost = [
+            origin for origin in sorted(self.confirmed) if origin not in self.taken and origin not in excused
+        ]
         if lost:
             shown = [(origin, self.confirmed[origin], self._places.get(origin)) for origin in lost[:10]]
             raise Broken(f"{len(lost)} messages were confirmed and are lost: {shown}")

@@ -6,24 +6,25 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import islice
+from itertools import islice, pairwise
 from multiprocessing import get_context
+from statistics import median_high
 
-from support.canaries import CANARIES, Canary
+from support.canaries import CANARIES, CATCHES, MOST_SEEDS, Canary
 from support.simulation.report import Outcome, Report
 from support.simulation.rules import Broken
 from support.simulation.seed import run
-from support.simulation.world import START_MS, World
+from support.simulation.world import START_MS, Build, World
 
 Say = Callable[[str], None]
 NOTICED_LENGTH = 160
 """Of a line that says how a broken build was noticed."""
 
 
-def one(seed: int, canary: str = "") -> Outcome:
-    """Runs a seed of the product, or of the broken build of this name."""
+def one(seed: int, canary: str = "", build: Build | None = None) -> Outcome:
+    """Runs a seed of the product, of the broken build of this name, or of this build."""
     start = time.process_time()
-    build = next((each.build() for each in CANARIES if each.name == canary), None)
+    build = build or next((each.build() for each in CANARIES if each.name == canary), None)
     assert build is not None or not canary, canary
     world: World | None = None
     broken = ""
@@ -94,38 +95,58 @@ def simulate(first: int, count: int, jobs: int, say: Say, canary: str = "") -> i
     return 1 if report.broken or empty else 0
 
 
-def catch(canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Say) -> int:
-    """Looks for the first seed that catches each, and ends with a table of them; 1 if one is not caught."""
+def catch(
+    canaries: Iterable[Canary], first: int, limit: int, jobs: int, say: Say, catches: int = CATCHES
+) -> int:
+    """Looks for the first seeds that catch each, and ends with a table of them; 1 if one is not caught so often, or too
+    seldom."""
     missed = []
-    rows = [("broken build", "seed", "make test looks at", "noticed by")]
+    rows = [("broken build", "seeds", "median", "promise", "noticed by")]
     for canary in canaries:
-        caught: Outcome | None = None
-        tried = 0
-        work = ((seed, canary.name) for seed in range(first, first + limit))
-        for _, outcome in many(jobs, work):
-            tried += 1
-            if outcome.broken:
-                caught = outcome
-                break
-        known = f"{canary.seeds[0]} to {sum(canary.seeds) - 1}"
-        if caught is None:
+        caught, tried = _first_catches(canary, first, limit, jobs, catches)
+        seeds = [outcome.seed for outcome in caught]
+        median = _median_gap(first, seeds)
+        if len(caught) < catches or median > MOST_SEEDS:
             missed.append(canary.name)
-            say(f"MISSED {canary.name}: {tried} seeds from {first} found nothing wrong")
-            rows.append((canary.name, "none", known, f"nobody, in {tried} seeds"))
+            say(f"MISSED {canary.name}: of {tried} seeds from {first} on only {seeds} found something wrong")
+        if caught:
+            what = _noticed(caught[0].broken)
+            say(f"caught {canary.name} by seeds {seeds}: {what}")
+            rows.append((canary.name, ", ".join(map(str, seeds)), str(median), canary.promise, what))
         else:
-            what = _noticed(caught.broken)
-            say(f"caught {canary.name} by seed {caught.seed}: {what}")
-            rows.append((canary.name, str(caught.seed), known, what))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+            rows.append((canary.name, "none", "-", canary.promise, f"nobody, in {tried} seeds"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
-        say(
-            "  "
-            + "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
-            + f"  {row[3]}"
-        )
+        cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
+        say("  " + "  ".join(cells) + f"  {row[4]}")
     number = len(rows) - 1
     say(f"{number} broken builds, {number - len(missed)} caught" + (f"; missed: {missed}" if missed else ""))
     return 1 if missed else 0
+
+
+def _first_catches(
+    canary: Canary, first: int, limit: int, jobs: int, catches: int
+) -> tuple[list[Outcome], int]:
+    """The outcomes of the first so many seeds that catch it, and how many seeds that took. Seeds run at the same time
+    end in any order; what counts is their number."""
+    outcomes: dict[int, Outcome] = {}
+    caught: list[Outcome] = []
+    seed = first
+    for _, outcome in many(jobs, ((each, canary.name) for each in range(first, first + limit))):
+        outcomes[outcome.seed] = outcome
+        while seed in outcomes and len(caught) < catches:
+            caught += [outcomes[seed]] if outcomes[seed].broken else []
+            seed += 1
+        if len(caught) == catches:
+            break
+    return caught, seed - first
+
+
+def _median_gap(first: int, seeds: list[int]) -> int:
+    """How many seeds it takes until one catches it."""
+    if not seeds:
+        return 0
+    return median_high(b - a for a, b in pairwise([first - 1, *seeds]))
 
 
 def _noticed(broken: str) -> str:

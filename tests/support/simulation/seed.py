@@ -47,7 +47,8 @@ def run(seed: int, build: Build | None = None) -> World:
     with prepared(seed, build) as lines:
         world = World(seed, build)
         try:
-            world.run()
+            with world.ledger.watching():
+                world.run()
             wrong = [line for line in lines if line["log_level"] == "critical"]
             if wrong:
                 raise Broken(f"said by a node: {wrong[0]}")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from quorum.client.endpoints import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 
@@ -392,7 +393,10 @@ class ServedCall:
         if data is None:
             raise StopAsyncIteration
         self._arrived.popleft()
-        request = self._handler.request_deserializer(data)
+        try:
+            request = self._handler.request_deserializer(data)
+        except DecodeError as error:  # gRPC ends the call, and the service never hears of it
+            raise Ended((grpc.StatusCode.INTERNAL, "these bytes are no request", ())) from error
         self.node.world.rules.requested(self, request)
         return request
 

@@ -26,6 +26,7 @@ from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
 from quorum.node.identity import Founding, IdentityError
 from quorum.node.member import Member
+from support.simulation.bounded import BoundedProducer, bounded_apps, bounded_places
 from support.simulation.bulk import Browser, Reader, Writer
 from support.simulation.changes import Changes, Mover
 from support.simulation.clients import (
@@ -40,6 +41,8 @@ from support.simulation.clients import (
 )
 from support.simulation.disk import FaultyDisk
 from support.simulation.faults import Faults, states_of
+from support.simulation.hostile import hostile_apps
+from support.simulation.ledger import Ledger
 from support.simulation.loop import NEVER, Clock
 from support.simulation.machine import CLUSTER, Machine
 from support.simulation.network import IDLE_MS, PeerNetwork
@@ -59,6 +62,13 @@ PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
+FEW_PART = 0.15
+"""Of all seeds: the cluster is founded with one or two members, and grows to three."""
+LEASES_DIFFER = False
+"""Whether members are started with other lease_ms than the others. It breaks a cluster whose lease is not one setting
+of all."""
+LEASES_MS = (1_500, 1_500, 4_000)
+"""What they are started with then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,9 @@ class Build:
     log: type[Log] = Log
     member: type[Member] = Member
     patches: dict[str, Any] = field(default_factory=dict)
+    scenario: str = ""
+    """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
+    or "few" founders."""
 
 
 class World:
@@ -86,6 +99,8 @@ class World:
         self.is_ebb = False
         self.drained: str | None = None
         """a member that an operator lets rest, perhaps"""
+        self.stepping: Node | None = None
+        """whose member makes a step, or made the last one"""
         self.client_late_ms = 0
         self.events = 0
         self._digest = hashlib.blake2b(digest_size=16)
@@ -97,8 +112,10 @@ class World:
         self._lives = itertools.count(1)
         self._client_chance = self.random_of("client network")
         self.connections: dict[Connection, None] = {}
+        self.bounded = bounded_places(self.random_of("bounded"), self.build.scenario)
         self.rules = Rules(self)
         self.tally = Tally(self.rules.counts)
+        self.ledger = Ledger(self)
         self.machines: dict[str, Machine] = {}
         self.nodes: dict[str, Node] = {}
         """what runs on a machine, or ran there last"""
@@ -111,8 +128,12 @@ class World:
             self.start(name)
 
     def _configure(self, chance: random.Random) -> None:
-        self.founders = tuple(f"n{number}" for number in range(1, (5 if self.seed % 5 == 0 else 3) + 1))
-        self.loses_one = self.seed % 4 == 1
+        few = self.random_of("founders")
+        number = 5 if self.seed % 5 == 0 else 3
+        if few.random() < FEW_PART or self.build.scenario == "few":
+            number = few.choice((1, 2))
+        self.founders = tuple(f"n{each}" for each in range(1, number + 1))
+        self.loses_one = self.seed % 4 == 1 and number >= 3 and self.build.scenario != "wipe"
         """one member is dead in the end"""
         self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2, **self.room.member}
         if self.seed % 2 == 0:  # members that apply slowly what they know to be committed
@@ -130,6 +151,12 @@ class World:
         self.machines[name] = machine
         self.network.add(name)
         return machine
+
+    def settings_of(self, name: str, life: int) -> dict[str, Any]:
+        """What a node is started with."""
+        if not LEASES_DIFFER:
+            return self.member_settings
+        return {**self.member_settings, "lease_ms": self.random_of(f"lease {name} {life}").choice(LEASES_MS)}
 
     def random_of(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -248,6 +275,8 @@ class World:
 
     def _stop(self, name: str, power: bool, why: str) -> None:
         node = self.nodes[name]
+        if power and node.is_syncing:
+            self.ledger.undo(node)
         node.die()
         node.is_known_down = not power
         self.tell(f"{name} is down{', with its power' if power else ''} {why}")
@@ -351,7 +380,7 @@ class World:
             Auditor(self, 51),
             Auditor(self, 52),
         ]
-        if self.seed % 3 == 2:
+        if self.seed % 3 == 2 or self.build.scenario == "bulk":
             self.apps += [
                 Reader(self, 22, plain),
                 Reader(self, 23, fields, "kind = 'red' AND n > 0"),
@@ -359,6 +388,7 @@ class World:
                 Writer(self, 25, fields),
                 Browser(self, 26, plain),
             ]
+        self.apps += bounded_apps(self) + hostile_apps(self)
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
@@ -371,7 +401,8 @@ class World:
             Place("other", {"x-queue-mode": "lazy"} if self.room.is_scarce else {}),
             Place("fields", {"x-filter-enabled": True}),
         ]
-        founder = _Founder(self, self.places)
+        self.rules.counts["lazy queues"] += sum("x-queue-mode" in each.arguments for each in self.bounded)
+        founder = _Founder(self, self.places + self.bounded)
         self.run_until(lambda: founder.is_done, "queues are declared", START_LIMIT_MS)
         founder.die()
 
@@ -426,7 +457,7 @@ class World:
             lambda: len(self.rules.confirmed) > before + 20, "publishing goes on", PROGRESS_LIMIT_MS
         )
         self.phase = "draining"
-        producers = [app for app in self.apps if isinstance(app, Producer)]
+        producers = [app for app in self.apps if isinstance(app, Producer | BoundedProducer)]
         self.run_until(
             lambda: (
                 not any(each.unconfirmed for each in producers)
@@ -438,6 +469,7 @@ class World:
         self.run_until(
             lambda: self.changes.is_done, "the groups have the members that are wished for", PROGRESS_LIMIT_MS
         )
+        self.rules.counts["clusters grown"] += len(self.founders) < len(self.changes.wished)
 
     @property
     def is_draining(self) -> bool:
@@ -449,12 +481,12 @@ class World:
         self.rules.counts["unwanted"] += sum(self._left().values())
         self.apps.append(Consumer(self, 40, self.places[2], None, 1.0))
         self.run_until(lambda: not self._left(), "the queues drain", PROGRESS_LIMIT_MS)
-        self.rules.counts["queues drained"] += len(self.places)
+        self.rules.counts["queues drained"] += len(self.places + self.bounded)
 
     def _left(self) -> dict[str, int]:
         found = {}
         for node in self.members():
-            for place in self.places:
+            for place in self.places + self.bounded:
                 queue = node.member.catalog.queue(place.name)
                 info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
                 if info is not None and info.total:
