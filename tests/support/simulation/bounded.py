@@ -135,5 +135,5 @@ def bounded_apps(world: World) -> list[App]:
     """The clients of the seed's bounded queues."""
     if not world.bounded:
         return []
-    consumers = [BoundedConsumer(world, number, place) for number, place in enumerate(world.bounded, 51)]
-    return [BoundedProducer(world, 50), *consumers]
+    consumers = [BoundedConsumer(world, number, place) for number, place in enumerate(world.bounded, 71)]
+    return [BoundedProducer(world, 70), *consumers]

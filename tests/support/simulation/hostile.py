@@ -185,4 +185,4 @@ class Hostile(App):
 
 def hostile_apps(world: World) -> list[App]:
     """The seed's hostile clients, perhaps none."""
-    return [Hostile(world, 60)] if world.random_of("hostile").random() < PART else []
+    return [Hostile(world, 80)] if world.random_of("hostile").random() < PART else []
