@@ -14,7 +14,7 @@ Every other member keeps an estimate, so that a new leader continues from the ol
   - A snapshot has no moment: progress is counted from the first look at the clock after it.
 
 So after a failover group time may lag behind the old leader's by what no answer has told: the quiet since the latest
-answer, where the new leader itself stood still, or the time that all members were down.
+answer where the new leader itself stood still. After a restart of all members at once it continues from the last entry.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class GroupClock:
         self._at: int | None = None
         """The monotonic time at which `_last` was so."""
         self._credit = 0
-        self._applied = 0
-        """The latest time of an applied entry, or of a snapshot."""
+        self.applied = 0
+        """The latest time of an applied entry, or of a snapshot: what a snapshot keeps, the same on every member."""
 
     @property
     def last(self) -> int:
@@ -48,7 +48,7 @@ class GroupClock:
 
     def observe(self, now_ms: int, monotonic_ms: int | None = None) -> None:
         """An entry carries this time, and is applied at this moment. A snapshot has no moment."""
-        self._applied = max(self._applied, now_ms)
+        self.applied = max(self.applied, now_ms)
         known = self._last if monotonic_ms is None else self.estimate(monotonic_ms)
         if now_ms > known:
             self._set(now_ms, monotonic_ms)
@@ -59,7 +59,7 @@ class GroupClock:
         if now_ms:
             latest = now_ms + max(0, monotonic_ms - asked_ms)
             known = min(self.estimate(monotonic_ms), latest)
-            self._set(max(now_ms, known, self._applied), monotonic_ms)
+            self._set(max(now_ms, known, self.applied), monotonic_ms)
 
     def now(self, monotonic_ms: int, wall_clocks_ms: list[int]) -> int:
         """The leader's: the time for the next entry. wall_clocks_ms: the members' wall clocks as known here, at least

@@ -286,7 +286,9 @@ class Replica:
             found = self.machine.checkpoint()
             state, entries, pages = found.state, found.entries, found.pages
             log.sync()  # the state names pages
-        is_kept = self.raft.save_snapshot(self.clock.last.to_bytes(TIME_BYTES, "little") + state, again=again)
+        is_kept = self.raft.save_snapshot(
+            self.clock.applied.to_bytes(TIME_BYTES, "little") + state, again=again
+        )
         self.wants_snapshot = False
         self.bytes_since_snapshot = 0
         self.saved_ms = now_ms

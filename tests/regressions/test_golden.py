@@ -107,13 +107,13 @@ def test_the_members_start_on_their_old_files_and_serve_every_message(golden: Go
         found = {m.queue_machine(queue["group"]).info(queue["id"]).total for m in cluster.members.values()}  # type: ignore[union-attr]
         assert found == {queue["total"]}, name
     group, queue = golden.about["queues"]["long"]["group"], golden.about["queues"]["long"]["id"]
-    reader = Session(cluster, "n2")
+    reader = Session(cluster, "n2", b"new reader".ljust(16))
     received: list[bytes] = []
     reader.call(group, c.Attach(queue, "all", b"", 20_000))
     cluster.until(lambda: sum(run.count for d in reader.deliveries for run in d.runs) >= 17_600, "deliveries")
     received = reader.received(group)
     assert set(received) <= {b"%05d" % number for number in range(1, 18_001)}
     assert len(received) == len(set(received)) == golden.about["queues"]["long"]["ready"]
-    writer = Session(cluster, "n1")
+    writer = Session(cluster, "n1", b"new writer".ljust(16))
     writer.publish(group, queue, b"new")
     cluster.until(lambda: writer.confirmed() == [1], "a new message is confirmed")
