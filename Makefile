@@ -77,7 +77,9 @@ campaign: $(TOOLS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
 	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
 	PYTHONPATH=tests $(PY) -m support.big_history
-	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/fifo tests/selectors tests/log tests/node
+	HYPOTHESIS_PROFILE=explore $(PY) -m pytest tests/api tests/catalog tests/fifo tests/log tests/node tests/replication \
+	  tests/selectors tests/client/test_client_parts.py \
+	  tests/spark/test_spark_selectivity.py tests/spark/test_spark_variant.py tests/spark/test_spark_verify.py
 
 bench: $(STAMP)
 	$(PY) -m quorum bench both $(ARGS)

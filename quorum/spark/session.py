@@ -21,7 +21,12 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 """Left as Spark has it, off: where it is on, Spark may read a DataFrame by the filter of an earlier query of it."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+WORKER_TIMEOUT = "spark.python.authenticate.socketTimeout"
+"""How long Spark's two halves wait for each other when they open a connection."""
+
 DEFAULTS = {
+    # Spark's own 15 s are too short where the machine has more to do than it can
+    WORKER_TIMEOUT: "300s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

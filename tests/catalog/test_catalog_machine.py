@@ -26,6 +26,7 @@ from quorum.catalog.commands import (
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.numbering import FORGET_AFTER_MS, MAX_PRODUCERS, Numbering
+from support.examples import examples
 
 PRODUCER = b"p" * 16
 
@@ -248,7 +249,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps, st.integers(0, 25))
 def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], cut: int) -> None:
     whole, first = client(), client()

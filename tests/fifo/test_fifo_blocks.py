@@ -118,14 +118,14 @@ def published(count: int, batch: int, producers: int, per_entry: int) -> tuple[i
 
 
 def test_a_million_messages_in_batches_of_500_would_take_under_10_mb() -> None:
-    added, _ = published(200_000, 500, 3, 1)
-    assert added * 5 < 10_000_000
+    added, _ = published(100_000, 500, 3, 1)
+    assert added * 10 < 10_000_000
 
 
 def test_a_million_messages_published_one_at_a_time_would_take_under_40_mb() -> None:
     """The worst case: every message in an entry of its own, so that no run merges."""
-    added, world = published(50_000, 1, 100, 1)
-    assert added * 20 < 40_000_000
+    added, world = published(20_000, 1, 100, 1)
+    assert added * 50 < 40_000_000
     block = world.machine.queues[1].blocks.get(1)
     columns: list[array[int]] = [
         getattr(block.runs, name) for name in ("firsts", "counts", "indexes", "operations", "ordinals")
@@ -134,6 +134,6 @@ def test_a_million_messages_published_one_at_a_time_would_take_under_40_mb() -> 
 
 
 def test_single_messages_of_one_entry_take_almost_nothing() -> None:
-    added, world = published(50_000, 1, 100, 100)
-    assert added < 200_000
+    added, world = published(20_000, 1, 100, 100)
+    assert added < 80_000
     assert producer(1) in world.machine.sessions.producers

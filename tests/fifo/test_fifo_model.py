@@ -18,6 +18,7 @@ from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
 from fifo.references import references
+from support.examples import examples
 from support.fifo_world import SMALL, World, part_name, producer, selector, small_blocks
 from support.replays import replay
 
@@ -432,9 +433,11 @@ class StagingAgainstModel(FifoAgainstModel):
 
 
 FifoAgainstModel.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+    max_examples=examples(100), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestFifoAgainstModel = FifoAgainstModel.TestCase
 
-StagingAgainstModel.TestCase.settings = settings(FifoAgainstModel.TestCase.settings, max_examples=60)
+StagingAgainstModel.TestCase.settings = settings(
+    FifoAgainstModel.TestCase.settings, max_examples=examples(60)
+)
 TestStagingAgainstModel = StagingAgainstModel.TestCase

@@ -20,6 +20,7 @@ from fifo.references import references
 from fifo.state import Waiting
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
+from support.examples import examples
 from support.fifo_model import Message
 from support.fifo_model_readers import ModelReader
 from support.fifo_world import SMALL, World, bodies_of, producer, selector, small_blocks
@@ -327,6 +328,6 @@ def pinned(
 
 
 ReadersAgainstModel.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 TestReadersAgainstModel = ReadersAgainstModel.TestCase

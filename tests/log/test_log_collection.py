@@ -20,6 +20,7 @@ from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import Crashed, SimDisk
 from support.disk_log_model import DIRECTORY, Script, segment_of
+from support.examples import examples
 
 EVERY = 16
 """Crash points that are tried: one of so many, so that the test takes seconds."""
@@ -66,7 +67,7 @@ def test_every_crash_point_of_a_script_with_collections() -> None:
         script.compare()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     lives=st.lists(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quorum.log import Log
 from support.disk import Crashed, SimDisk
 from support.disk_log_model import DIRECTORY, Script, observe, visible
+from support.examples import examples
 
 
 def run_until_crash(seed: int, crash_at: int | None, steps: int) -> Script:
@@ -76,7 +77,7 @@ def check_reopened(script: Script, acknowledged: int) -> None:
     assert any(seen == visible(state) for state in states[acknowledged : recovered + 1])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     seed=st.integers(0, 1 << 32),
     lives=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 60), st.booleans()), min_size=1, max_size=4),

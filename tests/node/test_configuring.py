@@ -19,6 +19,7 @@ from quorum.node import configuring
 from quorum.node.carrying_out import CarryingOut
 from quorum.node.operations import decode, encode
 from quorum.node.sessions import RESEND_AFTER_MS
+from support.examples import examples
 
 GROUP = 1
 PRODUCER = b"p" * 16
@@ -140,7 +141,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, min_size=10, max_size=40), st.sampled_from((1, configuring.TURN_WORK)))
 def test_what_the_log_says_is_configured_is(steps: list[tuple[Any, ...]], work: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,8 @@
 """Clusters of real member processes for tests; nothing is left behind.
 
 Starting members is most of the time these tests take, so one cluster serves many of them, each with queues of its own.
-A test that fails takes its cluster along: the next one gets a new one.
+A test that fails takes its cluster along: the next one gets a new one. Members cost processor time when they are idle,
+too: the tests that share a cluster run one after the other, and it is stopped after the last of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -18,6 +19,35 @@ from support.processes_cluster import FaultyCluster
 
 C = TypeVar("C", bound=LocalCluster)
 HAS_FAILED = pytest.StashKey[bool]()
+SHARED = ("real", "faulty")
+"""The fixtures that hold a shared cluster, in the order in which their tests run."""
+STARTED: dict[str, Shared[Any]] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = [place for place, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ordered = sorted((items[place] for place in places), key=_turn)
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, name in enumerate(SHARED) if _uses(item, name)), len(SHARED))
+
+
+def _uses(item: pytest.Item | None, fixture: str) -> bool:
+    return isinstance(item, pytest.Function) and fixture in item.fixturenames
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    result = yield
+    for name, shared in STARTED.items():
+        if not _uses(nextitem, name):
+            shared.stop()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,15 +87,16 @@ class Shared(Generic[C]):
             self._idle = cluster
 
     def stop(self) -> None:
-        if self._idle is not None:
-            self._idle.stop()
+        cluster, self._idle = self._idle, None
+        if cluster is not None:
+            cluster.stop()
 
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[LocalCluster]]:
     """Three members, started as everybody starts them."""
     folder = tmp_path_factory.mktemp("real")
-    shared = Shared(lambda number: LocalCluster(folder / f"cluster-{number}"))
+    shared = STARTED["real"] = Shared(lambda number: LocalCluster(folder / f"cluster-{number}"))
     yield shared
     shared.stop()
 
@@ -74,7 +105,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[LocalClust
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared[FaultyCluster]]:
     """Three members on disks that can fail, behind proxies that can be cut."""
     folder = tmp_path_factory.mktemp("faulty")
-    shared = Shared(
+    shared = STARTED["faulty"] = Shared(
         lambda number: FaultyCluster(folder / f"cluster-{number}", seed=number, with_proxies=True)
     )
     yield shared

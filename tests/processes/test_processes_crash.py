@@ -12,7 +12,7 @@ from support import processes_links as links
 from support import processes_scenarios as scenarios
 from support.processes_cluster import FaultyCluster
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def test_nothing_confirmed_is_lost_when_the_leader_is_killed(cluster: LocalCluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 from support import processes_disks as disks
 from support.processes_cluster import FaultyCluster
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def test_nothing_confirmed_is_lost_when_the_power_of_all_is_cut(faulty_cluster: FaultyCluster) -> None:

@@ -16,6 +16,7 @@ from quorum_selectors.errors import ColumnsError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression
 from support.counted_lines import count_lines
+from support.examples import examples
 from support.expressions import EXPRESSIONS, FIELD_VALUES, KEYS, MESSAGES
 
 Fields = dict[str, Any]
@@ -36,7 +37,7 @@ def batch(rows: list[Fields]) -> columns.BatchColumns:
     return columns.decode(columns.encode(rows), len(rows))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(ROWS)
 def test_a_batch_gives_its_rows_back(rows: list[Fields]) -> None:
     read = batch(rows)
@@ -46,7 +47,7 @@ def test_a_batch_gives_its_rows_back(rows: list[Fields]) -> None:
         assert len(read.row(ordinal)) == len(row)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(EXPRESSIONS, st.lists(MESSAGES, min_size=1, max_size=12), st.integers(0, 8))
 def test_evaluating_columns_is_evaluating_the_fields(
     expression: Expression, rows: list[Fields], first_slot: int
@@ -79,7 +80,7 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(pieces())
 def test_a_block_holds_what_was_appended_last(filled: list[Piece]) -> None:
     block = columns.BlockColumns(40)
@@ -249,7 +250,7 @@ def test_the_estimate_counts_names_and_values() -> None:
 # ---- bytes that nobody of ours wrote
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(MESSAGES, min_size=1, max_size=10), st.data())
 def test_damaged_bytes_are_columns_or_refused(rows: list[Fields], data: st.DataObject) -> None:
     code = bytearray(columns.encode(rows))
@@ -269,7 +270,7 @@ def test_damaged_bytes_are_columns_or_refused(rows: list[Fields], data: st.DataO
             assert shown(read.row(ordinal)) == shown(block.row(ordinal))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=60), st.integers(0, 5))
 def test_random_bytes_are_refused(data: bytes, count: int) -> None:
     if data:

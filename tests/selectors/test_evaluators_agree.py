@@ -14,13 +14,14 @@ from quorum_selectors.compiled import compile_expression
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import And, Comparison, Expression, Field, Literal, Not, Or, field_names
 from quorum_selectors.like import compile_pattern, is_pattern, parse_pattern
+from support.examples import examples
 from support.expressions import EXPRESSIONS, HOSTILE_MESSAGES, MESSAGES, TEXTS
 from support.selector_oracle import PER_BLOCK, ROWS, compare
 
 A = Field("application-properties.a")
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(EXPRESSIONS, HOSTILE_MESSAGES)
 @example(Comparison("=", And((A, Literal(True))), Literal(5)), {A.key: 5})
 @example(Not(Comparison("=", A, Literal(2**53 + 1))), {A.key: 2.0**53})
@@ -40,7 +41,7 @@ def test_all_ways_agree_on_strings_that_nearly_match(first: int) -> None:
         assert compare(seed) == ROWS * PER_BLOCK
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(EXPRESSIONS)
 def test_normal_form_is_stable(expression: Expression) -> None:
     code = canonical.encode(expression)
@@ -48,7 +49,7 @@ def test_normal_form_is_stable(expression: Expression) -> None:
     assert canonical.encode(canonical.normalize(expression)) == code
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(EXPRESSIONS)
 def test_normal_form_keeps_not_at_the_leaves(expression: Expression) -> None:
     conditions = [canonical.normalize(expression)]
@@ -61,7 +62,7 @@ def test_normal_form_keeps_not_at_the_leaves(expression: Expression) -> None:
                 assert not isinstance(operand, And | Or | Not | Literal)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(EXPRESSIONS, min_size=2, max_size=4), st.randoms(use_true_random=False))
 def test_order_and_repeats_change_no_byte(operands: list[Expression], random: Any) -> None:
     shuffled = [*operands, operands[0]]
@@ -71,7 +72,7 @@ def test_order_and_repeats_change_no_byte(operands: list[Expression], random: An
         assert canonical.encode(nested) == canonical.encode(join(tuple(operands)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(EXPRESSIONS, MESSAGES)
 def test_evaluation_reads_only_the_named_fields(expression: Expression, fields: dict[str, Any]) -> None:
     named = {key: fields[key] for key in field_names(expression) if key in fields}
@@ -102,7 +103,7 @@ def _matches_by_table(pattern: str, escape: str | None, value: str) -> bool:
     return row[-1]
 
 
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 @given(
     st.text(alphabet="ab%_!", max_size=12),
     st.sampled_from([None, "!", "%", "_"]),
@@ -117,7 +118,7 @@ def test_like_agrees_with_a_table_of_prefixes(pattern: str, escape: str | None, 
     assert compile_pattern(segments)(value) is _matches_by_table(pattern, escape, value)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(TEXTS)
 def test_a_pattern_matches_the_text_it_escapes(text: str) -> None:
     escaped = "".join("\\" + character if character in "%_\\" else character for character in text)

@@ -14,6 +14,7 @@ from quorum_selectors.expression import Comparison, Expression, Field, FieldValu
 from quorum_selectors.jms import parse
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.vectorised import Messages
+from support.examples import examples
 from support.expressions import EXPRESSIONS, MESSAGES, block_of
 
 Fields = dict[str, FieldValue]
@@ -27,7 +28,7 @@ def found(index: PredicateIndex[int], rows: list[Fields]) -> dict[int, set[int]]
     }
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12), st.booleans()
 )
@@ -46,7 +47,7 @@ def test_nothing_that_selects_is_missed(
                 assert token in index.rest or place in candidates.get(token, ())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=8), st.lists(MESSAGES, min_size=1, max_size=12))
 def test_what_is_removed_leaves_nothing(expressions: list[Expression], rows: list[Fields]) -> None:
     index: PredicateIndex[int] = PredicateIndex()

@@ -22,6 +22,7 @@ from quorum_selectors.expression import (
     Or,
     Sign,
 )
+from support.examples import examples
 from support.expressions import COMPARATORS, EXPRESSIONS
 
 TEXTS = st.text(alphabet="ab%_\\'é\n&\U0001f600", max_size=6)
@@ -77,7 +78,7 @@ SELECTORS: st.SearchStrategy[Expression] = st.recursive(
 """Trees that selectors' texts lead to."""
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(SELECTORS)
 def test_what_is_printed_is_read_as_the_same_selector(expression: Expression) -> None:
     encoded = canonical.encode(expression)
@@ -86,7 +87,7 @@ def test_what_is_printed_is_read_as_the_same_selector(expression: Expression) ->
     assert canonical.encode(jms.parse(text)) == encoded, text
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(EXPRESSIONS)
 def test_what_is_printed_of_any_tree_is_read_as_the_same_or_is_no_selector(expression: Expression) -> None:
     encoded = canonical.encode(expression)

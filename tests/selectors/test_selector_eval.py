@@ -13,6 +13,7 @@ from cases.amqp_filter_cases import CASES as AMQP_CASES
 from cases.clauses import Case, FilterCase, X
 from cases.jms_cases import CASES as JMS_CASES
 from quorum.cli.selector_eval import evaluate_lines
+from support.examples import examples
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def test_sections_may_be_left_out_or_null() -> None:
         assert answer(line)["result"] is False
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.text(max_size=40) | st.binary(max_size=40), max_size=5))
 def test_nothing_stops_it(lines: list[str | bytes]) -> None:
     assert len(list(evaluate_lines(lines))) == len(lines)
@@ -196,7 +197,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(["jms", "amqp-property", None]), JSON, JSON, JSON)
 def test_any_request_gets_an_answer(dialect: Any, expr: Any, fields: Any, identity: Any) -> None:
     line = json.dumps({"id": identity, "dialect": dialect, "expr": expr, "fields": fields})

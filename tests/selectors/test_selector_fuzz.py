@@ -14,6 +14,7 @@ from quorum_selectors.errors import EncodingError, SelectorError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, FieldValue
 from quorum_selectors.vectorised import Messages, truths
+from support.examples import examples
 from support.expressions import block_of
 
 NAMES = ("a", "b", "JMSPriority", "JMSDeliveryMode", "JMSType", "größe", "$x_1")
@@ -103,7 +104,7 @@ def attempt(text: str) -> Expression | SelectorError:
         return error
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=examples(2_000))
 @given(st.text(max_size=30) | SOUP | mutated() | st.text("ab1.eE'%_()=<>+-*/, \n\"ANDORNTLIKES", max_size=40))
 @example("")
 @example(VALID[0])
@@ -126,7 +127,7 @@ def test_any_text_is_refused_with_its_place_or_means_one_thing(text: str) -> Non
     assert [evaluate(travelled, row) for row in ROWS] == [evaluate(found, row) for row in ROWS]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(VALID),
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=3),

@@ -23,6 +23,7 @@ from quorum_selectors.errors import (
 from quorum_selectors.expression import And, Comparison, Expression, Field, IsTrue, Literal, Not, Or, Sign
 from quorum_selectors.like import compile_pattern, parse_pattern
 from support.counted_lines import count_lines
+from support.examples import examples
 
 
 def refused(selector: str) -> SelectorError:
@@ -90,7 +91,7 @@ def test_a_long_line_is_shown_only_around_the_place() -> None:
     assert shown[len(below) - 1] == "b"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=30) | st.text(alphabet="ab1.eE'%_()=<>+-*/, \n\tANDORNTLIKEISUX\"", max_size=40))
 def test_any_text_is_a_tree_or_a_selector_error(selector: str) -> None:
     outcome = attempt(selector)
@@ -349,7 +350,7 @@ SAMPLE = canonical.encode(
 )
 
 
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 @given(st.data())
 def test_damaged_bytes_are_an_expression_or_refused(data: st.DataObject) -> None:
     code = bytearray(SAMPLE)
@@ -366,7 +367,7 @@ def test_damaged_bytes_are_an_expression_or_refused(data: st.DataObject) -> None
         assert canonical.encode(canonical.decode(again)) == again
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(min_size=1, max_size=40))
 def test_random_bytes_are_an_expression_or_refused(data: bytes) -> None:
     try:

@@ -13,6 +13,7 @@ from quorum_selectors import columns, jms, summaries
 from quorum_selectors.block_columns import BLOCK_SIZE
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression, Not
+from support.examples import examples
 from support.expressions import EXPRESSIONS, MESSAGES
 
 Fields = dict[str, Any]
@@ -32,7 +33,7 @@ def summary(rows: list[Fields], live: list[bool] | None = None, step: int = 1_00
     return summaries.summarise(filled(rows, step), marks)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(EXPRESSIONS, st.lists(st.tuples(MESSAGES, st.booleans()), min_size=1, max_size=8))
 def test_what_matches_is_never_ruled_out(expression: Expression, rows: list[tuple[Fields, bool]]) -> None:
     found = summaries.decode(summary([row for row, _ in rows], [is_live for _, is_live in rows], step=3))
@@ -41,7 +42,7 @@ def test_what_matches_is_never_ruled_out(expression: Expression, rows: list[tupl
     assert summaries.may_match(Not(expression), found) or False not in truths
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(EXPRESSIONS, st.lists(MESSAGES, min_size=1, max_size=8), st.integers(0, 7))
 def test_a_summary_of_more_messages_is_right_for_fewer(
     expression: Expression, rows: list[Fields], kept: int

@@ -22,6 +22,7 @@ from quorum_selectors.expression import (
     Literal,
 )
 from quorum_selectors.vectorised import Messages, truths
+from support.examples import examples
 from support.expressions import EXPRESSIONS, MESSAGES, block_of
 
 Fields = dict[str, FieldValue]
@@ -40,7 +41,7 @@ def agree(expression: Expression, batches: list[list[Fields]], first: int = 0) -
 BATCHES = st.lists(st.lists(MESSAGES, min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(EXPRESSIONS, BATCHES, st.integers(0, 20))
 def test_many_at_once_agree_with_one_after_the_other(
     expression: Expression, batches: list[list[Fields]], first: int
@@ -48,7 +49,7 @@ def test_many_at_once_agree_with_one_after_the_other(
     agree(expression, batches, first)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(EXPRESSIONS, BATCHES)
 def test_the_same_with_fields_in_the_sparse_table(
     expression: Expression, batches: list[list[Fields]]
@@ -58,7 +59,7 @@ def test_the_same_with_fields_in_the_sparse_table(
         agree(expression, batches)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(EXPRESSIONS, st.lists(MESSAGES, min_size=1, max_size=60))
 def test_the_same_with_strings_that_share_no_codes(expression: Expression, rows: list[Fields]) -> None:
     with pytest.MonkeyPatch.context() as patch:

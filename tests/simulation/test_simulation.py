@@ -22,7 +22,7 @@ from support.simulation.report import MANY, Outcome, Report
 from support.simulation.rules import Broken
 from support.simulation.seed import prepared
 
-SEEDS = 12
+SEEDS = 6
 BY_NAME = {canary.name: canary for canary in CANARIES}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorum.spark.java import packaged_runtime
+from quorum.spark.session import DEFAULTS, LOCAL_DEFAULTS, PUSH_DOWN, WORKER_TIMEOUT
 from support import spark_environment, spark_kills
 
 if TYPE_CHECKING:
@@ -22,6 +23,24 @@ SAY = """
 import json, os, shutil
 print(json.dumps([shutil.which("java"), os.environ.get("JAVA_HOME"), sorted(os.listdir(os.environ["PATH"]))]))
 """
+
+
+def is_known(spark: SparkSession, setting: str) -> bool:
+    """Whether Spark reads a setting of this name. It takes any other one without a word."""
+    entries = spark.sparkContext._jvm.org.apache.spark.internal.config.ConfigEntry  # type: ignore[union-attr]
+    return entries.findEntry(setting) is not None
+
+
+def test_spark_knows_every_setting_of_a_session(spark: SparkSession) -> None:
+    for setting in {**DEFAULTS, **LOCAL_DEFAULTS, PUSH_DOWN: ""}:
+        assert is_known(spark, setting), setting
+    assert not is_known(spark, WORKER_TIMEOUT.lower())
+
+
+def test_a_session_waits_longer_for_python_workers_than_spark_does_by_itself(spark: SparkSession) -> None:
+    entries = spark.sparkContext._jvm.org.apache.spark.internal.config.ConfigEntry  # type: ignore[union-attr]
+    assert entries.findEntry(WORKER_TIMEOUT).defaultValueString() == "15s"
+    assert spark.sparkContext.getConf().get(WORKER_TIMEOUT) == "300s"
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from quorum_selectors.compiled import compile_expression
 from quorum_selectors.expression import Expression
 from quorum_selectors.vectorised import Messages, select
 from quorum_selectors.wellknown import APPLICATION, DEFAULT_FIELD_NAMES
+from support.examples import examples
 from support.expressions import EXPRESSIONS
 
 A, B, C = (APPLICATION + name for name in "abc")
@@ -93,7 +94,7 @@ def told(value: Any) -> tuple[str, str]:
     return type(value).__name__, repr(value)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(ROWS)
 def test_the_columns_have_what_each_message_has(rows: list[dict[str, Any]]) -> None:
     block = BlockColumns(len(rows))
@@ -103,7 +104,7 @@ def test_the_columns_have_what_each_message_has(rows: list[dict[str, Any]]) -> N
         assert {key: told(value) for key, value in block.row(slot).items()} == wanted
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(EXPRESSIONS, ROWS)
 def test_a_batch_is_judged_as_its_messages_one_by_one(
     expression: Expression, rows: list[dict[str, Any]]

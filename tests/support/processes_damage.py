@@ -50,8 +50,8 @@ LIVELY_KINDS = ("sealed record", "active record", "segment block")
 """What mends these goes to the log, which takes another manifest now and then."""
 RUNNING_KINDS = (*QUIET_KINDS, *LIVELY_KINDS)
 """Of a member that runs: it looks at all of them, so none has to be read, and it is not started for any of them."""
-PACE = {"piece_bytes": 64 << 20, "piece_ms": 0, "round_ms": 0}
-"""One round of scrubbing after the other."""
+PACE = {"piece_bytes": 64 << 20, "piece_ms": 0, "round_ms": 300}
+"""All files in one piece, three times a second: without a pause all three members would do nothing else."""
 OPTIONS: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "snapshot_bytes": SNAPSHOT_BYTES, "pace": PACE}
 NO_BODY = ("TRUNCATE", "HARD_STATE", "COMPACT", "RESET", "MARK")
 AT_ONCE = 20

@@ -54,6 +54,9 @@ def without_java(folder: Path) -> dict[str, str]:
     }
     return kept | {
         "PATH": path_without_java(folder / "tools"),
+        # a session sets this when it starts, and PySpark reads it whenever it connects: also after this environment
+        # was put in place again for another module
+        "SPARK_AUTH_SOCKET_TIMEOUT": "300",
         "XDG_CACHE_HOME": str(folder / "cache"),
         # workers and drivers are processes of their own: they have to find the same code
         "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
