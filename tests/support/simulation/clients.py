@@ -28,8 +28,6 @@ TIMEOUT_MS = 20_000
 UNCONFIRMED = 12
 SETTLING = 4
 """Settlements under way at a time."""
-REFUSALS_KEEP_ORDER = False
-"""Whether batches behind one that a full queue has refused stay behind it when all are sent again."""
 KINDS = ("red", "blue", "teal", "grey")
 
 
@@ -39,11 +37,6 @@ class Place:
 
     name: str
     arguments: dict[str, Any]
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether each producer's order is judged there."""
-        return REFUSALS_KEEP_ORDER or self.arguments.get("x-overflow") != "reject-publish"
 
     @property
     def has_fields(self) -> bool:
@@ -253,7 +246,7 @@ class Consumer(App):
                 if not message.redelivered:
                     producer, n = origin_of(message.body)
                     before = order.get((delivery.generation, producer), 0)
-                    if n <= before and self.place.keeps_order:
+                    if n <= before:
                         raise Broken(f"{self.name} got message {n} of producer {producer} after {before}")
                     order[delivery.generation, producer] = n
                     self.world.rules.counts["compared in order"] += before > 0

@@ -64,11 +64,8 @@ MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
-LEASES_DIFFER = False
-"""Whether members are started with other lease_ms than the others. It breaks a cluster whose lease is not one setting
-of all."""
-LEASES_MS = (1_500, 1_500, 4_000)
-"""What they are started with then."""
+LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
+"""Members are started with one of these, and differ in it: the lease that counts is the cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +151,6 @@ class World:
 
     def settings_of(self, name: str, life: int) -> dict[str, Any]:
         """What a node is started with."""
-        if not LEASES_DIFFER:
-            return self.member_settings
         return {**self.member_settings, "lease_ms": self.random_of(f"lease {name} {life}").choice(LEASES_MS)}
 
     def random_of(self, name: str) -> random.Random:
