@@ -265,6 +265,7 @@ class FaultyFiles(RealFiles):
     """`Files` of a process, with the faults that a file tells."""
 
     def __init__(self, faults: Path, power: PowerCut) -> None:
+        super().__init__()
         self.power = power
         self._path = faults
         self._known = 0
