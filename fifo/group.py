@@ -165,7 +165,7 @@ class GroupMachine(GroupViews):
         self.now_ms = meta.now_ms
         entry = Entry(meta.index, meta.now_ms, meta.version)
         if self.sessions.ended or self.sessions.fences:
-            self.sessions.forget_idle(meta.now_ms)
+            self.sessions.forget_idle(meta.now_ms, meta.version)
         if self.sessions.departing:
             self._end_departed(entry)
         numbered, admit = self._numbered, self.sessions.admit

@@ -8,8 +8,9 @@ is refused for good, because its message would stand behind later ones.
 
 How long a producer is remembered, and why that is enough:
 - A producer with a session is remembered as long as the session lives.
-- After a session that broke, or was closed with something unconfirmed, the producer is remembered for 24 hours of group
-  time. Its client sends again what it does not know to be taken, for 23 hours at most.
+- After a session that broke, or was closed with something unconfirmed, the producer is remembered for 27 hours of group
+  time, which are at least 24 hours of true time. Its client sends again what it does not know to be taken, for 23 hours
+  at most.
 - A producer that will send nothing again is forgotten at once: its session was closed with nothing unconfirmed, or is a
   node's own; nor is there anything to remember where the group has taken no message of it. What remains for an hour is
   a *fence*, its epoch: operations of that session or an earlier one may still be on their way.
@@ -40,7 +41,10 @@ MAX_PRODUCERS = 10_000
 """Clients' producers that a group remembers."""
 MAX_OWNED = MAX_PRODUCERS // 2
 """Those of one owner: a client in a loop does not lock the others out."""
-REMEMBERED_MS = 24 * 3600 * 1000
+REMEMBERED_MS = 27 * 3600 * 1000
+"""Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of it."""
+REMEMBERED_V1_MS = 24 * 3600 * 1000
+"""In entries of version 1."""
 FENCED_MS = 3600 * 1000
 MAX_FENCES = 10_000
 """Past it the oldest fence goes: it stands for nothing but operations that are still on their way."""
@@ -248,11 +252,12 @@ class Sessions:
             if len(self.fences) > MAX_FENCES:
                 del self.fences[next(iter(self.fences))]
 
-    def forget_idle(self, now_ms: int) -> None:
+    def forget_idle(self, now_ms: int, version: int) -> None:
         """Forgets some producers and fences whose time is over."""
+        remembered_ms = REMEMBERED_MS if version >= 2 else REMEMBERED_V1_MS
         for _ in range(FORGOTTEN_PER_ENTRY):
             name = next(iter(self.ended), None)
-            if name is None or self.producers[name].ended_ms + REMEMBERED_MS > now_ms:
+            if name is None or self.producers[name].ended_ms + remembered_ms > now_ms:
                 break
             self._forget(name)
         for _ in range(FORGOTTEN_PER_ENTRY):

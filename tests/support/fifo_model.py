@@ -42,7 +42,7 @@ class Rules:
     max_reservations: int = 64
     max_outstanding: int = 1_048_576
     max_pins: int = 16
-    remembered_ms: int = 24 * 3600 * 1000
+    remembered_ms: int = 27 * 3600 * 1000
     fenced_ms: int = 3600 * 1000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
