@@ -6,7 +6,8 @@ limited in each step, and a question has to be small: a long answer is asked for
 A question names the groups that it looks at. It is answered only from a state that is at least as new as everything
 that this member has shown of those groups: a replica that went back to its snapshot first applies what it had applied
 before. A question about now is answered only from a state at or past a read index of each of its groups, which is asked
-for after the question has come (read_indexes.py). Both are checked in the very step that answers.
+for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. All
+this is checked in the very step that answers.
 
 A question that meets an unreadable body waits until the body is repaired. Whoever waits no more says so (Forget), and
 nothing is kept of it.
@@ -145,17 +146,20 @@ class Questions:
         for group in asked.groups:
             replica = self._replicas[group]
             needed = max(asked.read_indexes.get(group, 0), replica.routed_to)
-            if replica.raft.applied_index < needed:
+            is_doubtful = asked.item.is_current and replica.disputed
+            if replica.raft.applied_index < needed or is_doubtful:
                 self._behind.setdefault(group, {})[asked] = needed
                 return True
         return False
 
     def _take_caught_up(self) -> None:
         for group, waiting in self._behind.items():
-            applied = self._replicas[group].raft.applied_index
-            for asked in [asked for asked, needed in waiting.items() if needed <= applied]:
-                del waiting[asked]
-                self._ready.append(asked)
+            replica = self._replicas[group]
+            for asked, needed in [*waiting.items()]:
+                is_doubtful = asked.item.is_current and replica.disputed
+                if needed <= replica.raft.applied_index and not is_doubtful:
+                    del waiting[asked]
+                    self._ready.append(asked)
 
     def _answer_awaited(self) -> None:
         for item in [*self._awaited.values()]:

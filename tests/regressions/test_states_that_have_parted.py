@@ -91,6 +91,22 @@ def test_without_a_majority_nobody_serves_and_says_so() -> None:
     assert applied == {member.replicas[group].raft.applied_index for member in cluster.members.values()}
 
 
+def test_a_read_of_now_waits_while_nobody_serves() -> None:
+    cluster, group, queue, leader = founded()
+    flood(cluster, leader, group, queue, 12)
+    wrong, away = (name for name in cluster.names if name != leader)
+    cluster.isolate(away)
+    part(cluster, wrong, group, queue)
+    flood(cluster, leader, group, queue)
+    assert all(cluster.members[name].replicas[group].disputed for name in (leader, wrong))
+    asked = [
+        cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue).ready, group)
+        for name in (leader, wrong)
+    ]
+    cluster.run(2_000)
+    assert not any(token in cluster.told for token in asked)
+
+
 def test_two_that_differ_wait_for_the_third() -> None:
     cluster, group, queue, leader = founded()
     flood(cluster, leader, group, queue)
