@@ -25,6 +25,9 @@ HANDSHAKE_LIMIT_MS = 5_000
 """A connection that has not begun to speak HTTP/2 by then is closed."""
 IDLE_LIMIT_MS = 300_000
 """A connection without calls is closed after this time; a client opens another one when it has something to say."""
+NO_COMPRESSION = 1
+"""gRPC's set of algorithms: the identity only. A compressed request would be many times its size on the wire, before
+anything of it is counted; bodies may be compressed by who publishes them."""
 MAX_STREAMS = 1_000
 """Calls of one connection at a time; a client keeps more to itself."""
 SERVICES = (
@@ -57,6 +60,7 @@ class Server:
             options=[
                 ("grpc.max_receive_message_length", FRAME_BYTES),
                 ("grpc.max_send_message_length", FRAME_BYTES),
+                ("grpc.compression_enabled_algorithms_bitset", NO_COMPRESSION),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
                 ("grpc.max_allowed_incoming_connections", self._max_connections),

@@ -19,6 +19,10 @@ from quorum.node.events import LowDisk
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 DOMAIN = "quorum"
+MAX_TEXT = 2_000
+"""Characters of a message: what a client has sent is in it, and answers that a client does not read are kept."""
+MAX_METADATA = 255
+"""Characters of one value."""
 
 _REFUSED = {
     "not_found": code_pb2.NOT_FOUND,
@@ -80,7 +84,10 @@ class StatusError(Exception):
 
 
 def make(code: int, reason: str, message: str, **metadata: str) -> status_pb2.Status:
-    info = error_details_pb2.ErrorInfo(reason=reason.upper(), domain=DOMAIN, metadata=metadata)
+    if len(message) > MAX_TEXT:
+        message = f"{message[:MAX_TEXT]}... (cut, {len(message)} characters)"
+    shown = {key: value[:MAX_METADATA] for key, value in metadata.items()}
+    info = error_details_pb2.ErrorInfo(reason=reason.upper(), domain=DOMAIN, metadata=shown)
     detail = any_pb2.Any()
     detail.Pack(info, deterministic=True)
     return status_pb2.Status(code=code, message=message, details=[detail])
