@@ -159,8 +159,8 @@ class NodeConfig(BaseSettings):
 
     skip_entries: tuple[EntryPlace, ...] = Field(
         (),
-        description="entries whose effect is left out, each `GROUP:INDEX`, the same on all members; docs/operations.md "
-        "says when",
+        description="entries whose commands about members and policies are left out, each `0:INDEX`, the same on all "
+        "members; docs/operations.md says when",
     )
 
     @model_validator(mode="after")

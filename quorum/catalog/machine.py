@@ -52,6 +52,12 @@ from quorum.catalog.members import (
 from quorum.catalog.numbering import Numbering, Speaker
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
 
+MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
+"""Commands that an operator may have left out (CatalogMachine.leave_out). Queues are not among them: what is in the
+groups' logs goes by their ids and places."""
+LEAP = 1 << 32
+"""A policy's command that is left out raises the revision by this: above every revision that the groups are configured
+by, whatever the commands behind it change now, so that all queues are configured again."""
 SNAPSHOT_FORMAT = 4
 READABLE_FORMATS = (3, 4)
 """3: without lease settings."""
@@ -94,7 +100,16 @@ class CatalogMachine:
         anything here."""
         return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
 
-    def _operation(self, meta: c.Meta, operation: c.Operation) -> Reply | None:
+    def leave_out(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
+        """One Raft entry without its commands of MAY_BE_LEFT_OUT: each takes its number in its session, and is refused.
+        Everything else of the entry is carried out, because later entries build on it."""
+        replies = (
+            self._operation(meta, each, is_left_out=isinstance(each.command, MAY_BE_LEFT_OUT))
+            for each in operations
+        )
+        return Applied(tuple(replies), ())
+
+    def _operation(self, meta: c.Meta, operation: c.Operation, *, is_left_out: bool = False) -> Reply | None:
         command: c.Command | CatalogCommand = operation.command
         handler = self._HANDLERS[type(command)]
         origin = operation.origin
@@ -109,11 +124,21 @@ class CatalogMachine:
         refused = self._numbering.refuse(origin, meta.now_ms)
         if refused is not None:
             return refused
+        if is_left_out:
+            return self._left_out(command)
         if isinstance(command, c.CloseSession):
             self._numbering.close(origin, meta.version)
         if isinstance(command, AddMember | RemoveMember | DrainMember):
             return handler(self, command, meta.version)
         return handler(self, command)
+
+    def _left_out(self, command: c.Command | CatalogCommand) -> Reply:
+        """Nothing that the command gave out is given out a second time."""
+        if isinstance(command, AddMember):
+            self.members.next_number += 1
+        elif isinstance(command, SetPolicy | RemovePolicy):
+            self.revision += LEAP
+        return Refused("bad_argument", "an operator has this command left out (skip_entries)")
 
     def _declare(self, command: DeclareQueue) -> Reply:
         arguments = dict(command.arguments)

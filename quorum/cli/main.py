@@ -77,7 +77,8 @@ def node(
         typer.Option(
             "--skip-entry",
             metavar="GROUP:INDEX",
-            help="leave out this entry's effect, on all members alike (docs/operations.md); may be given again",
+            help="leave out this entry's commands about members and policies, on all members alike "
+            "(docs/operations.md); may be given again",
         ),
     ] = None,
 ) -> None:

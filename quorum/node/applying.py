@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogFull
 from quorum.node.healing import BodyUnreadable, Healer
 from quorum.node.operations import Command
@@ -79,17 +80,15 @@ class Applier:
         self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int
     ) -> bool:
         """False if it cannot be applied now."""
-        left_out = self._skipping.replies(replica.number, index, body)
-        if left_out is not None:
-            for origin, reply in left_out if index > replica.routed_to else ():
-                self._table.reply(replica.number, origin, reply, now_ms)
-            replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
-            return True
         command = Command(body)
         replica.clock.observe(command.now_ms, now_ms)
         operations = command.decode()
+        meta = c.Meta(index, term, command.now_ms, command.version)
         try:
-            applied = replica.machine.apply(c.Meta(index, term, command.now_ms, command.version), operations)
+            if isinstance(replica.machine, CatalogMachine) and self._skipping.names(index, operations):
+                applied = replica.machine.leave_out(meta, operations)
+            else:
+                applied = replica.machine.apply(meta, operations)
         except BodyUnreadable as error:
             self._healer.note(error.group, error.index, 0, error.reason)
             replica.begin_again(index - 1, error.index, now_ms)

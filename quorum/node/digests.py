@@ -6,6 +6,12 @@ parted from them. Its log is as good as theirs, its state is not, and neither ar
 anew from another member's snapshot, in quarantine, before it serves, votes or stands for office (Founding). Where no
 majority has the same one nobody can say who is right: then nobody serves the group (*disputed*) until more hashes are
 heard or the members change.
+
+An entry at which a majority had this member's hash is *settled*, and so is every entry before it, because each hash
+contains the ones before. Settled entries are not judged again: a voter that is added later has no hash there, and the
+hash of a member that has been rebuilt since says nothing. Claims of a peer in quarantine are dropped: its state is
+given up. A new connection is no reason to drop them: the two ends need not both see that it is new, and a dropped claim
+that is not sent again would end a dispute, or begin one, without any news.
 """
 
 from __future__ import annotations
@@ -41,12 +47,15 @@ class Digests:
     group: int
     own: dict[int, int] = field(default_factory=dict)
     claimed: dict[int, dict[str, int]] = field(default_factory=dict)
+    settled_to: int = 0
+    """the last entry at which a majority of the voters had this member's hash"""
 
     def applied(self, index: int, running_hash: int) -> bytes | None:
         """To be called after each entry; at every EVERY-th one returns the claim that all others are sent."""
         if index % EVERY:
             return None
         self.own[index] = running_hash
+        self.settled_to = min(self.settled_to, index - 1)  # lower only where entries are applied again
         _prune(self.own)
         return _CLAIM.pack(self.group, index, running_hash)
 
@@ -58,24 +67,32 @@ class Digests:
         self.claimed.setdefault(index, {})[peer] = running_hash
         _prune(self.claimed)
 
+    def forget(self, peer: str) -> None:
+        """Drops what a peer has claimed: it has given up its state and begins from another member's snapshot."""
+        for claims in self.claimed.values():
+            claims.pop(peer, None)
+
     def judge(self, me: str, voters: Collection[str]) -> str:
         """What is disputed, for people; empty where nothing is. Raises Diverged where the majority is against this
         member."""
         disputed = ""
-        for index in sorted(self.own.keys() & self.claimed.keys()):
+        for index in sorted(each for each in self.own.keys() & self.claimed.keys() if each > self.settled_to):
             own = self.own[index]
             known = {**self.claimed[index], me: own}
             hashes = {voter: known[voter] for voter in sorted(voters) if voter in known}
-            if all(each == own for each in hashes.values()):
+            if not hashes:
                 continue
             most, count = Counter(hashes.values()).most_common(1)[0]
             said = ", ".join(f"{voter} {each:08x}" for voter, each in hashes.items())
-            if 2 * count <= len(voters):
+            is_majority = 2 * count > len(voters)
+            if is_majority and most != own:
+                raise Diverged(self.group, index, f"hash {own:08x} here, {most:08x} at most voters: {said}")
+            if is_majority:
+                self.settled_to, disputed = index, ""
+            elif any(each != own for each in hashes.values()):
                 disputed = (
                     f"entry {index}: no majority of the {len(voters)} voters has the same state: {said}"
                 )
-            elif most != own:
-                raise Diverged(self.group, index, f"hash {own:08x} here, {most:08x} at most voters: {said}")
         return disputed
 
 

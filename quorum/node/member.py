@@ -351,7 +351,7 @@ class Member:
             raft = make()
         for index, reason in raft.unread_configurations.items():
             self.healer.note(number, index, raft.term_at(index), reason)
-        self._skipping.check(number, raft.snapshot_index, self.log.journal(number).first_index)
+        self._skipping.check(self.log, number, raft.snapshot_index)
         checkpoints = Checkpoints(self.log, number, raft, TIME_BYTES)
         replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
         raft.start()
@@ -491,7 +491,10 @@ class Member:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
             self.damage.quarantine_seen_ms = self._now_ms
-            self.standings.asked(frame.peer, StandingQuestion.decode(frame.data))
+            question = StandingQuestion.decode(frame.data)
+            self.standings.asked(frame.peer, question)
+            if question.group in self.replicas:
+                self.replicas[question.group].digests.forget(frame.peer)
         elif frame.kind == KIND_STANDING:
             self.standings.hear(frame.peer, Standing.decode(frame.data))
         elif frame.kind == KIND_HEARTBEAT:

@@ -1,10 +1,14 @@
 """Entries whose effect this member leaves out, because an operator says so by name (`--skip-entry GROUP:INDEX`).
 
 It is the way back where an entry that was committed should never have been: every member is started with the same list
-(the handshake refuses others), applies nothing of such an entry, and answers what it asked for with a refusal. The
-snapshots taken afterwards do not contain it. It has to be all members and all entries alike, so a member refuses to
-start where its list cannot be carried out: where the effect is in a snapshot here already, and where it has left out an
-entry that its journal still holds and is not to leave out any more.
+(the handshake refuses others), applies such an entry without its commands of members and policies, and answers those
+with a refusal. Every other operation of the entry is carried out, and the ones left out keep their numbers in their
+sessions, so that the entries behind it have the effect that they had (CatalogMachine.leave_out). Entries of other
+commands, and of the groups that queues are in, are refused: what was confirmed behind them would be lost with them.
+
+The snapshots taken afterwards do not contain what is left out. It has to be all members and all entries alike, so a
+member refuses to start where its list cannot be carried out: where the effect is in a snapshot here already, and where
+it has left out an entry that its journal still holds and is not to leave out any more.
 """
 
 from __future__ import annotations
@@ -12,25 +16,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fifo.effects import Refused, Reply
+from fifo.commands import Operation
+from quorum.catalog.machine import MAY_BE_LEFT_OUT
 from quorum.errors import ConfigError
+from quorum.log import EntryMissing, Log, LogDamaged
 from quorum.node.identity import Memory
 from quorum.node.operations import Command, OperationError
-
-REFUSED = Refused("bad_argument", "an operator has this entry left out (skip_entries)")
+from quorum.node.replica import SYSTEM_GROUP
+from quorum.replication.codec import COMMAND
 
 
 class Skipping:
     """One member's list. entries: as configured, (group, index)."""
 
     def __init__(self, entries: Sequence[tuple[int, int]], memory: Memory, logger: Any) -> None:
+        for place in entries:
+            if place[0] != SYSTEM_GROUP:
+                raise ConfigError(
+                    f"skip_entries: entry {shown(place)} cannot be left out, because later entries of a group of "
+                    f"queues build on it; only entries of the system group can, group {SYSTEM_GROUP}"
+                )
         self._entries = frozenset(entries)
         self._memory = memory
         self._logger = logger
 
-    def check(self, group: int, snapshot_index: int, first_index: int) -> None:
-        """At the start of a group's replica, before anything is applied; snapshot_index: what applying goes on from,
-        first_index: the journal's first entry. Raises ConfigError."""
+    def check(self, log: Log, group: int, snapshot_index: int) -> None:
+        """At the start of a group's replica, before anything is applied; snapshot_index: what applying goes on from.
+        Raises ConfigError."""
+        first_index = log.journal(group).first_index
         done = {place for place in self._memory.skipped if place[0] == group}
         for place in sorted(self._entries - done):
             if place[0] == group and place[1] <= snapshot_index:
@@ -38,6 +51,9 @@ class Skipping:
                     f"skip_entries: the effect of entry {shown(place)} is in a snapshot of this member already, which "
                     f"goes to entry {snapshot_index}; it cannot be left out any more"
                 )
+        for place in sorted(self._entries):
+            if place[0] == group == SYSTEM_GROUP and place[1] > snapshot_index:
+                _check_commands(log, place[1])
         for place in sorted(done - self._entries):
             if self.is_needed(place[1], snapshot_index, first_index):
                 raise ConfigError(
@@ -58,17 +74,36 @@ class Skipping:
         for place in sorted(self._entries):
             self._logger.warning("entry is left out", entry=shown(place), reason="skip_entries names it")
 
-    def replies(self, group: int, index: int, body: bytes | memoryview) -> list[tuple[Any, Reply]] | None:
-        """Of an entry that is left out, what it asked for by (origin, refusal); None for any other entry."""
-        if (group, index) not in self._entries:
-            return None
-        try:
-            operations = Command(body).decode()
-        except OperationError:
-            operations = []
-        names = ", ".join(type(each.command).__name__ for each in operations)
-        self._logger.warning("entry left out", entry=shown((group, index)), commands=names)
-        return [(each.origin, REFUSED) for each in operations if each.origin is not None]
+    def names(self, index: int, operations: Sequence[Operation]) -> bool:
+        """Whether this entry of the system group is on the list; says so to the operator."""
+        if (SYSTEM_GROUP, index) not in self._entries:
+            return False
+        commands = ", ".join(
+            type(each.command).__name__ for each in operations if isinstance(each.command, MAY_BE_LEFT_OUT)
+        )
+        self._logger.warning("entry left out", entry=shown((SYSTEM_GROUP, index)), commands=commands)
+        return True
+
+
+def _check_commands(log: Log, index: int) -> None:
+    """Whether an entry of the system group has anything that may be left out. Nothing is said of one that is not here
+    yet: it is looked at when it is applied."""
+    try:
+        body = log.read(SYSTEM_GROUP, index)
+        operations = Command(memoryview(body)[1:]).decode() if body[0] == COMMAND else []
+    except (EntryMissing, LogDamaged):
+        return
+    except OperationError as error:
+        raise ConfigError(
+            f"skip_entries: entry {shown((SYSTEM_GROUP, index))} cannot be read: {error}"
+        ) from error
+    found = [type(each.command) for each in operations]
+    if not any(issubclass(each, MAY_BE_LEFT_OUT) for each in found):
+        raise ConfigError(
+            f"skip_entries: entry {shown((SYSTEM_GROUP, index))} has "
+            f"{', '.join(each.__name__ for each in found) or 'no command'}; "
+            f"what can be left out: {', '.join(each.__name__ for each in MAY_BE_LEFT_OUT)}"
+        )
 
 
 def shown(place: tuple[int, int]) -> str:

@@ -68,6 +68,54 @@ def test_without_a_majority_of_equal_hashes_nobody_is_right() -> None:
     assert not digests.judge("n2", ("n2",)), "the others have been removed"
 
 
+def test_what_a_majority_has_agreed_on_stays_settled_when_the_voters_change() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 5)
+    digests.claim("n3", EVERY, 6)
+    assert not digests.judge("n2", ALL)
+    assert not digests.judge("n2", ("n1", "n2", "n3", "n4"))
+    assert not digests.judge("n2", ("n2", "n3"))
+
+
+def test_agreement_at_a_later_entry_settles_the_ones_before() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 6)
+    assert digests.judge("n2", ALL)
+    digests.applied(2 * EVERY, 7)
+    digests.claim("n3", 2 * EVERY, 7)
+    assert not digests.judge("n2", ALL)
+
+
+def test_an_entry_that_is_applied_again_is_judged_again() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 5)
+    digests.claim("n3", EVERY, 5)
+    assert not digests.judge("n2", ALL)
+    digests.applied(EVERY, 6)
+    with pytest.raises(Diverged):
+        digests.judge("n2", ALL)
+
+
+def test_a_minority_that_was_heard_first_decides_nothing() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 6)
+    digests.claim("n3", EVERY, 6)
+    assert digests.judge("n2", ("n1", "n2", "n3", "n4", "n5")), "two of five"
+
+
+def test_claims_of_a_member_that_has_given_up_its_state_are_dropped() -> None:
+    digests = Digests(3)
+    digests.applied(EVERY, 5)
+    digests.claim("n1", EVERY, 6)
+    assert digests.judge("n2", ALL)
+    digests.forget("n1")
+    assert not digests.judge("n2", ALL)
+
+
 def test_hashes_of_members_that_do_not_vote_count_for_nothing() -> None:
     digests = Digests(3)
     digests.applied(EVERY, 5)

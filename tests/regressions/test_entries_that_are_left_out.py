@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from fifo import versions
-from fifo.effects import Ok
-from quorum.catalog.members import AddMember
+from fifo.commands import Address, CloseSession, Meta, Operation, Origin, RegisterProducer, Wake
+from fifo.effects import Done, Ok, Refused, Registered
+from quorum.catalog.commands import CatalogCommand, DeclareQueue, QueueDeclared, SetPolicy
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.members import AddMember, DrainMember
 from quorum.errors import ConfigError
 from quorum.log.files import RealFiles
 from quorum.node.identity import Founding, Memory, begin_life, read_identity
@@ -16,6 +19,8 @@ from quorum.replication.handshake import HandshakeError, Identity
 from support.cluster import Cluster, Session
 
 NOBODY = AddMember("n1~nobody", "n1", "192.0.2.1:1", "192.0.2.1:2", "ab" * 16, replaces=True)
+JOINING = AddMember("n9~joining", "n9", "192.0.2.1:1", "192.0.2.1:2", "ab" * 16)
+POLICY = SetPolicy("short", "orders", 1, (("x-max-length", 3),))
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
@@ -31,10 +36,13 @@ def poisoned(size: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, int, 
     assert cluster.administer(NOBODY) == Ok(1)
     monkeypatch.undo()
     cluster.run(1_000)
-    log = cluster.logs["n1"]
-    last = cluster.members["n1"].replicas[0].raft.last_index
-    found = [index for index in range(2, last + 1) if b"nobody" in log.read(0, index)]
-    return cluster, group, queue, found[0]
+    return cluster, group, queue, entry_with(cluster, 0, b"nobody")
+
+
+def entry_with(cluster: Cluster, group: int, text: bytes) -> int:
+    """The first entry of a group that has these bytes."""
+    last = cluster.members["n1"].replicas[group].raft.last_index
+    return next(index for index in range(2, last + 1) if text in cluster.logs["n1"].read(group, index))
 
 
 def start_again(cluster: Cluster, skipped: tuple[tuple[int, int], ...]) -> None:
@@ -95,6 +103,111 @@ def test_a_member_whose_snapshot_has_the_effect_already_does_not_start_with_the_
     replica.save_snapshot(cluster.logs["n1"], cluster.now_ms)
     with pytest.raises(ConfigError, match=f"the effect of entry 0:{index} is in a snapshot"):
         start_again(cluster, ((0, index),))
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [(POLICY, b"short"), (DrainMember("n2", True), b'"is_drained":true'), (JOINING, b"n9~joining")],
+    ids=["policy", "drain", "add"],
+)
+def test_what_the_same_session_did_behind_the_entry_is_as_it_was(
+    command: CatalogCommand, text: bytes
+) -> None:
+    cluster = Cluster(3, queue_groups=2)
+    cluster.ready()
+    administrator = Session(cluster, "n1")
+    assert administrator.call(0, command) == Ok(1)
+    declared = administrator.call(0, DeclareQueue("orders", ()))
+    assert isinstance(declared, QueueDeclared)
+    cluster.run(500)
+    session = Session(cluster, "n3")
+    session.publish(declared.group, declared.queue, b"a", b"b", b"c")
+    cluster.until(lambda: session.confirmed() == [1, 2, 3], "confirmed")
+    before = cluster.members["n1"].catalog
+    numbers = before.next_queue_id, before.members.next_number
+    start_again(cluster, ((0, entry_with(cluster, 0, text)),))
+    cluster.ready()
+    cluster.settle()
+    for member in cluster.members.values():
+        catalog = member.catalog
+        assert [queue.id for queue in catalog.queues()] == [declared.queue]
+        assert (catalog.next_queue_id, catalog.members.next_number) == numbers
+        assert list(catalog.members.by_id) == list(cluster.founders)
+        assert not any(each.is_drained for each in catalog.members.by_id.values())
+        assert not catalog.policies.by_name
+        info = member.queue_machine(declared.group).info(declared.queue)
+        assert info is not None
+        assert info.ready == 3
+    later = Session(cluster, "n2").call(0, DeclareQueue("others", ()))
+    assert isinstance(later, QueueDeclared)
+    assert later.queue > declared.queue
+    cluster.run(1_000)
+    assert all(
+        member.queue_machine(later.group).has_queue(later.queue) for member in cluster.members.values()
+    )
+
+
+def test_queues_are_configured_again_without_the_policy_that_is_left_out() -> None:
+    cluster = Cluster(3, queue_groups=1)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    assert cluster.administer(POLICY) == Ok(1)
+    cluster.run(1_000)
+    assert cluster.members["n1"].queue_machine(group).queues[queue].config.max_length == 3
+    start_again(cluster, ((0, entry_with(cluster, 0, b"short")),))
+    cluster.ready()
+    cluster.run(1_000)
+    for member in cluster.members.values():
+        config = member.queue_machine(group).queues[queue].config
+        assert config == member.catalog.effective(member.catalog.queues()[0]).config
+        assert config.max_length != 3
+
+
+def test_an_entry_of_other_commands_cannot_be_left_out() -> None:
+    cluster = Cluster(1, queue_groups=1)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    session = Session(cluster, "n1")
+    session.publish(group, queue, b"precious")
+    cluster.until(lambda: session.confirmed() == [1], "confirmed")
+    declared, published = entry_with(cluster, 0, b"orders"), entry_with(cluster, group, b"precious")
+    with pytest.raises(
+        ConfigError, match=f"entry 0:{declared} has .*DeclareQueue; what can be left out: AddM"
+    ):
+        start_again(cluster, ((0, declared),))
+    with pytest.raises(ConfigError, match="entry 0:1 has no command"):
+        start_again(cluster, ((0, 1),))
+    with pytest.raises(ConfigError, match=f"entry {group}:{published} .* only entries of the system group"):
+        start_again(cluster, ((group, published),))
+    start_again(cluster, ())
+    cluster.ready()
+    info = cluster.members["n1"].queue_machine(group).info(queue)
+    assert info is not None
+    assert info.ready == 1
+
+
+def test_everything_else_of_the_entry_is_carried_out() -> None:
+    machine = CatalogMachine((1, 2))
+    administrator, other = b"a" * 16, b"b" * 16
+    operations = [
+        Operation(0, Origin(administrator, 1, 0), RegisterProducer(Address(1, 1, 1))),
+        Operation(1, Origin(administrator, 1, 1), JOINING),
+        Operation(2, Origin(administrator, 1, 2), DeclareQueue("orders", ())),
+        Operation(3, Origin(other, 1, 0), RegisterProducer(Address(2, 1, 1))),
+        Operation(4, Origin(other, 1, 1), CloseSession()),
+        Operation(5, None, Wake()),
+    ]
+    registered, refused, declared, _, closed, wake = machine.leave_out(
+        Meta(1, 1, 1_000, 2), operations
+    ).replies
+    assert isinstance(registered, Registered)
+    assert isinstance(refused, Refused)
+    assert "skip_entries" in refused.detail
+    assert declared == QueueDeclared(1, 1, 1)
+    assert (closed, wake) == (Ok(), None)
+    again = machine.apply(Meta(2, 1, 1_000, 2), operations[1:2])
+    assert again.replies == (Done(),), "its number is taken"
+    assert CatalogMachine.restore(machine.snapshot()).snapshot() == machine.snapshot()
 
 
 def test_members_with_another_list_are_refused_and_told_why() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorum.catalog.members import RemoveMember
 from quorum.node import digests
 from support.cluster import Cluster, Session
 
@@ -122,3 +123,41 @@ def test_two_that_differ_wait_for_the_third() -> None:
     cluster.ready()
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
+
+
+@pytest.mark.parametrize("change", ["grow", "remove"])
+def test_the_hash_of_a_member_before_it_was_rebuilt_says_nothing_when_the_members_change(change: str) -> None:
+    cluster = Cluster(3, queue_groups=1, snapshot_ms=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    wrong = cluster.leader(group)
+    assert wrong is not None
+    right = [name for name in cluster.names if name != wrong]
+    flood(cluster, wrong, group, queue)
+    part(cluster, wrong, group, queue)
+    assert flood(cluster, wrong, group, queue) == [wrong]
+    for _ in range(30):  # so far that it begins behind the entry at which it differed
+        flood(cluster, right[0], group, queue, 1)
+        cluster.run(100)
+    cluster.start(wrong)
+    cluster.until(lambda: not cluster.members[wrong].replicas[group].raft.quarantine.is_on, "it is rebuilt")
+    cluster.ready()
+    for name in right:
+        assert all(
+            wrong not in claims
+            for index, claims in cluster.members[name].replicas[group].digests.claimed.items()
+            if index <= cluster.members[wrong].replicas[group].raft.snapshot_index
+        ), "what it claimed before is forgotten"
+    if change == "grow":
+        cluster.grow(4)
+    else:
+        cluster.administer(RemoveMember(right[1]))
+        cluster.until(
+            lambda: len(cluster.members[right[0]].replicas[group].raft.configuration.voters) == 2, "it left"
+        )
+    assert flood(cluster, right[0], group, queue) == []
+    voters = cluster.members[right[0]].replicas[group].raft.configuration.voters
+    assert not any(cluster.members[name].replicas[group].disputed for name in voters)
+    session = Session(cluster, right[0])
+    session.publish(group, queue, b"more")
+    cluster.until(lambda: session.confirmed() == [1], "it serves")
