@@ -378,7 +378,7 @@ def test_a_stranger_on_the_peers_port_is_refused_unheard(
 def test_a_request_that_is_small_on_the_wire_and_huge_unpacked_is_refused(
     address: str, shared_cluster: LocalCluster
 ) -> None:
-    """Compressed requests are refused by their encoding: here 20 MB of zeros, which gRPC would take, by gzip a thousandth."""
+    """Compressed requests are refused by their encoding: here 20 MB of zeros, a thousandth of that on the wire."""
     name = shared_cluster.members[0].name
     before = shared_cluster.resident_bytes()[name]
 
