@@ -57,11 +57,13 @@ class RegisterProducer:
     """Begins an epoch in this group. Its origin has n = 0.
 
     A higher epoch fences lower ones and detaches their consumers. owner: NODE, or 64 bits of a hash of the client's
-    address: one owner may have a part of the producers that a group remembers.
+    address: one owner may have a part of the producers that a group remembers. heard_ms: the group's time as the
+    session's node knew it when the session was opened; 0 as of version 1.
     """
 
     address: Address
     owner: int = UNKNOWN
+    heard_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

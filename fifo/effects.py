@@ -45,10 +45,11 @@ class Refused:
     """Nothing was changed. `reason` is one of the words below, `detail` says what and what is allowed.
 
     not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
-    expired (producer forgotten), not_attached, wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit,
-    wrong_generation (a reader was opened again), settled, released (what became of an offset), not_given (an offset
-    that was never given out), published (a chunk of a batch that is done), missing_part (not staged, or with other
-    messages than said), refused_earlier (a message below the highest one taken of its producer, and not taken itself)
+    expired (producer forgotten), outdated (the session was opened too long ago to register), not_attached,
+    wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a reader was opened
+    again), settled, released (what became of an offset), not_given (an offset that was never given out), published
+    (a chunk of a batch that is done), missing_part (not staged, or with other messages than said), refused_earlier
+    (a message below the highest one taken of its producer, and not taken itself)
     """
 
     reason: str

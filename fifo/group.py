@@ -164,7 +164,7 @@ class GroupMachine(GroupViews):
         self.index = meta.index
         self.now_ms = meta.now_ms
         entry = Entry(meta.index, meta.now_ms, meta.version)
-        if self.sessions.ended or self.sessions.fences:
+        if self.sessions.ended:
             self.sessions.forget_idle(meta.now_ms, meta.version)
         if self.sessions.departing:
             self._end_departed(entry)
@@ -252,7 +252,7 @@ class GroupMachine(GroupViews):
         sessions = self.sessions
         version = entry.version
         owner = command.owner if version >= 2 else UNKNOWN
-        refused = sessions.refuse_register(origin, command.address, owner, version)
+        refused = sessions.refuse_register(origin, command, owner, version)
         if refused is not None:
             return refused
         producer = sessions.producers.get(origin.producer)

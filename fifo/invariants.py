@@ -38,7 +38,8 @@ def check(group: GroupMachine) -> None:
     _expect(len(sessions.fences) <= MAX_FENCES, "too many fences")
     _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
     fenced = [fence.ended_ms for fence in sessions.fences.values()]
-    _expect(fenced == sorted(fenced), "fences are listed in the order of ending")
+    _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
+    _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
     ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
     _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
     times = [sessions.producers[name].ended_ms for name in sessions.ended]

@@ -12,13 +12,18 @@ How long a producer is remembered, and why that is enough:
   time, which are at least 24 hours of true time. Its client sends again what it does not know to be taken, for 23 hours
   at most.
 - A producer that will send nothing again is forgotten at once: its session was closed with nothing unconfirmed, or is a
-  node's own; nor is there anything to remember where the group has taken no message of it. What remains for an hour is
-  a *fence*, its epoch: operations of that session or an earlier one may still be on their way.
+  node's own; nor is there anything to remember where the group has taken no message of it.
+- Operations of a producer's earlier session may arrive after that: a node that stood still sends them when it runs
+  again. So every forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register. Past
+  MAX_FENCES the oldest fence goes, and the group keeps the time of the youngest one that went. A session of an unknown
+  producer registers only if it was opened after that time, because the lost fence may have been for an earlier one.
+  Each registration says the group's time when its session was opened, as its node knew it. That is never later than the
+  true group time then, so it does not matter how long a node stood still.
 - No producer is forgotten to make room for others. Past MAX_PRODUCERS a new one is refused, and one owner may have at
   most MAX_OWNED of them. Sessions of the nodes themselves do not count.
 
 A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
-they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the times
+they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the rules
 above are the whole protection.
 
 Entries of version 1 forget the oldest ended producer to make room, and take messages in any order.
@@ -31,7 +36,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 
-from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin
+from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
 
 WINDOW = 65_536
@@ -45,9 +50,8 @@ REMEMBERED_MS = 27 * 3600 * 1000
 """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of it."""
 REMEMBERED_V1_MS = 24 * 3600 * 1000
 """In entries of version 1."""
-FENCED_MS = 3600 * 1000
 MAX_FENCES = 10_000
-"""Past it the oldest fence goes: it stands for nothing but operations that are still on their way."""
+"""Past it the oldest fence goes, see above."""
 
 FORGOTTEN_PER_ENTRY = 64
 
@@ -137,7 +141,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What remains of a producer that was forgotten at once: sessions up to this epoch are over."""
+    """What remains of a forgotten producer: sessions up to this epoch are over. ended_ms: when it was forgotten."""
 
     epoch: int
     ended_ms: int
@@ -146,12 +150,13 @@ class Fence:
 class Sessions:
     """The producers of a group by name."""
 
-    __slots__ = ("departed", "departing", "ended", "fences", "owned", "producers")
+    __slots__ = ("departed", "departing", "ended", "fences", "fences_lost_ms", "owned", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[bytes, Producer] = {}
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
-        self.fences: dict[bytes, Fence] = {}  # of forgotten producers, in the order of ending
+        self.fences: dict[bytes, Fence] = {}  # of forgotten producers, in that order
+        self.fences_lost_ms = -1  # the time of the youngest fence that went; -1 if none did
         self.owned: dict[int, int] = {}  # owner -> how many producers; follows from them
         self.departed: dict[int, int] = {}  # node -> boot: that process and all before it have gone
         self.departing: dict[int, None] = {}  # nodes whose sessions have not all been ended yet
@@ -193,8 +198,11 @@ class Sessions:
     def is_departed(self, address: Address) -> bool:
         return address.boot <= self.departed.get(address.node, -1)
 
-    def refuse_register(self, origin: Origin, address: Address, owner: int, version: int) -> Refused | None:
+    def refuse_register(
+        self, origin: Origin, command: RegisterProducer, owner: int, version: int
+    ) -> Refused | None:
         """Why this epoch cannot begin."""
+        address = command.address
         producer = self.producers.get(origin.producer)
         name = f"epoch {origin.epoch} of producer {origin.producer.hex()}"
         if self.is_departed(address):
@@ -213,6 +221,12 @@ class Sessions:
                 return None
             return Refused(
                 "limit", f"{len(self.producers)} producers have sessions; allowed: {MAX_PRODUCERS}"
+            )
+        if fence is None and owner != NODE and command.heard_ms <= self.fences_lost_ms:
+            return Refused(
+                "outdated",
+                f"the session of {name} was opened at group time {command.heard_ms}; "
+                f"allowed: after {self.fences_lost_ms}, up to which sessions that ended are no longer known",
             )
         return refuse_more(len(self.producers) - self.owned.get(NODE, 0), self.owned.get(owner, 0), owner)
 
@@ -247,24 +261,26 @@ class Sessions:
         self.ended.pop(producer.name, None)
         self.ended[producer.name] = None
         if version >= 2 and (is_clean or producer.is_blank or producer.owner == NODE):
-            self._forget(producer.name)
-            self.fences[producer.name] = Fence(producer.epoch, now_ms)
-            if len(self.fences) > MAX_FENCES:
-                del self.fences[next(iter(self.fences))]
+            self._fence(producer, now_ms)
 
     def forget_idle(self, now_ms: int, version: int) -> None:
-        """Forgets some producers and fences whose time is over."""
+        """Forgets some producers whose time is over."""
         remembered_ms = REMEMBERED_MS if version >= 2 else REMEMBERED_V1_MS
         for _ in range(FORGOTTEN_PER_ENTRY):
             name = next(iter(self.ended), None)
             if name is None or self.producers[name].ended_ms + remembered_ms > now_ms:
                 break
-            self._forget(name)
-        for _ in range(FORGOTTEN_PER_ENTRY):
-            name = next(iter(self.fences), None)
-            if name is None or self.fences[name].ended_ms + FENCED_MS > now_ms:
-                break
-            del self.fences[name]
+            if version >= 2:
+                self._fence(self.producers[name], now_ms)
+            else:
+                self._forget(name)
+
+    def _fence(self, producer: Producer, now_ms: int) -> None:
+        """Forgets the producer except for its epoch."""
+        self._forget(producer.name)
+        self.fences[producer.name] = Fence(producer.epoch, now_ms)
+        if len(self.fences) > MAX_FENCES:
+            self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms
 
     def _forget(self, name: bytes) -> None:
         del self.ended[name]

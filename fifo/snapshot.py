@@ -118,6 +118,7 @@ def group_head(group: GroupMachine) -> bytearray:
         out.blob(name)
         out.number(fence.epoch)
         out.number(fence.ended_ms)
+    out.signed(sessions.fences_lost_ms)
     return out.data
 
 
@@ -144,6 +145,8 @@ def read_group_head(reader: Reader, group: GroupMachine) -> int:
     for _ in range(0 if is_format_3 else reader.number()):
         name = reader.blob()
         sessions.fences[name] = Fence(reader.number(), reader.number())
+    if not is_format_3:
+        sessions.fences_lost_ms = reader.signed()
     return queue_count
 
 

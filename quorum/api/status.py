@@ -58,7 +58,10 @@ _ENDED = {
         "a group remembers as many producers as it may, of this client's address or of all; close sessions, "
         "or wait until those that broke are a day old",
     ),
-    "resync": (code_pb2.UNAVAILABLE, "this node has caught up by a snapshot; open the session again"),
+    "resync": (
+        code_pb2.UNAVAILABLE,
+        "this node has missed answers, or the session is too old to begin at another group; open it again",
+    ),
     "unreadable": (
         code_pb2.UNAVAILABLE,
         "a message cannot be read on this node; open the session at another one",

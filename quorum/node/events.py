@@ -150,7 +150,8 @@ class Notified:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The service ends this session: fenced (a higher epoch exists), expired, node_down (lease lost), resync (answers
-    were missed), limit (too many producers). Nothing else is said about it afterwards."""
+    were missed, or it was opened too long ago to register), limit (too many producers).
+    Nothing else is said about it afterwards."""
 
     session: int
     reason: str

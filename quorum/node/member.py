@@ -164,7 +164,9 @@ class Member:
         self.membership = Membership(self, memory or Memory())
         self.me = self.membership.roster.number(config.name)
         """This node's number; 0 until it is a member."""
-        self._table = SessionTable(self.me, config.boot, self._link, self._send, self._tell)
+        self._table = SessionTable(
+            self.me, config.boot, self._link, self._send, self._tell, self._group_times
+        )
         self._outputs: list[ev.Output] = []
         self._now_ms = int(clock() * 1000)
         self._next_upkeep_ms = 0
@@ -598,6 +600,10 @@ class Member:
 
     def _voters(self, replica: Replica) -> list[int]:
         return [self._number(voter) for voter in replica.raft.configuration.voters]
+
+    def _group_times(self) -> dict[int, int]:
+        machines = {number: replica.machine for number, replica in self.replicas.items()}
+        return {number: each.now_ms for number, each in machines.items() if isinstance(each, GroupMachine)}
 
     def _tell(self, output: ev.Output) -> None:
         if not isinstance(output, ev.LeaseGranted) or not self.replicas[output.group].disputed:

@@ -50,7 +50,7 @@ _ATTACH = struct.Struct("<QHI")
 _CREDIT = struct.Struct("<QB")
 _GET = struct.Struct("<IB")
 _ADDRESS = struct.Struct("<IQQ")
-_REGISTER = struct.Struct("<IQQQ")
+_REGISTER = struct.Struct("<IQQQQ")
 _NODE_DOWN = struct.Struct("<IQ")
 _CONFIG = struct.Struct("<BqqBqqBHH")
 
@@ -342,14 +342,14 @@ def _decode_get(data: memoryview, queue: int) -> c.Get:
 
 
 def _register(x: c.RegisterProducer) -> bytes:
-    return _REGISTER.pack(x.address.node, x.address.boot, x.address.session, x.owner)
+    return _REGISTER.pack(x.address.node, x.address.boot, x.address.session, x.owner, x.heard_ms)
 
 
 def _decode_register(data: memoryview, queue: int) -> c.RegisterProducer:
     if len(data) == _ADDRESS.size:  # as of version 1
         return c.RegisterProducer(c.Address(*_ADDRESS.unpack(data)))
-    node, boot, session, owner = _REGISTER.unpack(data)
-    return c.RegisterProducer(c.Address(node, boot, session), owner)
+    node, boot, session, owner, heard_ms = _REGISTER.unpack(data)
+    return c.RegisterProducer(c.Address(node, boot, session), owner, heard_ms)
 
 
 def _decode_close(data: memoryview, queue: int) -> c.CloseSession:

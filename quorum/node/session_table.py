@@ -6,7 +6,7 @@ has spoken to has heard of its end, also when a later epoch of the same producer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fifo.commands import Address, Origin
 from fifo.effects import Deliver, Done, Effect, Notify, Refused, Reply
@@ -24,19 +24,22 @@ so that no amount of publishing, or of sending again, breaks the connection that
 Send = Callable[[int, Sequence[bytes]], None]
 Link = Callable[[int], str | None]
 Tell = Callable[[ev.Output], None]
+Times = Callable[[], Mapping[int, int]]
 
 
 class SessionTable:
     """link(group) is the leader that operations go to now, "" if that is this node, None if there is none or no way to
-    it; send(group, operations) takes them there. tell says something to the API."""
+    it; send(group, operations) takes them there. tell says something to the API. times() is each group's time as this
+    node knows it."""
 
-    def __init__(self, me: int, boot: int, link: Link, send: Send, tell: Tell) -> None:
+    def __init__(self, me: int, boot: int, link: Link, send: Send, tell: Tell, times: Times) -> None:
         self.boot = boot
         """of sessions that are opened now: it grows when a group has declared this process down"""
         self.me = me
         self._link = link
         self._send = send
         self._tell = tell
+        self._times = times
         self.by_number: dict[int, Session] = {}
         self._by_producer: dict[bytes, Session] = {}
         """the newest session of each producer"""
@@ -59,7 +62,7 @@ class SessionTable:
 
     def open(self, item: ev.OpenSession) -> None:
         address = Address(self.me, self.boot, item.number)
-        session = Session(item.number, item.producer, item.epoch, address, item.owner)
+        session = Session(item.number, item.producer, item.epoch, address, item.owner, self._times())
         older = self._by_producer.get(item.producer)
         if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
             self._tell(ev.Ended(item.number, "fenced"))
@@ -109,6 +112,8 @@ class SessionTable:
     def _why_ended(self, session: Session, reply: Refused) -> str:
         if reply.reason == "fenced" and session.address.boot < self.boot:
             return "node_down"  # it is this process's earlier name that is fenced
+        if reply.reason == "outdated":
+            return "resync"
         return "expired" if reply.reason == "not_registered" else reply.reason
 
     def _take_answer(

@@ -9,6 +9,7 @@ session's epoch, as number 0; it is repeated like any other.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
@@ -49,9 +50,9 @@ class Conversation:
     is_over: bool = False
     """the group has said that this epoch is no more"""
 
-    def start(self, owner: int = UNKNOWN) -> None:
+    def start(self, owner: int = UNKNOWN, heard_ms: int = 0) -> None:
         """The registration: it goes first."""
-        self.number(RegisterProducer(self.address, owner), None)
+        self.number(RegisterProducer(self.address, owner, heard_ms), None)
 
     def number(self, command: Command | CatalogCommand, token: object, batch: bytes = b"") -> None:
         """Gives the command its number: it is to be sent."""
@@ -142,6 +143,8 @@ class Session:
     epoch: int
     address: Address
     owner: int = UNKNOWN
+    heard_ms: Mapping[int, int] = field(default_factory=dict)
+    """group -> its time as known here when the session was opened. A group that is missing registers as if from 0."""
     conversations: dict[int, Conversation] = field(default_factory=dict)
     closing: bool = False
 
@@ -154,7 +157,7 @@ class Session:
         known = self.conversations.get(group)
         if known is None:
             known = self.conversations[group] = Conversation(group, self.producer, self.epoch, self.address)
-            known.start(self.owner)
+            known.start(self.owner, self.heard_ms.get(group, 0))
         return known
 
     def close(self, *, is_clean: bool = False) -> list[Conversation]:

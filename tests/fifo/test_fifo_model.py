@@ -121,6 +121,7 @@ SESSIONS = st.fixed_dictionaries(
         "clean": st.booleans(),
         "who": PRODUCERS,
         "node": st.integers(1, 2),
+        "heard": st.sampled_from((0, 0, 50, 200)),  # how long ago the session was opened
     }
 )
 ENTRY = st.lists(
@@ -188,14 +189,16 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def sessions(self, step: dict[str, Any]) -> None:
         world, name, node = self.world, producer(step["who"]), step["node"]
         if step["what"] == "epoch":
-            world.session(step["who"], world.epochs[name] + 1, node, self.boots[node])
+            heard_ms = world.now_ms - step["heard"]
+            world.session(step["who"], world.epochs[name] + 1, node, self.boots[node], heard_ms)
         elif step["what"] == "close":
             world.do(name, c.CloseSession(step["clean"]))
         elif step["what"] == "again":
             assert world.model is not None
             known = world.model.producers.get(name)
             address = c.Address(node, self.boots[node], 1) if known is None else known.address
-            world.apply([(c.Origin(name, world.epochs[name], 0), c.RegisterProducer(address))])
+            register = c.RegisterProducer(address, heard_ms=world.now_ms - step["heard"])
+            world.apply([(c.Origin(name, world.epochs[name], 0), register)])
         else:
             world.apply([(None, c.NodeDown(node, self.boots[node]))])
             self.boots[node] += 1

@@ -159,7 +159,7 @@ def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_liv
     world.do(alive, Get(1, 1, True))
     assert gone not in world.machine.sessions.producers
     assert alive in world.machine.sessions.producers
-    assert reason(world.do(gone, Get(1, 1, True))) == "expired"
+    assert reason(world.do(gone, Get(1, 1, True))) == "fenced"
     again = publish_again(world, gone, Enqueue(1, 1, 1, 3, 300), 1)
     assert again == Confirmed(1, 3), "taken once more: clients give up before that"
     info = world.machine.info(1)
@@ -277,14 +277,77 @@ def world_address(name: bytes, epoch: int) -> Address:
     return Address(2, 1, int.from_bytes(name[8:], "big") * 100 + epoch)
 
 
-def test_fences_go_after_an_hour_and_past_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_does_not_go_by_time() -> None:
+    world = world_with_queue()
+    world.do(world.session(1, epoch=2), CloseSession(is_clean=True))
+    world.wake(passed_ms=100 * sessions.REMEMBERED_MS)
+    assert reason(registered(world, 1, world.now_ms)) == "fenced"
+
+
+def test_a_producer_that_is_forgotten_by_time_leaves_a_fence() -> None:
+    world = world_with_queue()
+    name = world.session(1, epoch=2)
+    world.publish(name, 3, first=1, lowest_unconfirmed=1)
+    world.do(name, CloseSession())
+    world.wake(passed_ms=sessions.REMEMBERED_MS)
+    assert name not in world.machine.sessions.producers
+    assert reason(registered(world, 1, world.now_ms)) == "fenced"
+
+
+@pytest.mark.parametrize("ended_cleanly", [True, False])
+def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_producer(
+    monkeypatch: pytest.MonkeyPatch, ended_cleanly: bool
+) -> None:
+    """A node stands still with the first session's operations. The client ends a later one; many others end, too."""
     monkeypatch.setattr(sessions, "MAX_FENCES", 3)
     world = world_with_queue()
-    for number in range(5):
+    opened_ms = world.now_ms
+    name = world.session(1, epoch=2, node=2)
+    world.publish(name, 10, first=1, lowest_unconfirmed=1)
+    world.do(name, CloseSession(is_clean=ended_cleanly))
+    if not ended_cleanly:
+        world.wake(passed_ms=sessions.REMEMBERED_MS)
+    for number in range(2, 6):
+        world.wake(passed_ms=10)
         world.do(world.session(number), CloseSession())
-    assert list(world.machine.sessions.fences) == [producer(number) for number in (2, 3, 4)]
-    world.wake(passed_ms=sessions.FENCED_MS)
-    assert not world.machine.sessions.fences
+    assert name not in world.machine.sessions.fences
+    again = Operation(1, Origin(name, 1, 1), Enqueue(1, 1, 1, 10, 100))
+    for heard_ms in (0, opened_ms):
+        assert reason(registered(world, 1, heard_ms)) == "outdated"
+        assert reason(world.apply([(again.origin, again.command)]).replies[0]) == "not_registered"
+    info = world.machine.info(1)
+    assert info is not None
+    assert info.ready == 10
+
+
+def test_a_session_opened_after_the_lost_fences_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_FENCES", 3)
+    world = world_with_queue()
+    for number in range(6):
+        world.wake(passed_ms=10)
+        world.do(world.session(number), CloseSession())
+    lost_ms = world.machine.sessions.fences_lost_ms
+    assert list(world.machine.sessions.fences) == [producer(number) for number in (3, 4, 5)]
+    assert reason(registered(world, 7, lost_ms)) == "outdated"
+    assert registered(world, 7, lost_ms + 1) == Registered((), known=False)
+    assert registered(world, 8, 0, NODE) == Registered((), known=False), (
+        "a node uses a producer for one session only"
+    )
+
+
+def test_lost_fences_outlive_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_FENCES", 1)
+    world = world_with_queue()
+    for number in range(3):
+        world.do(world.session(number), CloseSession())
+    restored = world.machine.restore(world.machine.snapshot(), world.log)
+    assert restored.sessions.fences_lost_ms == world.machine.sessions.fences_lost_ms > 0
+
+
+def registered(world: World, number: int, heard_ms: int, owner: int = 77) -> object:
+    """The answer to a registration of the producer's first epoch."""
+    register = RegisterProducer(Address(1, 1, number), owner, heard_ms)
+    return world.apply([(Origin(producer(number), 1, 0), register)]).replies[0]
 
 
 def test_entries_of_version_1_forget_to_make_room_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:

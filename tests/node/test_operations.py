@@ -30,7 +30,7 @@ config = st.builds(
 )
 settle_fields = {"queue": u64, "consumer_tag": tag, "attach": u64, "tags": ranges, "credit_to": u64}
 commands = st.one_of(
-    st.builds(c.RegisterProducer, st.builds(c.Address, u32, u64, u64), u64),
+    st.builds(c.RegisterProducer, st.builds(c.Address, u32, u64, u64), u64, u64),
     st.builds(c.CloseSession, st.booleans()),
     st.builds(c.NodeDown, u32, u64),
     st.builds(c.Attach, u64, tag, st.binary(max_size=50), u64),
@@ -131,8 +131,8 @@ def test_a_stage_survives_and_its_batch_is_found(command: c.Stage, batch: bytes)
 def test_operations_of_version_1_are_read() -> None:
     origin = c.Origin(b"p" * 16, 3, 0)
     address = c.Address(7, 8, 9)
-    wire = op.encode(c.RegisterProducer(address, 12345), origin)
-    assert op.decode(memoryview(wire[:-8]), 0) == c.Operation(0, origin, c.RegisterProducer(address))
+    wire = op.encode(c.RegisterProducer(address, 12345, 678), origin)
+    assert op.decode(memoryview(wire[:-16]), 0) == c.Operation(0, origin, c.RegisterProducer(address))
     wire = op.encode(c.CloseSession(is_clean=True), origin)
     assert op.decode(memoryview(wire[:-1]), 0) == c.Operation(0, origin, c.CloseSession())
 

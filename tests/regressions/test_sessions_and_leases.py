@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from fifo import commands as c
+from fifo import sessions as fifo_sessions
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
@@ -299,3 +300,36 @@ def test_a_registration_that_is_refused_ends_the_session(
     assert second.ended == "limit"
     cluster.run(100)
     assert not cluster.members["n2"].sessions
+
+
+def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The later session is closed cleanly, and more sessions end than the group has fences."""
+    monkeypatch.setattr(fifo_sessions, "MAX_FENCES", 5)
+    cluster = Cluster(3, queue_groups=1)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    slow, other = (name for name in cluster.names if name != leader)
+    first = Session(cluster, slow, b"P" * 16, 1)
+    first.publish(group, queue, b"a", b"b", b"c")
+    cluster.paused.add(slow)
+    cluster.run(10_000)
+
+    def publish_and_close(session: Session, *bodies: bytes) -> None:
+        session.publish(group, queue, *bodies)
+        expected = list(range(1, len(bodies) + 1))
+        cluster.until(lambda: session.confirmed() == expected, "everything is confirmed")
+        cluster.submit(other, ev.EndSession(session.number, is_clean=True))
+        cluster.run(50)
+
+    publish_and_close(Session(cluster, other, b"P" * 16, 2), b"a", b"b", b"c")
+    for _ in range(7):
+        publish_and_close(Session(cluster, other), b"x")
+    cluster.paused.clear()
+    cluster.until(lambda: first.ended is not None, "the node ends the first session")
+    info = cluster.members[leader].queue_machine(group).info(queue)
+    assert info is not None
+    assert info.ready == 10
+    assert first.ended == "resync", "its client may open it again"

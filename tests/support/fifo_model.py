@@ -43,7 +43,7 @@ class Rules:
     max_outstanding: int = 1_048_576
     max_pins: int = 16
     remembered_ms: int = 27 * 3600 * 1000
-    fenced_ms: int = 3600 * 1000
+    max_fences: int = 10_000
     staged_parts: int = 4_096
     staged_chunks: int = 16_384
     staged_bytes: int = 8 << 30
@@ -480,7 +480,8 @@ class ModelGroup:
         self.deleted: set[int] = set()
         self.producers: dict[bytes, ModelProducer] = {}
         self.ended: list[ModelProducer] = []
-        self.fences: list[tuple[bytes, int, int]] = []  # name, epoch, when it ended
+        self.fences: list[tuple[bytes, int, int]] = []  # name, epoch, when it was forgotten
+        self.fences_lost_ms = -1
         self.departed: dict[int, int] = {}
         self.now_ms = 0
         self.backlog: list[int] = []
@@ -494,8 +495,7 @@ class ModelGroup:
         self.dirty: set[int] = set()
         self.left = {queue: self.new_left() for queue in range(1, 100)}
         while self.ended and self.ended[0].ended_ms + self.rules.remembered_ms <= meta.now_ms:
-            del self.producers[self.ended.pop(0).name]
-        self.fences = [each for each in self.fences if each[2] + self.rules.fenced_ms > meta.now_ms]
+            self.fence(self.ended.pop(0))
         replies = [self.one(operation) for operation in operations]
         for queue in sorted(self.dirty & set(self.queues)):
             machine = self.queues[queue]
@@ -572,6 +572,9 @@ class ModelGroup:
         if producer is None:
             if self.is_fenced(origin):
                 return e.Refused("fenced", "")
+            is_fence_known = any(name == origin.producer for name, _, _ in self.fences)
+            if not is_fence_known and command.owner != c.NODE and command.heard_ms <= self.fences_lost_ms:
+                return e.Refused("outdated", "")
             self.fences = [each for each in self.fences if each[0] != origin.producer]
             self.producers[origin.producer] = ModelProducer(origin.producer, origin.epoch, address)
             return e.Registered((), False)
@@ -600,10 +603,15 @@ class ModelGroup:
         self.detach(producer)
         producer.ended_ms = self.now_ms
         if is_clean or (not producer.accepted and not producer.floor):
-            del self.producers[producer.name]
-            self.fences.append((producer.name, producer.epoch, self.now_ms))
+            self.fence(producer)
         else:
             self.ended.append(producer)
+
+    def fence(self, producer: ModelProducer) -> None:
+        del self.producers[producer.name]
+        self.fences.append((producer.name, producer.epoch, self.now_ms))
+        while len(self.fences) > self.rules.max_fences:
+            self.fences_lost_ms = self.fences.pop(0)[2]
 
     def detach(self, producer: ModelProducer) -> None:
         mine = [

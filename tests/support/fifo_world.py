@@ -44,7 +44,7 @@ SMALL = Rules(
     8, 4, 20, 24, 3, 40,
     max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
-    known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, fenced_ms=250,
+    known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
     arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_entry_steps=2, read_bytes=250,
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "PART_MS": rules.part_ms,
         "KNOWN_PRODUCERS": rules.known_producers,
         "REMEMBERED_MS": rules.remembered_ms,
-        "FENCED_MS": rules.fenced_ms,
+        "MAX_FENCES": rules.max_fences,
         "LOOKED_UP_MESSAGES": rules.looked_up[0],
         "LOOKED_UP_CHUNKS": rules.looked_up[1],
         "LOOKED_UP_BYTES": rules.looked_up[2],
@@ -205,12 +205,16 @@ class World:
             arguments.setdefault("filter_field_names", ("*", "header.priority"))
         self.apply([(None, CreateQueue(queue, QueueConfig(**arguments)))])
 
-    def session(self, number: int = 1, epoch: int = 1, node: int = 1, boot: int = 1) -> bytes:
+    def session(
+        self, number: int = 1, epoch: int = 1, node: int = 1, boot: int = 1, heard_ms: int | None = None
+    ) -> bytes:
+        """heard_ms: the group time now if not given."""
         name = producer(number)
         self.epochs[name] = epoch
         self.numbers[name] = 0
         address = Address(node, boot, number * 100 + epoch)
-        self.apply([(Origin(name, epoch, 0), RegisterProducer(address))])
+        heard_ms = self.now_ms if heard_ms is None else heard_ms
+        self.apply([(Origin(name, epoch, 0), RegisterProducer(address, heard_ms=heard_ms))])
         return name
 
     def batch(
