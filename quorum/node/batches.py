@@ -30,6 +30,9 @@ MAX_PROPERTIES_BYTES = 64 << 10
 MAX_BATCH_PROPERTIES_BYTES = 4 << 20
 """Properties of all messages of a batch: 600,000 application properties of 7 bytes take 0.11 s and 73 MB to parse, here
 and at each delivery, and nothing else runs in that time."""
+MAX_MESSAGE_FIELDS = 1_024
+"""Application properties of one message. A batch of many messages with shared properties stores them once, so the bytes
+of a batch do not bound what every member keeps for its messages."""
 MAX_BATCH_FIELDS = 131_072
 """Application properties of all messages of a batch: 8 of each of the most messages, or more of fewer."""
 MAX_BATCH_COLUMNS = 4_096
@@ -146,8 +149,8 @@ def check(data: bytes, limits: BatchLimits, kept: KeptFields | None, max_field_b
         ttl = _ttl(batch.shared_properties)
     elif rows:
         _check_fields(rows)
-        for row in rows:
-            _check_properties(row)
+        for number, row in enumerate(rows):
+            _check_properties(row, number)
         each = [_ttl(row) for row in rows]
         if each.count(each[0]) == count:
             ttl = each[0]
@@ -182,8 +185,15 @@ def _check_ends(batch: pb.MessageBatch, limits: BatchLimits) -> None:
         )
 
 
-def _check_properties(properties: pb.Properties) -> None:
-    """Their size was checked on the wire."""
+def _check_properties(properties: pb.Properties, number: int | None = None) -> None:
+    """number: the message's place in the batch, None for shared properties. The size was checked on the wire."""
+    count = len(properties.application_properties)
+    if count > MAX_MESSAGE_FIELDS:
+        place = "the shared properties" if number is None else f"message {number} of the batch"
+        raise BatchError(
+            "metadata_too_large",
+            f"{place}: {count} application properties; at most {MAX_MESSAGE_FIELDS} a message",
+        )
     if properties.HasField("priority") and properties.priority > 255:
         raise BatchError("bad_batch", f"priority {properties.priority}; allowed: 0..255")
 

@@ -4,7 +4,7 @@ A message is known by its *slot* in the block. Runs of messages are copied in fr
 numpy calls per column, whatever their number. A column covers only the slots from its first value on and
 grows by doubling, so a field that few messages have costs little, and a small block is small; exact numbers
 and codes of strings take the narrowest type that holds what has come so far. At most MAX_DENSE_COLUMNS
-columns lie like this; what comes after them goes into one sparse table of single values.
+columns lie like this; later fields go into a sparse table, as runs of slots with the same value.
 
 Strings. A column's dictionary grows in log order. While it is small, the strings of a batch are looked up in
 it and repeats share a code; once it has more than SHARED_STRINGS entries, sharing would cost more than it
@@ -38,6 +38,7 @@ from quorum_selectors.batch_columns import (
 )
 from quorum_selectors.expression import FieldValue
 from quorum_selectors.lines import BACK, FRONT, Lines
+from quorum_selectors.sparse_fields import Run, SparseField
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
@@ -49,8 +50,6 @@ FEW_PLACES = 16
 _SPARE_SHIFT = 5
 """A thirty-second of the letters is left free when they grow: a block's are copied some 130 times at most."""
 
-_SPARSE_ENTRY_BYTES = 150
-"""A dict entry with its slot and value, about: only for accounts of memory."""
 _LOOKUP_ENTRY_BYTES = 130
 
 _INTS: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.int64)
@@ -314,7 +313,7 @@ class BlockColumns:
         """Forgets everything."""
         self._dense: dict[str, dict[int, _DenseColumn]] = {}
         self._dense_count = 0
-        self._sparse: dict[str, dict[int, FieldValue]] = {}
+        self._sparse: dict[str, SparseField] = {}
         self._filled = 0  # a bit for each slot that was appended
 
     def append(self, first_slot: int, batch: BatchColumns, first_ordinal: int, count: int) -> None:
@@ -335,9 +334,7 @@ class BlockColumns:
             if dense is not None:
                 dense.put_one(first_slot, value, count, self.size)
             else:
-                self._sparse.setdefault(key, {}).update(
-                    dict.fromkeys(range(first_slot, first_slot + count), value)
-                )
+                self._put_sparse(key, [(first_slot, first_slot + count, value)])
         for column in batch.columns:
             self._append_column(first_slot, column, first_ordinal, count)
 
@@ -380,7 +377,14 @@ class BlockColumns:
     def _append_sparse(self, slot: int, column: Column, mask: Bits | None, values: Array, count: int) -> None:
         part = Column(column.key, column.kind, None, values, column.strings)
         slots = range(slot, slot + count) if mask is None else (np.flatnonzero(mask) + slot).tolist()
-        self._sparse.setdefault(column.key, {}).update(zip(slots, part.to_list(), strict=True))
+        values_there = zip(slots, part.to_list(), strict=True)
+        self._put_sparse(column.key, [(taken, taken + 1, value) for taken, value in values_there])
+
+    def _put_sparse(self, key: str, runs: list[Run]) -> None:
+        field = self._sparse.get(key)
+        if field is None:
+            field = self._sparse[key] = SparseField()
+        field.put(runs)
 
     def _clear(self, slot: int, count: int) -> None:
         for kinds in self._dense.values():
@@ -388,9 +392,8 @@ class BlockColumns:
                 start, end = column.run(slot, count)
                 if start < end:
                     column.mask[start:end] = False
-        for table in self._sparse.values():
-            for taken in [taken for taken in table if slot <= taken < slot + count]:
-                del table[taken]
+        for field in self._sparse.values():
+            field.clear(slot, slot + count)
 
     def get(self, slot: int, key: str) -> FieldValue | None:
         """One field of one message; None if it is absent."""
@@ -398,8 +401,8 @@ class BlockColumns:
             value = column.get(slot)
             if value is not None:
                 return value
-        table = self._sparse.get(key)
-        return None if table is None else table.get(slot)
+        field = self._sparse.get(key)
+        return None if field is None else field.get(slot)
 
     def row(self, slot: int) -> Row:
         """The fields of the message in this slot."""
@@ -425,11 +428,12 @@ class BlockColumns:
             values[offset : offset + end - start] = column.values[start:end]
             yield kind, mask, values, column.dictionary
 
-    def sparse(self, key: str, first: int, count: int) -> Iterator[tuple[int, FieldValue]]:
-        """The values of a key that are in no column: place from `first` on, value."""
-        for slot, value in self._sparse.get(key, {}).items():
-            if first <= slot < first + count:
-                yield slot - first, value
+    def sparse(self, key: str, first: int, count: int) -> Iterator[Run]:
+        """The values of a key that are in no column, as runs of places counted from slot `first`."""
+        field = self._sparse.get(key)
+        if field is not None:
+            for start, end, value in field.runs(first, first + count):
+                yield start - first, end - first, value
 
     def field_keys(self) -> list[str]:
         """The keys that any message may have, sorted."""
@@ -456,9 +460,5 @@ class BlockColumns:
     def nbytes(self) -> int:
         """Bytes of memory all of this takes, about."""
         dense = sum(column.nbytes for kinds in self._dense.values() for column in kinds.values())
-        sparse = sum(
-            _SPARSE_ENTRY_BYTES + (len(value) if isinstance(value, str) else 0)
-            for table in self._sparse.values()
-            for value in table.values()
-        )
+        sparse = sum(field.nbytes for field in self._sparse.values())
         return dense + sparse + self.size // 8

@@ -40,6 +40,7 @@ from quorum_selectors.expression import (
     Sign,
 )
 from quorum_selectors.lines import Lines, encode_text
+from quorum_selectors.sparse_fields import Run
 
 Truths = tuple[Bits, Bits]
 """Where a condition is TRUE, and where it is FALSE."""
@@ -205,21 +206,21 @@ class Messages:
                 vector.approximate = mask, values
             elif kind == STRING and table is not None:
                 vector.texts.append((mask, Texts(mask, values, table)))
-        single: dict[type, list[tuple[int, FieldValue]]] = {}
-        for place, value in self._block.sparse(key, self._first, self.count):
-            single.setdefault(type(value), []).append((place, value))
-        for type_, pairs in single.items():
-            self._lay_single(vector, type_, pairs)
+        sparse: dict[type, list[Run]] = {}
+        for run in self._block.sparse(key, self._first, self.count):
+            sparse.setdefault(type(run[2]), []).append(run)
+        for type_, runs in sparse.items():
+            self._lay_sparse(vector, type_, runs)
         return vector
 
-    def _lay_single(self, vector: Vector, kind: type, pairs: list[tuple[int, FieldValue]]) -> None:
+    def _lay_sparse(self, vector: Vector, kind: type, runs: list[Run]) -> None:
         """Values of one type that are in no column."""
         mask = np.zeros(self.count, np.bool_)
-        mask[[place for place, _ in pairs]] = True
         table = StringTable()
         values: Array = np.zeros(self.count, _LAID_AS[kind])
-        for place, value in pairs:
-            values[place] = table.add(value) if isinstance(value, str) else value
+        for first, end, value in runs:
+            mask[first:end] = True
+            values[first:end] = table.add(value) if isinstance(value, str) else value
         if kind is bool:
             vector.boolean = _joined(vector.boolean, mask, values)
         elif kind is int:

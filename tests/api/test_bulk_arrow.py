@@ -21,7 +21,7 @@ from quorum.api.bulk_columns import NAMES, TEXTS, Wanted, wanted
 from quorum.api.deliveries import BodyReader
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.log import EntryMissing
-from quorum.node.batches import BatchLimits, check
+from quorum.node.batches import BatchError, BatchLimits, check
 from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import command_parts, encode
 from quorum.v1 import bulk_pb2
@@ -625,3 +625,16 @@ def test_what_goes_in_comes_out(
             json_values.read_into(again.application_properties, row["properties"])
         expected = properties((before["properties"] or {}) if "properties" in columns else {})
         assert again.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_a_row_with_too_many_fields_is_refused_before_it_is_staged(rows: int) -> None:
+    fields = pa.StructArray.from_arrays([pa.array([True] * rows)] * 1_025, [f"f{n}" for n in range(1_025)])
+    made = pa.record_batch({"body": pa.array([b""] * rows, pa.binary()), "fields": fields})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, made.schema) as stream:
+        stream.write_batch(made)
+    ((chunk, count),) = arrow_in.chunks(sink.getvalue().to_pybytes())
+    assert count == rows
+    with pytest.raises(BatchError, match="message 0 of the batch: 1025 application properties; at most 1024"):
+        check(chunk, BatchLimits(8_192, 1 << 20, 8 << 20), None, -1)

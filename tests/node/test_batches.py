@@ -101,6 +101,23 @@ def test_too_much_metadata_is_refused_before_the_log() -> None:
     assert check(made, kept=ALL).count == 2
 
 
+@pytest.mark.parametrize("kept", [None, ALL])
+def test_a_message_has_a_limited_number_of_application_properties(kept: object) -> None:
+    def with_fields(count: int) -> pb.Properties:
+        return pb.Properties(application_properties={f"{n:x}": pb.Value(boolean=True) for n in range(count)})
+
+    limits = BatchLimits(max_messages=100, max_message_bytes=50, max_batch_bytes=1 << 20)
+    for fields, each in (
+        ({"shared_properties": with_fields(1_025)}, "the shared properties"),
+        ({"properties": [pb.Properties(), with_fields(1_025)]}, "message 1 of the batch"),
+    ):
+        with pytest.raises(BatchError, match=f"{each}: 1025 application properties; at most 1024") as caught:
+            batches.check(batch(b"a", b"b", **fields).SerializeToString(), limits, kept, -1)
+        assert caught.value.reason == "metadata_too_large"
+    most = batch(b"a", b"b", shared_properties=with_fields(1_024))
+    assert batches.check(most.SerializeToString(), limits, kept, -1).count == 2
+
+
 bodies = st.lists(st.binary(max_size=20), min_size=1, max_size=12)
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorum_selectors import columns
+from quorum_selectors import block_columns, columns
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import ColumnsError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import Expression
+from quorum_selectors.vectorised import Messages, select
 from support.counted_lines import count_lines
 from support.examples import examples
 from support.expressions import EXPRESSIONS, FIELD_VALUES, KEYS, MESSAGES
@@ -190,6 +191,47 @@ def test_at_most_64_columns_are_dense_and_the_rest_is_kept_all_the_same() -> Non
     dense = sum(len(kinds) for kinds in block._dense.values())
     assert dense == columns.MAX_DENSE_COLUMNS
     assert len(block._sparse) == 36
+
+
+def test_a_row_that_all_messages_of_a_block_share_costs_no_more_than_one_message() -> None:
+    """Members apply what is in their log, whatever limits their edge has: 5,500 fields, 16,384 messages."""
+    row: Fields = {f"k{i:04d}": True for i in range(5_500)}
+    count = columns.BLOCK_SIZE
+    block = columns.BlockColumns()
+    block.append(0, columns.decode(columns.encode_shared(row, count), count), 0, count)
+    assert sum(len(field._runs) for field in block._sparse.values()) == 5_500 - columns.MAX_DENSE_COLUMNS
+    assert block.nbytes < 4 << 20
+    assert dict(block.row(count - 1)) == row
+
+
+PARTS = st.lists(
+    st.tuples(
+        st.integers(0, 31), st.integers(1, 12), st.booleans(), st.lists(MESSAGES, min_size=12, max_size=12)
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=examples(200))
+@given(EXPRESSIONS, PARTS)
+def test_slots_filled_again_in_any_order_have_the_fields_that_came_last(
+    expression: Expression, parts: list[tuple[int, int, bool, list[Fields]]]
+) -> None:
+    """Nearly all fields in the sparse table, shared rows among others."""
+    rows: list[Fields] = [{}] * 32
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_columns, "MAX_DENSE_COLUMNS", 1)
+        block = columns.BlockColumns(32)
+        for first, wanted, is_shared, given_rows in parts:
+            added = [given_rows[0]] * 12 if is_shared else given_rows
+            count = min(wanted, 32 - first)
+            encoded = columns.encode_shared(added[0], 12) if is_shared else columns.encode(added)
+            block.append(first, columns.decode(encoded, 12), 0, count)
+            rows[first : first + count] = added[:count]
+    assert [shown(block.row(slot)) for slot in range(32)] == [shown(row) for row in rows]
+    for first, end in ((0, 32), (5, 19)):
+        found = select(expression, Messages(block, first, end - first)).tolist()
+        assert found == [evaluate(expression, row) is True for row in rows[first:end]]
 
 
 def _five_fields(sequence: int) -> Fields:

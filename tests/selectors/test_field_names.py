@@ -94,6 +94,7 @@ PACKAGE = Path(quorum_selectors.__file__).parent
 
 ALLOWED = {
     "__future__",
+    "bisect",
     "collections",
     "dataclasses",
     "difflib",
@@ -101,6 +102,7 @@ ALLOWED = {
     "lark",
     "math",
     "numpy",
+    "operator",
     "quorum_selectors",
     "re",
     "struct",
