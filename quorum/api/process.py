@@ -230,7 +230,7 @@ async def _watch(hub: Hub, server: Server) -> None:
         ready = await hub.ask(Member.is_ready)
         if ready != serving:
             serving = ready
-            await server.set_serving(ready)
+            server.set_serving(ready)
         hub.check_leases()
         if not ready and await hub.ask(Member.is_left_behind):
             hub.leave("disk_full")

@@ -7,13 +7,14 @@ import socket
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
 from quorum.api.calls import Gate
 from quorum.api.connections import LOOK_S, close_excess, max_connections
+from quorum.api.health import Health
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
@@ -30,6 +31,9 @@ NO_COMPRESSION = 1
 anything of it is counted; bodies may be compressed by who publishes them."""
 MAX_STREAMS = 1_000
 """Calls of one connection at a time; a client keeps more to itself."""
+STOP_LIMIT_S = 5.0
+"""Time for gRPC to end its calls after the grace period. A client cannot keep the node from stopping."""
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 SERVICES = (
     queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name,
     bulk_pb2.DESCRIPTOR.services_by_name["Bulk"].full_name,
@@ -53,7 +57,7 @@ def _why_not(address: str) -> str:
 
 class Server:
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
-        self._health = health.aio.HealthServicer()
+        self._health = Health(SERVICES)
         self._max_connections = max_connections()
         self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(
@@ -77,7 +81,7 @@ class Server:
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, gate)
-        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), gate)
+        reflection.enable_server_reflection((*SERVICES, HEALTH, reflection.SERVICE_NAME), gate)
 
     async def start(self, address: str) -> int:
         """Listens; returns the port. Raises OperatorError where the address cannot be had."""
@@ -86,7 +90,6 @@ class Server:
         except RuntimeError as error:
             raise OperatorError(f"cannot listen for clients on {address}: {_why_not(address)}") from error
         await self._server.start()
-        await self.set_serving(False)
         self._watching = asyncio.create_task(self._watch(port))
         return port
 
@@ -103,15 +106,17 @@ class Server:
                     most=self._max_connections,
                 )
 
-    async def set_serving(self, serving: bool) -> None:
-        state = (
-            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-        for service in ("", *SERVICES):
-            await self._health.set(service, state)
+    def set_serving(self, serving: bool) -> None:
+        """What the health service says from now on. It waits for no client."""
+        self._health.set_serving(serving)
 
     async def stop(self, grace_s: float) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        self._health.stop()
+        stopping = asyncio.ensure_future(self._server.stop(grace_s))
+        _, late = await asyncio.wait({stopping}, timeout=grace_s + STOP_LIMIT_S)
+        if late:
+            structlog.get_logger().warning(
+                "calls did not end with the server", waited_s=grace_s + STOP_LIMIT_S
+            )

@@ -1,0 +1,149 @@
+"""The health service (quorum/api/health.py), in a server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1 import health_pb2_grpc
+
+from quorum.api import process, server
+from quorum.api.server import Server
+from quorum.node.batches import BatchLimits
+from quorum.node.member import Member
+from support.http2 import StalledClient
+
+SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
+WATCH = "/grpc.health.v1.Health/Watch"
+LIMIT_S = 30.0
+
+
+def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20))
+        config: Any = SimpleNamespace(name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")})
+        made = Server(hub, config)
+        port = await made.start("127.0.0.1:0")
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with asyncio.timeout(LIMIT_S):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+                await run(made, health_pb2_grpc.HealthStub(channel), port)
+            await made.stop(0.1)
+
+    asyncio.run(body())
+
+
+async def state(stub: Any, service: str = "") -> int:
+    reply = await stub.Check(pb.HealthCheckRequest(service=service), timeout=LIMIT_S)
+    return int(reply.status)
+
+
+def test_every_service_has_the_state_of_the_node() -> None:
+    async def run(made: Server, stub: Any, port: int) -> None:
+        for serving, expected in ((None, NOT_SERVING), (True, SERVING), (False, NOT_SERVING)):
+            if serving is not None:
+                made.set_serving(serving)
+            assert [await state(stub, each) for each in ("", *server.SERVICES)] == [expected] * 4
+
+    with_server(run)
+
+
+def test_a_service_that_does_not_exist_is_not_found() -> None:
+    async def run(made: Server, stub: Any, port: int) -> None:
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"no service 'quorum\.v1\.Nothing'; known: quorum"
+        ) as caught:
+            await state(stub, "quorum.v1.Nothing")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = stub.Watch(pb.HealthCheckRequest(service="quorum.v1.Nothing"))
+        assert (await watch.read()).status == pb.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+
+    with_server(run)
+
+
+def test_a_watch_tells_each_change() -> None:
+    async def run(made: Server, stub: Any, port: int) -> None:
+        watch = stub.Watch(pb.HealthCheckRequest())
+        assert (await watch.read()).status == NOT_SERVING
+        for serving, expected in ((True, SERVING), (False, NOT_SERVING)):
+            made.set_serving(serving)
+            assert (await watch.read()).status == expected
+        watch.cancel()
+
+    with_server(run)
+
+
+def test_a_stopping_server_tells_that_it_does_not_serve_and_stays_with_that() -> None:
+    async def run(made: Server, stub: Any, port: int) -> None:
+        made.set_serving(True)
+        watch = stub.Watch(pb.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
+        stopping = asyncio.create_task(made.stop(0.1))
+        assert (await watch.read()).status == NOT_SERVING
+        made.set_serving(True)
+        with pytest.raises(grpc.aio.AioRpcError):
+            assert await watch.read() is grpc.aio.EOF
+        await stopping
+
+    with_server(run)
+
+
+def test_a_watch_whose_client_does_not_read_delays_no_change_of_state_and_no_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "STOP_LIMIT_S", 2 * LIMIT_S)
+
+    async def run(made: Server, stub: Any, port: int) -> None:
+        stalled = await StalledClient.connect(port)
+        for _ in range(3):
+            await stalled.call(WATCH, pb.HealthCheckRequest().SerializeToString())
+        for serving, expected in ((True, SERVING), (False, NOT_SERVING), (True, SERVING)):
+            made.set_serving(serving)
+            assert await state(stub) == expected
+        await made.stop(0.1)
+        stalled.close()
+
+    with_server(run)
+
+
+class Node:
+    """The hub as the process's watch sees it. The node is ready at every other look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.has_looked_often = asyncio.Event()
+
+    async def ask(self, question: Callable[[Any], Any]) -> Any:
+        if question is Member.is_ready:
+            self.looks += 1
+            return bool(self.looks % 2)
+        return False if question is Member.is_left_behind else "member"
+
+    def leave(self, reason: str) -> None: ...
+
+    def check_leases(self) -> None:
+        if self.looks > 20:
+            self.has_looked_often.set()
+
+
+def test_the_watch_of_the_process_is_not_held_by_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "READY_POLL_S", 0.0)
+
+    async def run(made: Server, stub: Any, port: int) -> None:
+        stalled = await StalledClient.connect(port)
+        await stalled.call(WATCH, pb.HealthCheckRequest().SerializeToString())
+        node: Any = Node()
+        watching = asyncio.create_task(process._watch(node, made))
+        await node.has_looked_often.wait()
+        watching.cancel()
+        stalled.close()
+
+    with_server(run)

@@ -1,0 +1,67 @@
+"""An HTTP/2 client by hand, for what no gRPC client does: it opens calls and gives their answers no window."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Self
+
+DATA, HEADERS, SETTINGS = 0, 1, 4
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+_INITIAL_WINDOW_SIZE = 4
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header field without indexing and without Huffman coding (RFC 7541 §6.2.2)."""
+    return b"\0" + b"".join(bytes([len(each)]) + each.encode() for each in (name, value))
+
+
+class StalledClient:
+    """The server may send headers, and not a byte of any message."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._stream = 1
+
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
+        client._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, window))
+        return client
+
+    async def call(self, path: str, request: bytes) -> None:
+        """Opens a call with one request; returns when the server has sent the headers of the answer."""
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "localhost",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        block = b"".join(_literal(name, value) for name, value in fields.items())
+        message = b"\0" + struct.pack(">I", len(request)) + request
+        self._writer.write(
+            _frame(HEADERS, END_HEADERS, self._stream, block)
+            + _frame(DATA, END_STREAM, self._stream, message)
+        )
+        while await self._read() != (HEADERS, self._stream):
+            pass
+        self._stream += 2
+
+    async def _read(self) -> tuple[int, int]:
+        """Kind and stream of the next frame."""
+        head = await self._reader.readexactly(9)
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+        await self._reader.readexactly(int.from_bytes(head[:3], "big"))
+        if kind == SETTINGS and not flags & ACK:
+            self._writer.write(_frame(SETTINGS, ACK, 0))
+        return kind, stream
+
+    def close(self) -> None:
+        self._writer.close()
