@@ -244,6 +244,8 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
 UNREACHED = """
     quorum/__init__.py
     quorum/api/calls.py
+    quorum/api/connections.py
+    quorum/api/health.py
     quorum/api/request_limits.py
     quorum/api/server.py
     quorum/bench/backlog.py
@@ -319,6 +321,7 @@ UNREACHED = """
     fifo/invariants.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/printing.py
+    selectors/quorum_selectors/sparse_fields.py
 """
 
 

@@ -169,7 +169,7 @@ class Node(Process):
         self.loop.create_task(_watch(hub, self))  # type: ignore[arg-type]
         return hub
 
-    async def set_serving(self, serving: bool) -> None:
+    def set_serving(self, serving: bool) -> None:
         """What health checks would say."""
 
     def serve(self, connection: Connection, method: str) -> None:
