@@ -103,9 +103,15 @@ def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run,
 
 
 def _look_at(part: Part, kinds: dict[str, Counter[str | None]]) -> None:
-    for properties in part.batch.properties(part.first, part.count) or ():
+    """Counts the kinds of the properties' values. Properties that all messages share are read once."""
+    batch = part.batch
+    is_shared = batch.each is None
+    rows = [batch.shared] if is_shared else batch.properties(part.first, part.count)
+    for properties in rows or ():
+        if properties is None:
+            continue
         for name, value in properties.application_properties.items():
-            kinds.setdefault(name, Counter())[value.WhichOneof("kind")] += 1
+            kinds.setdefault(name, Counter())[value.WhichOneof("kind")] += part.count if is_shared else 1
 
 
 def _kind_of(seen: Counter[str | None]) -> pb.Field.Kind:

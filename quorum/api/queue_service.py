@@ -21,6 +21,7 @@ from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
 from quorum_selectors.compiled import compile_expression
 from quorum_selectors.errors import FilterError, SelectorError
+from quorum_selectors.expression import Expression
 
 BROWSE_MESSAGES = 1_000
 """Messages looked at in one turn of a browse."""
@@ -139,8 +140,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         except status.StatusError as error:
             await status.abort(context, error)
             return
-        matches = None if expression is None else compile_expression(expression)
-        fields = batches.FieldReader(None)
+        is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
         while True:
             if isinstance(page, Refused):
@@ -148,17 +148,16 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                 return
             response, size = pb.BrowseResponse(), 0
             try:
-                stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs))
+                stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs, is_wanted))
                 async for message, weight in stored:
-                    if matches is None or matches(fields.read(message.message.properties)) is True:
-                        if size and size + weight > RESPONSE_BYTES:
-                            yield response
-                            response, size = pb.BrowseResponse(), 0
-                        response.messages.append(message)
-                        size += weight
-                        left -= 1
-                        if left == 0:
-                            break
+                    if size and size + weight > RESPONSE_BYTES:
+                        yield response
+                        response, size = pb.BrowseResponse(), 0
+                    response.messages.append(message)
+                    size += weight
+                    left -= 1
+                    if left == 0:
+                        break
             except status.StatusError as error:
                 await status.abort(context, error)
             if response.messages:
@@ -190,10 +189,24 @@ def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:
     return batch
 
 
+IsWanted = Callable[[pb.Properties | None], bool]
+
+
+def _every(properties: pb.Properties | None) -> bool:
+    return True
+
+
+def _wanted(expression: Expression) -> IsWanted:
+    """Whether a message with these properties matches."""
+    matches, fields = compile_expression(expression), batches.FieldReader(None)
+    return lambda properties: matches(fields.read(properties or pb.Properties())) is True
+
+
 def _stored(
-    reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...]
+    reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...], is_wanted: IsWanted = _every
 ) -> Iterator[tuple[pb.StoredMessage, int] | BodyUnreadable]:
-    """Each message with about the bytes it takes to send it; read as they are asked for."""
+    """Each wanted message with about the bytes it takes to send it; read as they are asked for. Properties that all
+    messages of a batch share are looked at once."""
     for run in runs:
         sequence = run.first_sequence
         for part in reader.parts(group, run):
@@ -201,7 +214,13 @@ def _stored(
                 yield part
                 continue
             batch, first, count = part
+            if not batch.each and not is_wanted(batch.shared):
+                sequence += count
+                continue
             for ordinal in range(first, first + count):
+                if batch.each and not is_wanted(batch.each[ordinal]):
+                    sequence += 1
+                    continue
                 body = batch.bodies[batch.start(ordinal) : batch.ends[ordinal]]
                 properties = batch.each[ordinal] if batch.each else batch.shared
                 message = pb.Message(body=body, properties=properties)

@@ -201,9 +201,18 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
     cluster.start([new.name])
     try:
         cluster.wait_standing(new.name, "waiting")
-        members.add(new.client, url=cluster.url)
     except BaseException:
         cluster.stop([new.name])
+        raise
+    try:
+        members.add(new.client, url=cluster.url)
+    except BaseException:
+        # it may vote already: without it the others might have no majority
+        print(
+            f"{new.name} goes on running, since it may be a member by now; `quorum cluster status` says so, "
+            f"`quorum cluster remove {new.name}` takes it out",
+            file=sys.stderr,
+        )
         raise
     print(f"{new.name} serves: {cluster.url_of(new.name)}")
 
