@@ -129,7 +129,7 @@ class NodeConfig(BaseSettings):
     )
     leader_fallback_ms: int = Field(
         1_500,
-        ge=200,
+        ge=500,
         le=120_000,
         description="a leader that hears no majority for this long steps down; for leases, the founding value counts, "
         "as with `lease_ms`",

@@ -308,6 +308,13 @@ class Client(_Settling):
     def remove_member(self, name: str, *, timeout_ms: int | None = None) -> None:
         self._loop.run(self._client.remove_member(name, timeout_ms=timeout_ms))
 
+    def set_lease_times(
+        self, lease_ms: int, leader_fallback_ms: int, *, timeout_ms: int | None = None
+    ) -> bool:
+        return self._loop.run(
+            self._client.set_lease_times(lease_ms, leader_fallback_ms, timeout_ms=timeout_ms)
+        )
+
     def drain_member(self, name: str, *, drained: bool = True, timeout_ms: int | None = None) -> None:
         self._loop.run(self._client.drain_member(name, drained=drained, timeout_ms=timeout_ms))
 

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import partial
 from operator import attrgetter
 from typing import NoReturn
@@ -276,6 +276,11 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
                 )
             )
     response.skipped_entries.extend(member.skipped_entries())
+    settings = member.leases.settings
+    if settings is not None:
+        wanted = settings.wanted
+        response.lease_times.lease_ms, response.lease_times.leader_fallback_ms = astuple(wanted)
+        response.lease_times_settled = settings.is_settled
     for number, replica in member.replicas.items():
         configuration = replica.raft.configuration
         response.groups.add(

@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Admin that changes who is a member and who leads."""
+"""The part of quorum.v1.Admin that changes who is a member, who leads, and how long leases last."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fifo.effects import Ok
 from quorum.addresses import check_id
 from quorum.api import status
 from quorum.api.hub import Hub
+from quorum.catalog.lease_times import LeaseTimes, SetLeaseTimes, check_times
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember, check_member
 from quorum.config import NodeConfig
 from quorum.node import events as ev
@@ -101,6 +102,21 @@ class MemberService:
         except status.StatusError as error:
             await status.abort(context, error)
         return response
+
+    async def SetLeaseTimes(
+        self,
+        request: pb.SetLeaseTimesRequest,
+        context: grpc.aio.ServicerContext[pb.SetLeaseTimesRequest, pb.SetLeaseTimesResponse],
+    ) -> pb.SetLeaseTimesResponse:
+        wanted = LeaseTimes(request.lease_times.lease_ms, request.lease_times.leader_fallback_ms)
+        try:
+            _checked(check_times, wanted)
+            command = SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms)
+            reply = await self._hub.call(SYSTEM_GROUP, command)
+        except status.StatusError as error:
+            await status.abort(context, error)
+        assert isinstance(reply, Ok)
+        return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 
     async def _transfer(self, group: int, name: str) -> None:
         target = await self._hub.ask(lambda member: target_of(member, group, name))

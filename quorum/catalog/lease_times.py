@@ -37,9 +37,10 @@ class LeaseTimes:
         return LeaseTimes(max(self.lease_ms, other.lease_ms), max(self.step_down_ms, other.step_down_ms))
 
 
-SMALLEST = LeaseTimes(500, 200)
+SMALLEST = LeaseTimes(500, 500)
 LARGEST = LeaseTimes(60_000, 120_000)
-"""What the configuration allows for `lease_ms` and `leader_fallback_ms`."""
+"""What the configuration allows for `lease_ms` and `leader_fallback_ms`. Leases go by heartbeats, four a second: with
+less than the time of two of them, no lease would hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,11 @@ class LeaseSettings:
         raise ValueError(f"no lease settings: {state!r}")
 
 
-def refusal(wanted: LeaseTimes) -> str:
-    """What is wrong with times that an administrator wants; empty if nothing is."""
+def check_times(wanted: LeaseTimes) -> None:
+    """ValueError, with a text for the administrator who wants these times, if they are not allowed."""
     for name, least, value, most in (
         ("lease_ms", SMALLEST.lease_ms, wanted.lease_ms, LARGEST.lease_ms),
-        ("step_down_ms", SMALLEST.step_down_ms, wanted.step_down_ms, LARGEST.step_down_ms),
+        ("leader_fallback_ms", SMALLEST.step_down_ms, wanted.step_down_ms, LARGEST.step_down_ms),
     ):
         if not least <= value <= most:
-            return f"{name} is {value}; allowed: {least}..{most}"
-    return ""
+            raise ValueError(f"{name} is {value}; allowed: {least}..{most}")

@@ -38,7 +38,7 @@ from quorum.catalog.lease_times import (
     LeaseTimes,
     SetLeaseTimes,
     SettleLeaseTimes,
-    refusal,
+    check_times,
 )
 from quorum.catalog.members import (
     AddMember,
@@ -224,9 +224,10 @@ class CatalogMachine:
     def _set_lease_times(self, command: SetLeaseTimes) -> Reply:
         """count: 1 if it changes anything."""
         wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
-        wrong = refusal(wanted)
-        if wrong:
-            return Refused("bad_argument", wrong)
+        try:
+            check_times(wanted)
+        except ValueError as error:
+            return Refused("bad_argument", str(error))
         if self.lease_settings is None:
             return Refused("not_found", "the cluster has no lease times yet")
         if self.lease_settings.wanted == wanted:

@@ -331,4 +331,7 @@ def _tables(seen: ClusterStatus) -> None:
     console.print(groups)
     if seen.skipped_entries:
         console.print(f"{seen.answering_node} leaves out the entries {', '.join(seen.skipped_entries)}")
+    times = seen.lease_times
+    if times is not None and not times.settled:
+        console.print(f"the change to lease_ms {times.lease_ms} is under way: not every member uses it yet")
     console.print(f"{seen.answering_node} has {seen.resident_bytes / 1e6:.0f} MB resident")

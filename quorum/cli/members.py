@@ -1,4 +1,5 @@
-"""`quorum cluster add|remove|replace|drain|undrain|transfer|rebalance`: who is a member, and who leads."""
+"""`quorum cluster add|remove|replace|drain|undrain|transfer|rebalance|lease-times`: who is a member, who leads, and how
+long leases last."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import typer
 from quorum.cli.console import Complaint, UrlOption, connect
 
 if TYPE_CHECKING:
-    from quorum.client.records import ClusterStatus, MemberInfo
+    from quorum.client.records import ClusterStatus, LeaseTimes, MemberInfo
     from quorum.sync import Client
 
 WAIT_S = 600
@@ -161,6 +162,55 @@ def rebalance(url: UrlOption = None) -> None:
         print("the leaders are spread evenly already")
 
 
+def lease_times(
+    lease_ms: Annotated[
+        int | None,
+        typer.Option(help="how long a member may deliver after a leader last heard of it; 500 to 60000"),
+    ] = None,
+    leader_fallback_ms: Annotated[
+        int | None,
+        typer.Option(
+            help="how long a leader may grant leases after a majority last answered it; 500 to 120000"
+        ),
+    ] = None,
+    url: UrlOption = None,
+    wait: WaitOption = WAIT_S,
+) -> None:
+    """Shows the cluster's lease times, or changes them: a longer lease is granted once every member waits for it."""
+    with connect(url) as client:
+        now = client.cluster_status().lease_times
+        if now is None:
+            raise Complaint("the cluster has no lease times yet; its members are still meeting", 1)
+        if lease_ms is None and leader_fallback_ms is None:
+            print(_times(now))
+            return
+        wanted = (
+            now.lease_ms if lease_ms is None else lease_ms,
+            now.leader_fallback_ms if leader_fallback_ms is None else leader_fallback_ms,
+        )
+        client.set_lease_times(*wanted)
+
+        def is_settled(seen: ClusterStatus) -> bool:
+            times = seen.lease_times
+            return (
+                times is not None and times.settled and (times.lease_ms, times.leader_fallback_ms) == wanted
+            )
+
+        what = "every member uses lease_ms {} and leader_fallback_ms {}".format(*wanted)
+        _await(client, wait, is_settled, what, _silent_members)
+
+
+def _times(times: LeaseTimes) -> str:
+    change = "" if times.settled else "; the change to them is under way"
+    return f"lease_ms {times.lease_ms}, leader_fallback_ms {times.leader_fallback_ms}{change}"
+
+
+def _silent_members(seen: ClusterStatus) -> str:
+    """Why a change of lease times waits."""
+    silent = [each.name for each in seen.members if not each.reachable]
+    return f"{', '.join(silent)} cannot be reached" if silent else "earlier leases have to end first"
+
+
 def _await(
     client: Client,
     wait_s: int,
@@ -197,5 +247,5 @@ def _leaders(seen: ClusterStatus) -> str:
 
 def register(app: typer.Typer) -> None:
     """Under `quorum cluster`."""
-    for command in (add, remove, replace, drain, undrain, transfer, rebalance):
+    for command in (add, remove, replace, drain, undrain, transfer, rebalance, lease_times):
         app.command()(command)

@@ -67,6 +67,7 @@ DOING = {
     "DrainMember": "draining a member",
     "TransferLeadership": "moving leadership",
     "RebalanceLeaders": "spreading leaders",
+    "SetLeaseTimes": "setting lease times",
 }
 """Methods of the Admin service in the words of an error."""
 GONE: dict[str, Any] = {
@@ -396,6 +397,16 @@ class Client(PolicyCalls):
         """Spreads leaders evenly; the groups that have moved, with their leaders."""
         response = await self._admin("RebalanceLeaders", admin_pb2.RebalanceLeadersRequest(), timeout_ms)
         return {each.group: each.leader for each in response.moved}
+
+    async def set_lease_times(
+        self, lease_ms: int, leader_fallback_ms: int, *, timeout_ms: int | None = None
+    ) -> bool:
+        """Wants other lease times for the cluster; whether that changes anything. lease_ms: 500 to 60,000;
+        leader_fallback_ms: 500 to 120,000; BadRequest otherwise. `cluster_status().lease_times` shows when every member
+        uses them."""
+        times = admin_pb2.LeaseTimes(lease_ms=lease_ms, leader_fallback_ms=leader_fallback_ms)
+        request = admin_pb2.SetLeaseTimesRequest(lease_times=times)
+        return bool((await self._admin("SetLeaseTimes", request, timeout_ms)).changed)
 
     # ---- inside
 

@@ -185,6 +185,17 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """The cluster's lease times. lease_ms: how long a member may deliver after a leader last heard of it.
+    leader_fallback_ms: how long a leader may grant leases after a majority last answered it. settled: every member uses
+    them; otherwise a change to them is under way."""
+
+    lease_ms: int
+    leader_fallback_ms: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """standing: of the answering node, a word of admin.proto. own: that node as it would be added."""
 
@@ -196,6 +207,8 @@ class ClusterStatus:
     own: MemberInfo
     skipped_entries: tuple[str, ...] = ()
     """GROUP:INDEX of entries whose effect the answering node leaves out, as long as its log has them"""
+    lease_times: LeaseTimes | None = None
+    """None while the answering node does not know them yet"""
 
     @classmethod
     def of(cls, wire: Any) -> ClusterStatus:
@@ -224,7 +237,13 @@ class ClusterStatus:
             standing=wire.standing,
             own=MemberInfo.of(wire.own),
             skipped_entries=tuple(wire.skipped_entries),
+            lease_times=_lease_times(wire) if wire.HasField("lease_times") else None,
         )
+
+
+def _lease_times(wire: Any) -> LeaseTimes:
+    times = wire.lease_times
+    return LeaseTimes(times.lease_ms, times.leader_fallback_ms, wire.lease_times_settled)
 
 
 def _disk(wire: Any) -> DiskInfo:

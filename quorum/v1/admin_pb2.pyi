@@ -300,7 +300,7 @@ class GroupInfo(_message.Message):
     def __init__(self, group: _Optional[int] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., state_hash: _Optional[int] = ..., learners: _Optional[_Iterable[str]] = ..., settled: _Optional[bool] = ..., healed: _Optional[int] = ..., unreadable: _Optional[int] = ..., fetching: _Optional[int] = ..., disputed: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
-    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries")
+    __slots__ = ("answering_node", "members", "groups", "resident_bytes", "standing", "own", "skipped_entries", "lease_times", "lease_times_settled")
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,8 @@ class ClusterStatusResponse(_message.Message):
     STANDING_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TIMES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TIMES_SETTLED_FIELD_NUMBER: _ClassVar[int]
     answering_node: str
     members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
     groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
@@ -315,7 +317,29 @@ class ClusterStatusResponse(_message.Message):
     standing: str
     own: MemberInfo
     skipped_entries: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ...) -> None: ...
+    lease_times: LeaseTimes
+    lease_times_settled: bool
+    def __init__(self, answering_node: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., resident_bytes: _Optional[int] = ..., standing: _Optional[str] = ..., own: _Optional[_Union[MemberInfo, _Mapping]] = ..., skipped_entries: _Optional[_Iterable[str]] = ..., lease_times: _Optional[_Union[LeaseTimes, _Mapping]] = ..., lease_times_settled: _Optional[bool] = ...) -> None: ...
+
+class LeaseTimes(_message.Message):
+    __slots__ = ("lease_ms", "leader_fallback_ms")
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FALLBACK_MS_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: int
+    leader_fallback_ms: int
+    def __init__(self, lease_ms: _Optional[int] = ..., leader_fallback_ms: _Optional[int] = ...) -> None: ...
+
+class SetLeaseTimesRequest(_message.Message):
+    __slots__ = ("lease_times",)
+    LEASE_TIMES_FIELD_NUMBER: _ClassVar[int]
+    lease_times: LeaseTimes
+    def __init__(self, lease_times: _Optional[_Union[LeaseTimes, _Mapping]] = ...) -> None: ...
+
+class SetLeaseTimesResponse(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: bool
+    def __init__(self, changed: _Optional[bool] = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
     __slots__ = ("member", "replace")

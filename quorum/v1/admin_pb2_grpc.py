@@ -104,6 +104,11 @@ class AdminStub:
                 request_serializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
                 _registered_method=True)
+        self.SetLeaseTimes = channel.unary_unary(
+                '/quorum.v1.Admin/SetLeaseTimes',
+                request_serializer=quorum_dot_v1_dot_admin__pb2.SetLeaseTimesRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_admin__pb2.SetLeaseTimesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -197,6 +202,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetLeaseTimes(self, request, context):
+        """The cluster's lease times (docs/configuration.md). Returns when the catalog has the wish. Leases become longer once
+        every member waits for the longer ones: ClusterStatus shows when the times are settled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -269,6 +282,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RebalanceLeaders,
                     request_deserializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.SerializeToString,
+            ),
+            'SetLeaseTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLeaseTimes,
+                    request_deserializer=quorum_dot_v1_dot_admin__pb2.SetLeaseTimesRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_admin__pb2.SetLeaseTimesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -649,6 +667,33 @@ class Admin:
             '/quorum.v1.Admin/RebalanceLeaders',
             quorum_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
             quorum_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLeaseTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorum.v1.Admin/SetLeaseTimes',
+            quorum_dot_v1_dot_admin__pb2.SetLeaseTimesRequest.SerializeToString,
+            quorum_dot_v1_dot_admin__pb2.SetLeaseTimesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -158,6 +158,11 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         assert "node-1 leads nothing" in quorum("cluster", "drain", "node-1", cwd=folder)
         assert "node-1 works again" in quorum("cluster", "undrain", "node-1", cwd=folder)
         assert "node-3 leads group 2" in quorum("cluster", "transfer", "2", "node-3", cwd=folder)
+        assert quorum("cluster", "lease-times", cwd=folder) == "lease_ms 4000, leader_fallback_ms 1500\n"
+        said = quorum("cluster", "lease-times", "--lease-ms", "1000", cwd=folder)
+        assert "every member uses lease_ms 1000 and leader_fallback_ms 1500" in said
+        said = quorum("cluster", "lease-times", "--leader-fallback-ms", "499", cwd=folder, status=1)
+        assert "leader_fallback_ms is 499; allowed: 500..120000" in said
         quorum("cluster", "rebalance", cwd=folder)
         assert "spread evenly already" in quorum("cluster", "rebalance", cwd=folder)
         assert "node-1 has left every group" in quorum("cluster", "remove", "node-1", cwd=folder)
