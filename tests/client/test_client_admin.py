@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import quorum
+from quorum.client.client import DOING
 from quorum.client.errors import NotFound, UnavailableError, UsageError
+from quorum.v1 import admin_pb2
 from support.fake_server_harness import World, on_cluster
 
 
@@ -125,3 +127,7 @@ async def test_policies_are_set_listed_and_deleted(world: World) -> None:
         world.nodes[0].unavailable_calls = 1
         await client.delete_policy("p")  # an earlier try may have done it
         assert await client.policies() == []
+
+
+def test_every_call_of_the_operators_has_words_for_its_errors() -> None:
+    assert set(DOING) == {method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods}
