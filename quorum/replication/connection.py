@@ -532,6 +532,8 @@ class PeerNetwork:
             self._strangers.remove(connection)
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
+        if connection.socket.fileno() < 0:
+            return  # a failed write has ended it, in this very step of the handshake
         self._forget(connection)
         self.stats.refused_handshakes += 1
         now = self._clock()

@@ -22,6 +22,7 @@ from quorum.replication.errors import WireError
 from quorum.replication.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
+    UNKNOWN,
     HandshakeError,
     Identity,
 )
@@ -48,13 +49,21 @@ class Cluster:
         secret: bytes = SECRET,
         cluster: str = "test",
         boot: int = 1,
+        known: Callable[[str], bytes] = lambda _: UNKNOWN,
         network_class: type[PeerNetwork] = PeerNetwork,
     ) -> PeerNetwork:
         listener = self._sockets.pop(name, None)
         if listener is None:
             listener = socket.create_server(self.members[name])
         made = network_class(
-            name, boot, self.members, secret, cluster, clock=lambda: self.now, listener=listener
+            name,
+            boot,
+            self.members,
+            secret,
+            cluster,
+            clock=lambda: self.now,
+            known=known,
+            listener=listener,
         )
         self.networks[name] = made
         self.frames[name] = []
@@ -310,6 +319,19 @@ def test_a_proof_cannot_be_reflected() -> None:
         listener.check(proof, b"dialer", dialed, listened)
     with pytest.raises(HandshakeError, match="another node"):
         listener.read(listened)
+
+
+@pytest.mark.parametrize("known", [UNKNOWN, b"k" * 16])
+def test_a_stranger_that_resets_behind_its_hello_ends_nothing(cluster: Cluster, known: bytes) -> None:
+    network = cluster.add("a", known=lambda _: known)
+    for _ in range(5):
+        stranger = dial(cluster)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.sendall(Identity("b", 9, SECRET, "test", incarnation=b"o" * 16).hello("a", bytes(32)))
+        stranger.close()
+    cluster.until(lambda: network.stats.refused_handshakes >= 5)
+    cluster.add("b")
+    cluster.until(lambda: cluster.connected("a", "b"))
 
 
 @pytest.mark.parametrize("name", ["a", "A", "gone"])
