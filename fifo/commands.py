@@ -239,10 +239,12 @@ class ReleaseReader:
 
 @dataclass(frozen=True, slots=True)
 class DeleteReader:
-    """Like ReleaseReader, whatever the generation, and the reader is forgotten."""
+    """Like ReleaseReader, and the reader is forgotten. generation: None for any. The caller names the one that it
+    found: a deletion that arrives late takes no reader that was opened since."""
 
     queue: int
     reader: str
+    generation: int | None = None
 
 
 # ---- pins
@@ -359,9 +361,11 @@ class DeleteQueue:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Removes what is ready; what is held stays."""
+    """Removes what is ready; what is held stays. before: only messages with a lower sequence, None for all. The caller
+    names the queue's next sequence: a purge that arrives late removes nothing that was published since."""
 
     queue: int
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -492,7 +492,7 @@ class GroupMachine(GroupViews):
         if machine is None:
             return no_queue(command.queue)
         self._dirty[command.queue] = None
-        return Ok(machine.purge())
+        return Ok(machine.purge(machine.next_sequence if command.before is None else command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         due = list(self.backlog)[:WAKE_QUEUES]

@@ -416,12 +416,16 @@ class QueueMachine:
             self.index.remove((PRIORITY, block.number))
 
     def drop_ready(self, block: Block, members: int, reason: str) -> None:
+        """Ready messages leave the queue for this reason."""
+        self.dropped[reason] += members.bit_count()
+        self._leave(block, members)
+
+    def _leave(self, block: Block, members: int) -> None:
         """Ready messages leave the queue."""
         count = members.bit_count()
         self._ready_changes(block)
         block.ready ^= members
         self.ready_count -= count
-        self.dropped[reason] += count
         if not block.ready:
             self.index.remove((PRIORITY, block.number))
         self._gone(block, members, count)
@@ -502,25 +506,27 @@ class QueueMachine:
 
     # ---- administration
 
-    def purge(self) -> int:
-        """Removes what is ready; how many. A constant number of steps a block, without looking at messages; a cold
-        block of ready messages alone is not even read, unless a pin reaches into it."""
-        total = self.ready_count
+    def purge(self, before: int) -> int:
+        """Removes what is ready and has a sequence below `before`; how many. A constant number of steps a block,
+        without looking at messages; a cold block of ready messages alone is not even read, unless a pin reaches into
+        it."""
+        was_ready = self.ready_count
         tail = self.next_sequence >> BLOCK_BITS
         for _, number in list(self.index):
             found = self.blocks.at(number)
             is_ready_only = not isinstance(found, Block) and not found.held_count
-            if is_ready_only and number != tail and not self.pins.reaches(number):
+            slots = min(before - (number << BLOCK_BITS), BLOCK_SIZE)
+            if slots <= 0:
+                continue
+            if is_ready_only and slots == BLOCK_SIZE and number != tail and not self.pins.reaches(number):
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
+                self.ready_count -= found.live
+                self.index.remove((PRIORITY, number))
                 self._drop(number)
                 continue
             block = self.blocks.get(number)
-            members = block.ready
-            count = members.bit_count()
-            self._ready_changes(block)
-            block.ready = 0
-            self._gone(block, members, count)
-        self.index.clear()
-        self.ready_count = 0
-        return total
+            members = block.ready & ((1 << slots) - 1)
+            if members:
+                self._leave(block, members)
+        return was_ready - self.ready_count

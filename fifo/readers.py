@@ -207,18 +207,21 @@ class Readers:
         if isinstance(command, OpenReader):
             return self._open(entry, command)
         reader = self.by_name.get(command.reader)
-        if isinstance(command, DeleteReader):
-            return Ok() if reader is None else self._delete(reader)
+        is_deletion = isinstance(command, DeleteReader)
+        if reader is None and is_deletion:
+            return Ok()
         if reader is None:
             return Refused(
                 "not_found", f"queue {self.machine.config.name!r} has no reader {command.reader!r}"
             )
-        if command.generation != reader.generation:
+        if command.generation not in (reader.generation, None):
             return Refused(
                 "wrong_generation",
                 f"reader {reader.name!r} was opened by somebody else: this is generation"
                 f" {command.generation}, the present one is {reader.generation}",
             )
+        if is_deletion:
+            return self._delete(reader)
         if isinstance(command, Reserve):
             return self._reserve(entry, reader, command)
         if isinstance(command, SettleReserved):

@@ -223,11 +223,7 @@ class Sessions:
                 "limit", f"{len(self.producers)} producers have sessions; allowed: {MAX_PRODUCERS}"
             )
         if fence is None and owner != NODE and command.heard_ms <= self.fences_lost_ms:
-            return Refused(
-                "outdated",
-                f"the session of {name} was opened at group time {command.heard_ms}; "
-                f"allowed: after {self.fences_lost_ms}, up to which sessions that ended are no longer known",
-            )
+            return refuse_outdated(origin, command.heard_ms, self.fences_lost_ms)
         return refuse_more(len(self.producers) - self.owned.get(NODE, 0), self.owned.get(owner, 0), owner)
 
     def register(self, origin: Origin, address: Address, owner: int, version: int) -> Registered:
@@ -290,6 +286,15 @@ class Sessions:
         self.owned[owner] = self.owned.get(owner, 0) + change
         if not self.owned[owner]:
             del self.owned[owner]
+
+
+def refuse_outdated(origin: Origin, heard_ms: int, lost_ms: int) -> Refused:
+    """A session that was opened before the youngest fence that went: it may be one that has ended."""
+    return Refused(
+        "outdated",
+        f"the session of epoch {origin.epoch} of producer {origin.producer.hex()} was opened at group time {heard_ms}; "
+        f"allowed: after {lost_ms}, up to which sessions that ended are no longer known",
+    )
 
 
 def refuse_more(clients: int, owned: int, owner: int) -> Refused | None:

@@ -21,8 +21,8 @@ from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import ArgumentError, check_queue_name, effective_config
-from quorum.catalog.commands import DeclareQueue, RemoveQueue
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
+from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.config import NodeConfig
 from quorum.log.record import crc32c
 from quorum.node.member import Member
@@ -50,8 +50,9 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         try:
             arguments = {name: argument(name, value) for name, value in request.arguments.items()}
             effective_config(request.queue, arguments)
-            reply = await self._hub.call(
-                SYSTEM_GROUP, DeclareQueue(request.queue, tuple(sorted(arguments.items())))
+            pairs = tuple(sorted(arguments.items()))
+            reply = await self._hub.change(
+                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
             )
             queue = await self._hub.queue(request.queue)
             await self._hub.await_queue(queue.group, queue.id, present=True)
@@ -71,7 +72,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             check_queue_name(request.queue)
             queue = await self._hub.queue(request.queue)
             total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
-            await self._hub.call(SYSTEM_GROUP, RemoveQueue(request.queue))
+            await self._hub.change(partial(_removal, name=request.queue))
             await self._hub.await_queue(queue.group, queue.id, present=False)
         except ArgumentError as error:
             await _abort(context, status.StatusError(status.of_error(error)))
@@ -86,7 +87,8 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     ) -> pb.PurgeQueueResponse:
         try:
             queue = await self._hub.queue(request.queue)
-            reply = await self._hub.call(queue.group, c.Purge(queue.id))
+            before = await self._hub.ask_now(lambda member: _next_sequence(member, queue), (queue.group,))
+            reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
         except status.StatusError as error:
             await _abort(context, error)
         assert isinstance(reply, Ok)
@@ -177,6 +179,17 @@ async def _abort(context: grpc.aio.ServicerContext, error: status.StatusError) -
 def _total(member: Member, queue: CatalogQueue) -> int:
     info = member.queue_machine(queue.group).info(queue.id)
     return 0 if info is None else info.total
+
+
+def _next_sequence(member: Member, queue: CatalogQueue) -> int:
+    info = member.queue_machine(queue.group).info(queue.id)
+    return 0 if info is None else info.next_sequence
+
+
+def _removal(catalog: CatalogMachine, name: str) -> RemoveQueue:
+    """Of the queue that has the name now; of none that will have it later."""
+    queue = catalog.queue(name)
+    return RemoveQueue(name, NO_QUEUE if queue is None else queue.id)
 
 
 def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[CatalogQueue]:

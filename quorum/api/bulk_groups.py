@@ -274,7 +274,12 @@ class GroupCalls(BulkCalls):
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         _check_name(request.group)
         queue = await self._queue(request.queue)
-        await again(self._hub, queue.group, c.DeleteReader(queue.id, request.group), Ok)
+        generation = await self._hub.ask_now(
+            lambda member: _generation(member, queue, request.group), (queue.group,)
+        )
+        if generation is not None:
+            command = c.DeleteReader(queue.id, request.group, generation)
+            await again(self._hub, queue.group, command, Ok)
         return pb.DeleteGroupResponse(index=await index_of(self._hub, queue.group))
 
     @unary
@@ -349,3 +354,9 @@ def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
         outstanding=reader.outstanding,
         index=index,
     )
+
+
+def _generation(member: Member, queue: CatalogQueue, group: str) -> int | None:
+    """The group's present generation; None where there is no such group."""
+    readers = member.queue_machine(queue.group).readers(queue.id)
+    return next((each.generation for each in readers if each.name == group), None)

@@ -12,7 +12,8 @@ import itertools
 import os
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -22,7 +23,7 @@ from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
 from quorum.api.deliveries import BodyReader
 from quorum.catalog.commands import CatalogCommand
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
@@ -355,7 +356,17 @@ class Hub:
 
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
         """A numbered operation of the node's own; raises StatusError where it is refused."""
-        return await self._own.call(group, command, b"")
+        return _accepted(await self._own.call(group, command))
+
+    async def change(self, make: Callable[[CatalogMachine], CatalogCommand]) -> Reply | None:
+        """A command to the catalog, made from what this node knows of the catalog. make must not raise. Where that was
+        outdated when the command came to be carried out, it is made again from the present state."""
+        command = make(self.member.catalog)
+        while True:
+            reply = await self._own.call(SYSTEM_GROUP, command)
+            if not isinstance(reply, Refused) or reply.reason != "outdated":
+                return _accepted(reply)
+            command = await self.ask_now(lambda member: make(member.catalog), (SYSTEM_GROUP,))
 
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
@@ -399,15 +410,18 @@ class _OwnSession:
         """Whether calls wait for their group."""
         return bool(self._calls)
 
-    async def call(self, group: int, command: c.Command | CatalogCommand, batch: bytes) -> Reply | None:
-        _check_wire_form(command, batch)
+    async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
+        """The group's answer, a refusal too."""
+        _check_wire_form(command)
         future = self._expect()
-        self._hub.submit(ev.Submit(self._number, group, command, future, batch))
-        return _accepted(await self._hub.decided((group,), future))
+        self._hub.submit(ev.Submit(self._number, group, command, future, is_wanted=_is_wanted(future)))
+        with _given_up(future):
+            return await self._hub.decided((group,), future)
 
     def _expect(self) -> asyncio.Future[Reply | None]:
-        """Where an answer will come. It is kept until it has come: a caller that gave up has not taken its operation
-        out of the conversation, so the number of those is bounded here."""
+        """Where an answer will come. It is kept until it has come: where the caller has given up, nothing is done in
+        the operation's stead (ev.Submit.is_wanted), but its number is still to be answered. So the number of those is
+        bounded here."""
         if len(self._calls) >= MAX_CALLS:
             raise status.unavailable(
                 "overloaded",
@@ -456,10 +470,11 @@ class _OwnSession:
         delivery: asyncio.Future[Deliver | None] = self._hub.loop.create_future()
         delivery.add_done_callback(_looked_at)
         future = self._expect()
-        self._hub.submit(
-            ev.Submit(self._number, group, c.Get(queue, count, settled=True), (future, delivery, queue))
-        )
-        _accepted(await self._hub.decided((group,), future))
+        command = c.Get(queue, count, settled=True)
+        token = (future, delivery, queue)
+        self._hub.submit(ev.Submit(self._number, group, command, token, is_wanted=_is_wanted(future)))
+        with _given_up(future):
+            _accepted(await self._hub.decided((group,), future))
         return await delivery
 
     def answered(self, token: object, reply: Reply | None) -> None:
@@ -506,10 +521,10 @@ class _OwnSession:
             self.open()
 
 
-def _check_wire_form(command: c.Command | CatalogCommand, batch: bytes) -> None:
+def _check_wire_form(command: c.Command | CatalogCommand) -> None:
     """INVALID_ARGUMENT for what the Raft thread could not write, or would find too large: it would end there."""
     try:
-        size = len(encode(command, None)) + len(batch)
+        size = len(encode(command, None))
     except (struct.error, ValueError, OverflowError) as error:
         raise status.invalid("bad_argument", f"{type(command).__name__} has no wire form: {error}") from error
     if size > MAX_OPERATION_BYTES:
@@ -523,6 +538,21 @@ def _accepted(reply: Reply | None) -> Reply | None:
     if isinstance(reply, Refused):
         raise status.StatusError(status.of_refused(reply))
     return reply
+
+
+def _is_wanted(future: asyncio.Future[Any]) -> Callable[[], bool]:
+    """Whether somebody waits. Asked on the Raft thread."""
+    return lambda: not future.cancelled()
+
+
+@contextmanager
+def _given_up(future: asyncio.Future[Any]) -> Iterator[None]:
+    """Where the block fails, nobody waits for the answer any more."""
+    try:
+        yield
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import grpc
@@ -18,7 +19,6 @@ from quorum.catalog.members import AddMember, CatalogMember, DrainMember, Remove
 from quorum.config import NodeConfig
 from quorum.node import events as ev
 from quorum.node.member import Member
-from quorum.node.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class MemberService:
         )
         try:
             _checked(check_member, command)
-            reply = await self._hub.call(SYSTEM_GROUP, command)
+            reply = await self._hub.change(lambda catalog: replace(command, seen=catalog.changes))
         except status.StatusError as error:
             await status.abort(context, error)
         assert isinstance(reply, Ok)
@@ -60,7 +60,7 @@ class MemberService:
     ) -> pb.RemoveMemberResponse:
         try:
             _checked(check_id, request.name)
-            await self._hub.call(SYSTEM_GROUP, RemoveMember(request.name))
+            await self._hub.change(lambda catalog: RemoveMember(request.name, catalog.changes))
         except status.StatusError as error:
             await status.abort(context, error)
         return pb.RemoveMemberResponse()
@@ -72,7 +72,9 @@ class MemberService:
     ) -> pb.DrainMemberResponse:
         try:
             _checked(check_id, request.name)
-            await self._hub.call(SYSTEM_GROUP, DrainMember(request.name, request.drained))
+            await self._hub.change(
+                lambda catalog: DrainMember(request.name, request.drained, catalog.changes)
+            )
         except status.StatusError as error:
             await status.abort(context, error)
         return pb.DrainMemberResponse()
@@ -111,8 +113,9 @@ class MemberService:
         wanted = LeaseTimes(request.lease_times.lease_ms, request.lease_times.leader_fallback_ms)
         try:
             _checked(check_times, wanted)
-            command = SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms)
-            reply = await self._hub.call(SYSTEM_GROUP, command)
+            reply = await self._hub.change(
+                lambda catalog: SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms, catalog.changes)
+            )
         except status.StatusError as error:
             await status.abort(context, error)
         assert isinstance(reply, Ok)

@@ -32,10 +32,12 @@ class PolicyService:
             arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
             check_policy(policy.name, policy.pattern, policy.priority)
             check_policy_arguments(arguments)
-            command = SetPolicy(
-                policy.name, policy.pattern, policy.priority, tuple(sorted(arguments.items()))
+            pairs = tuple(sorted(arguments.items()))
+            reply = await self._hub.change(
+                lambda catalog: SetPolicy(
+                    policy.name, policy.pattern, policy.priority, pairs, catalog.changes
+                )
             )
-            reply = await self._hub.call(SYSTEM_GROUP, command)
             await self._hub.await_configured()
         except ArgumentError as error:
             await status.abort(context, status.StatusError(status.of_error(error)))
@@ -54,7 +56,7 @@ class PolicyService:
         try:
             check_text("policy name", request.name, MAX_NAME_BYTES)
             try:
-                await self._hub.call(SYSTEM_GROUP, RemovePolicy(request.name))
+                await self._hub.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
             finally:
                 await self._hub.await_configured()  # an earlier try may have removed it
         except ArgumentError as error:

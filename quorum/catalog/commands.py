@@ -11,39 +11,56 @@ from dataclasses import dataclass
 
 from fifo.effects import Ok
 from quorum.catalog.arguments import Arguments
-from quorum.catalog.lease_times import LeaseTimesCommand
-from quorum.catalog.members import MemberCommand
+from quorum.catalog.lease_times import UNSEEN, LeaseTimesCommand, SetLeaseTimes
+from quorum.catalog.members import AddMember, DrainMember, MemberCommand, RemoveMember
 
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Makes a queue, or finds that it exists with the same meaning. arguments: as the client gave them, by name."""
+    """Makes a queue, or finds that it exists with the same meaning. arguments: as the client gave them, by name. seen:
+    how many queues had been removed (CatalogMachine.removals); no queue is made if it is more by now."""
 
     name: str
     arguments: Arguments
+    seen: int = UNSEEN
+
+
+NO_QUEUE = (1 << 64) - 1
+"""The id of no queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveQueue:
-    """The queue's name is free at once; its group's leader then deletes its messages."""
+    """The queue's name is free at once; its group's leader then deletes its messages. queue: the id that is meant, 0
+    for any."""
 
     name: str
+    queue: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """Makes a policy or changes it. arguments: as the operator gave them, by name."""
+    """Makes a policy or changes it. arguments: as the operator gave them, by name. seen: as in SeenChanges."""
 
     name: str
     pattern: str
     priority: int
     arguments: Arguments
+    seen: int = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePolicy:
-    name: str
+    """seen: as in SeenChanges."""
 
+    name: str
+    seen: int = UNSEEN
+
+
+SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember | SetLeaseTimes
+"""Commands that say how many of these the catalog had taken (CatalogMachine.changes) when the command was made. The
+command is refused if there are more by now. So a command whose caller has given up, and which arrives late, undoes
+nothing that was changed since."""
 
 CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
 
@@ -66,28 +83,37 @@ class QueueRemoved(Ok):
 
 def encode_declare(command: DeclareQueue) -> bytes:
     """JSON, for it tells 1, 1.0 and true apart. Bytes are no value of any argument, and are refused before this."""
-    return json.dumps([command.name, command.arguments], ensure_ascii=False, separators=(",", ":")).encode()
+    fields = [command.name, command.arguments, command.seen]
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_declare(data: bytes) -> DeclareQueue:
     """Raises ValueError where the bytes are no declaration."""
     match json.loads(data):
-        case [str(name), list(pairs)]:
+        case [str(name), list(pairs)]:  # as of version 1
             return DeclareQueue(name, _arguments(pairs))
+        case [str(name), list(pairs), int(seen)]:
+            return DeclareQueue(name, _arguments(pairs), seen)
     raise ValueError("not a declaration")
 
 
 def encode_set_policy(command: SetPolicy) -> bytes:
     """JSON, as a declaration."""
-    fields = [command.name, command.pattern, command.priority, command.arguments]
+    fields = [command.name, command.pattern, command.priority, command.arguments, command.seen]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_set_policy(data: bytes) -> SetPolicy:
     """Raises ValueError where the bytes are none."""
     match json.loads(data):
-        case [str(name), str(pattern), int(priority), list(pairs)] if not isinstance(priority, bool):
+        case [str(name), str(pattern), int(priority), list(pairs)] if not isinstance(
+            priority, bool
+        ):  # version 1
             return SetPolicy(name, pattern, priority, _arguments(pairs))
+        case [str(name), str(pattern), int(priority), list(pairs), int(seen)] if not isinstance(
+            priority, bool
+        ):
+            return SetPolicy(name, pattern, priority, _arguments(pairs), seen)
     raise ValueError("not a policy")
 
 

@@ -37,6 +37,8 @@ class LeaseTimes:
         return LeaseTimes(max(self.lease_ms, other.lease_ms), max(self.step_down_ms, other.step_down_ms))
 
 
+UNSEEN = -1
+"""In a command's `seen`: it is carried out whatever was changed before it."""
 SMALLEST = LeaseTimes(500, 500)
 LARGEST = LeaseTimes(60_000, 120_000)
 """What the configuration allows for `lease_ms` and `leader_fallback_ms`. Leases go by heartbeats, four a second: with
@@ -53,10 +55,11 @@ class FoundLeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SetLeaseTimes:
-    """An administrator wants other times."""
+    """An administrator wants other times. seen: as in commands.SeenChanges."""
 
     lease_ms: int
     step_down_ms: int
+    seen: int = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)

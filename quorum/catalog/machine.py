@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from fifo import commands as c
 from fifo.effects import Applied, Ok, Refused, Reply
+from fifo.sessions import Fence
 from quorum.catalog.arguments import (
     ArgumentError,
     Arguments,
@@ -30,9 +31,11 @@ from quorum.catalog.commands import (
     QueueRemoved,
     RemovePolicy,
     RemoveQueue,
+    SeenChanges,
     SetPolicy,
 )
 from quorum.catalog.lease_times import (
+    UNSEEN,
     FoundLeaseTimes,
     LeaseSettings,
     LeaseTimes,
@@ -89,6 +92,12 @@ class CatalogMachine:
         self.policies = Policies()
         self.revision = 0
         """How often policies have changed."""
+        self.changes = 0
+        """How many commands of commands.SeenChanges were taken, whatever they changed."""
+        self.removals = 0
+        """How many queues were removed, in entries of version 2 and later."""
+        self.now_ms = 0
+        """Of the latest entry that was applied here; nothing that a command does depends on it."""
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
@@ -98,11 +107,13 @@ class CatalogMachine:
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
         """One Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN change
         anything here."""
+        self.now_ms = meta.now_ms
         return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
 
     def leave_out(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
         """One Raft entry without its commands of MAY_BE_LEFT_OUT: each takes its number in its session, and is refused.
         Everything else of the entry is carried out, because later entries build on it."""
+        self.now_ms = meta.now_ms
         replies = (
             self._operation(meta, each, is_left_out=isinstance(each.command, MAY_BE_LEFT_OUT))
             for each in operations
@@ -124,11 +135,15 @@ class CatalogMachine:
         refused = self._numbering.refuse(origin, meta.now_ms)
         if refused is not None:
             return refused
+        if meta.version >= 2 and isinstance(command, SeenChanges):
+            if command.seen not in (UNSEEN, self.changes):
+                return _outdated(type(command).__name__)
+            self.changes += 1
         if is_left_out:
             return self._left_out(command)
         if isinstance(command, c.CloseSession):
-            self._numbering.close(origin, meta.version)
-        if isinstance(command, AddMember | RemoveMember | DrainMember):
+            self._numbering.close(origin, meta.now_ms, meta.version)
+        if isinstance(command, AddMember | RemoveMember | DrainMember | RemoveQueue):
             return handler(self, command, meta.version)
         return handler(self, command)
 
@@ -154,6 +169,8 @@ class CatalogMachine:
                     "different_arguments", f"queue {command.name!r} exists with other arguments: {found}"
                 )
             return QueueDeclared(0, known.id, known.group)
+        if command.seen not in (UNSEEN, self.removals):
+            return _outdated("DeclareQueue")
         if len(self._by_name) >= MAX_QUEUES:
             return Refused(
                 "limit", f"there are {len(self._by_name)} queues; at most {MAX_QUEUES} are allowed"
@@ -170,10 +187,14 @@ class CatalogMachine:
         self._add(queue)
         return QueueDeclared(1, queue.id, queue.group)
 
-    def _remove(self, command: RemoveQueue) -> Reply:
-        queue = self._by_name.pop(command.name, None)
+    def _remove(self, command: RemoveQueue, version: int) -> Reply:
+        queue = self._by_name.get(command.name)
         if queue is None:
             return Refused("not_found", f"there is no queue {command.name!r}")
+        if command.queue not in (0, queue.id):
+            return _outdated("RemoveQueue")
+        del self._by_name[queue.name]
+        self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         self.policies.forget(queue.id)
         return QueueRemoved(1, queue.id, queue.group)
@@ -311,6 +332,7 @@ class CatalogMachine:
     def snapshot(self) -> bytes:
         """The whole state, canonical: equal states give equal bytes, on every member."""
         state = {
+            "changes": self.changes,
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
             "lease_settings": None if self.lease_settings is None else self.lease_settings.state(),
@@ -324,7 +346,10 @@ class CatalogMachine:
                 [queue.id, queue.name, queue.group, queue.arguments]
                 for queue in sorted(self._by_name.values(), key=lambda queue: queue.id)
             ],
+            "removals": self.removals,
             "revision": self.revision,
+            "fences": [[name.hex(), *astuple(fence)] for name, fence in self._numbering.fences.items()],
+            "fences_lost_ms": self._numbering.fences_lost_ms,
             "speakers": [
                 [producer.hex(), *astuple(speaker)] for producer, speaker in self._numbering.speakers.items()
             ],
@@ -343,6 +368,7 @@ class CatalogMachine:
             machine.lease_settings = LeaseSettings.restored(state.get("lease_settings"))
             machine.next_queue_id = state["next_queue_id"]
             machine.revision = state["revision"]
+            machine.changes, machine.removals = state.get("changes", 0), state.get("removals", 0)
             machine.policies = Policies(
                 Policy(name, pattern, priority, tuple((argument, value) for argument, value in given))
                 for name, pattern, priority, given in state["policies"]
@@ -353,6 +379,13 @@ class CatalogMachine:
                 machine._add(CatalogQueue(number, name, group, arguments, config))
             for producer, *speaker in state["speakers"]:  # shorter where an earlier build wrote it
                 machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(*speaker)
+            for producer, *fence in state.get("fences", ()):
+                machine._numbering.fences[bytes.fromhex(producer)] = Fence(*fence)
+            machine._numbering.fences_lost_ms = state.get("fences_lost_ms", -1)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
         return machine
+
+
+def _outdated(name: str) -> Refused:
+    return Refused("outdated", f"what {name} was made from has changed since; it is to be made again")

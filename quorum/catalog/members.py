@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from fifo.effects import Ok, Refused, Reply
 from quorum.addresses import check_id, check_incarnation, check_name, host_port, shown
+from quorum.catalog.lease_times import UNSEEN
 
 T = TypeVar("T")
 
@@ -78,7 +79,8 @@ class MeetMember:
 @dataclass(frozen=True, slots=True)
 class AddMember:
     """A new member. replaces: it takes the place of the present member of this name, which is removed once the new one
-    votes in every group. A newcomer that is still joining under this name is given up."""
+    votes in every group. A newcomer that is still joining under this name is given up. seen: as in
+    commands.SeenChanges."""
 
     id: str
     name: str
@@ -86,6 +88,7 @@ class AddMember:
     client: str
     incarnation: str
     replaces: bool = False
+    seen: int = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +100,19 @@ class ConfirmMember:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """name: or the id, which tells a newcomer from the member that it replaces."""
+    """name: or the id, which tells a newcomer from the member that it replaces. seen: as in commands.SeenChanges."""
 
     name: str
+    seen: int = UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
 class DrainMember:
-    """is_drained: it shall lead nothing."""
+    """is_drained: it shall lead nothing. seen: as in commands.SeenChanges."""
 
     name: str
     is_drained: bool
+    seen: int = UNSEEN
 
 
 def check_member(command: AddMember) -> None:

@@ -8,6 +8,8 @@ is forgotten after 24 hours of silence, open or closed, because nothing here is 
 closes its session, or when a newer process of its node registers; never to make room for others: past the limits of
 `fifo.sessions` a client's registration is refused. Only the nodes' own sessions speak to this group today.
 
+A forgotten producer leaves a fence, as in `fifo.sessions`: whatever of its session is sent again is not done again.
+
 Entries of version 1 forget the longest silent producer to make room, and no other before its time.
 """
 
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 
 from fifo.commands import NODE, UNKNOWN, Address, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
-from fifo.sessions import MAX_PRODUCERS, refuse_more
+from fifo.sessions import MAX_FENCES, MAX_PRODUCERS, Fence, refuse_more, refuse_outdated
 
 FORGET_AFTER_MS = 24 * 3_600_000
 """Group time after which a silent producer is forgotten."""
@@ -42,6 +44,10 @@ class Numbering:
 
     def __init__(self) -> None:
         self.speakers: dict[bytes, Speaker] = {}
+        self.fences: dict[bytes, Fence] = {}
+        """Of forgotten producers, in that order."""
+        self.fences_lost_ms = -1
+        """The time of the youngest fence that went; -1 if none did."""
 
     def register(self, origin: Origin, command: RegisterProducer, now_ms: int, version: int) -> Reply:
         """A RegisterProducer."""
@@ -54,24 +60,28 @@ class Numbering:
         speaker = Speaker(origin.epoch, 0, now_ms)
         if version >= 2:
             speaker = Speaker(origin.epoch, 0, now_ms, owner, address.node, address.boot)
-            refused = None if known is not None else self._refuse_more(owner)
+            refused = None if known is not None else self._refuse_new(origin, command)
             if refused is not None:
                 return refused
             if owner == NODE:
-                self._forget_older(address)
+                self._forget_older(address, now_ms)
         self.speakers.pop(origin.producer, None)
+        self.fences.pop(origin.producer, None)
         self.speakers[origin.producer] = speaker
         self._forget(now_ms, version)
         return Registered((), known is not None)
 
-    def close(self, origin: Origin, version: int) -> None:
+    def close(self, origin: Origin, now_ms: int, version: int) -> None:
         """The present session has ended."""
         if version >= 2:
-            del self.speakers[origin.producer]
+            self._fence(origin.producer, now_ms)
 
     def refuse(self, origin: Origin, now_ms: int) -> Reply | None:
         """Takes the number of any other command; a reply where it must not be carried out."""
         known = self.speakers.get(origin.producer)
+        fence = self.fences.get(origin.producer)
+        if fence is not None and origin.epoch <= fence.epoch:
+            return self._ended(origin)
         if known is None and origin.n > 1:
             return Refused("expired", f"producer {origin.producer.hex()} was forgotten")
         if known is None or known.epoch < origin.epoch:
@@ -89,17 +99,32 @@ class Numbering:
     def _fenced(self, origin: Origin, known: Speaker) -> Refused:
         return Refused("fenced", f"epoch {origin.epoch} is over: epoch {known.epoch} has been registered")
 
-    def _refuse_more(self, owner: int) -> Refused | None:
+    def _ended(self, origin: Origin) -> Refused:
+        return Refused("fenced", f"epoch {origin.epoch} of producer {origin.producer.hex()} has ended")
+
+    def _refuse_new(self, origin: Origin, command: RegisterProducer) -> Refused | None:
+        """Why a producer that is not known here cannot register."""
+        fence, owner = self.fences.get(origin.producer), command.owner
+        if fence is not None and origin.epoch <= fence.epoch:
+            return self._ended(origin)
+        if fence is None and command.heard_ms <= self.fences_lost_ms:
+            return refuse_outdated(origin, command.heard_ms, self.fences_lost_ms)
         if owner == NODE:
             return None
         owners = [speaker.owner for speaker in self.speakers.values()]
         return refuse_more(len(owners) - owners.count(NODE), owners.count(owner), owner)
 
-    def _forget_older(self, address: Address) -> None:
+    def _forget_older(self, address: Address, now_ms: int) -> None:
         """A node has one session of its own at a time: those of earlier processes are gone."""
         for producer, speaker in list(self.speakers.items()):
             if speaker.owner == NODE and speaker.node == address.node and speaker.boot < address.boot:
-                del self.speakers[producer]
+                self._fence(producer, now_ms)
+
+    def _fence(self, producer: bytes, now_ms: int) -> None:
+        """Forgets the producer except for its epoch."""
+        self.fences[producer] = Fence(self.speakers.pop(producer).epoch, now_ms)
+        if len(self.fences) > MAX_FENCES:
+            self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms
 
     def _forget(self, now_ms: int, version: int) -> None:
         for _ in range(FORGOTTEN_AT_ONCE):
@@ -109,4 +134,7 @@ class Numbering:
                 return
             if len(self.speakers) == 1:
                 return
-            del self.speakers[producer]
+            if version >= 2:
+                self._fence(producer, now_ms)
+            else:
+                del self.speakers[producer]

@@ -150,14 +150,22 @@ def is_told(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in OWN_PACKAGES
 
 
+def printable(text: str) -> str:
+    """The text with escapes for what a terminal would obey: control and formatting characters, line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def note(message: str) -> None:
     """To stderr: what a person may want to know while a command goes on."""
-    print(message, file=sys.stderr, flush=True)
+    for line in message.split("\n"):
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:
     """To stderr, each line marked as an error."""
     is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     mark = "\x1b[31merror:\x1b[0m" if is_coloured else "error:"
-    for line in message.splitlines() or [""]:
-        print(f"{mark} {line}", file=sys.stderr, flush=True)
+    for line in message.split("\n"):
+        print(f"{mark} {printable(line)}", file=sys.stderr, flush=True)

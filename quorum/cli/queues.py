@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json
+from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json, printable
 
 if TYPE_CHECKING:
     from quorum.client.bulk_records import GroupInfo
@@ -166,7 +166,7 @@ def _value(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """Text of users, without a meaning as markup."""
+    """Text of users, without a meaning as markup or to the terminal."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))

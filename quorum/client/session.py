@@ -538,13 +538,13 @@ class Session:
 
     async def _half_close(self) -> None:
         """Says that nothing more will be written, and gives the service a moment to read it all."""
-        task = self._task
+        task, call = self._task, self._call
         assert task is not None
         try:
             async with asyncio.timeout(CLOSE_FLUSH_S):
                 while not self._is_flushed():
                     await asyncio.sleep(0.001)
-                await self._call.done_writing()
+                await call.done_writing()
             await asyncio.wait({task}, timeout=CLOSE_FLUSH_S)
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the stream is gone already

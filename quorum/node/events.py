@@ -39,13 +39,16 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A command of a session to a group; answered by Answered(session, token, reply) unless token is None."""
+    """A command of a session to a group; answered by Answered(session, token, reply) unless token is None. is_wanted:
+    asked on the Raft thread before the command is sent again; where the answer is no, its number is given to nothing at
+    all."""
 
     session: int
     group: int
     command: Command | CatalogCommand
     token: object
     batch: bytes = b""
+    is_wanted: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -602,8 +602,7 @@ class Member:
         return [self._number(voter) for voter in replica.raft.configuration.voters]
 
     def _group_times(self) -> dict[int, int]:
-        machines = {number: replica.machine for number, replica in self.replicas.items()}
-        return {number: each.now_ms for number, each in machines.items() if isinstance(each, GroupMachine)}
+        return {number: replica.machine.now_ms for number, replica in self.replicas.items()}
 
     def _tell(self, output: ev.Output) -> None:
         if not isinstance(output, ev.LeaseGranted) or not self.replicas[output.group].disputed:

@@ -45,6 +45,8 @@ _STAGED = struct.Struct("<QHI")
 _PART = struct.Struct("<16sQ")
 _TWO_U64 = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
+_I64 = struct.Struct("<q")
+_SET_LEASE_TIMES = struct.Struct("<QQq")
 _SETTLE = struct.Struct("<QQHI")
 _ATTACH = struct.Struct("<QHI")
 _CREDIT = struct.Struct("<QB")
@@ -356,8 +358,17 @@ def _decode_close(data: memoryview, queue: int) -> c.CloseSession:
     return c.CloseSession(bool(data[0]) if len(data) else False)  # empty as of version 1
 
 
-def _lease_times(x: lt.FoundLeaseTimes | lt.SetLeaseTimes) -> bytes:
-    return _TWO_U64.pack(x.lease_ms, x.step_down_ms)
+def _remove_policy(x: cat.RemovePolicy) -> bytes:
+    return _I64.pack(x.seen) + x.name.encode()
+
+
+def _decode_remove_policy(data: memoryview, queue: int) -> cat.RemovePolicy:
+    (seen,) = _I64.unpack_from(data)
+    return cat.RemovePolicy(str(data[_I64.size :], "utf-8"), seen)
+
+
+def _decode_purge(data: memoryview, queue: int) -> c.Purge:
+    return c.Purge(queue, *_U64.unpack(data)) if len(data) else c.Purge(queue)  # empty as of version 1
 
 
 def _config(x: c.CreateQueue | c.UpdateConfig) -> bytes:
@@ -424,7 +435,7 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (13, c.CreateQueue, _config, _decode_config(c.CreateQueue)),
     (14, c.UpdateConfig, _config, _decode_config(c.UpdateConfig)),
     (15, c.DeleteQueue, _nothing, lambda d, q: c.DeleteQueue(q)),
-    (16, c.Purge, _nothing, lambda d, q: c.Purge(q)),
+    (16, c.Purge, lambda x: b"" if x.before is None else _U64.pack(x.before), _decode_purge),
     (17, c.Wake, _nothing, lambda d, q: c.Wake()),
     (18, c.SetVersion, lambda x: _U64.pack(x.version), lambda d, q: c.SetVersion(*_U64.unpack(d))),
     (
@@ -438,17 +449,33 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
     (29, c.PublishStaged, _publish_staged, _decode_publish_staged),
     (30, c.DiscardStaged, _discard_staged, _decode_discard_staged),
     (32, cat.DeclareQueue, cat.encode_declare, lambda d, q: cat.decode_declare(bytes(d))),
-    (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"))),
+    (33, cat.RemoveQueue, lambda x: x.name.encode(), lambda d, q: cat.RemoveQueue(str(d, "utf-8"), q)),
     (34, who.FoundCluster, who.encode_member_command, lambda d, q: who.decode_found(bytes(d))),
     (35, who.MeetMember, who.encode_member_command, lambda d, q: who.decode_meet(bytes(d))),
     (36, who.AddMember, who.encode_member_command, lambda d, q: who.decode_add(bytes(d))),
     (37, who.RemoveMember, who.encode_member_command, lambda d, q: who.decode_remove(bytes(d))),
     (38, who.DrainMember, who.encode_member_command, lambda d, q: who.decode_drain(bytes(d))),
     (39, cat.SetPolicy, cat.encode_set_policy, lambda d, q: cat.decode_set_policy(bytes(d))),
-    (40, cat.RemovePolicy, lambda x: x.name.encode(), lambda d, q: cat.RemovePolicy(str(d, "utf-8"))),
+    (
+        40,
+        cat.RemovePolicy,
+        _remove_policy,
+        lambda d, q: cat.RemovePolicy(str(d, "utf-8")),
+    ),  # read only: version 1
+    (42, cat.RemovePolicy, _remove_policy, _decode_remove_policy),
     (41, who.ConfirmMember, who.encode_member_command, lambda d, q: who.decode_confirm(bytes(d))),
-    (44, lt.FoundLeaseTimes, _lease_times, lambda d, q: lt.FoundLeaseTimes(*_TWO_U64.unpack(d))),
-    (45, lt.SetLeaseTimes, _lease_times, lambda d, q: lt.SetLeaseTimes(*_TWO_U64.unpack(d))),
+    (
+        44,
+        lt.FoundLeaseTimes,
+        lambda x: _TWO_U64.pack(x.lease_ms, x.step_down_ms),
+        lambda d, q: lt.FoundLeaseTimes(*_TWO_U64.unpack(d)),
+    ),
+    (
+        45,
+        lt.SetLeaseTimes,
+        lambda x: _SET_LEASE_TIMES.pack(x.lease_ms, x.step_down_ms, x.seen),
+        lambda d, q: lt.SetLeaseTimes(*_SET_LEASE_TIMES.unpack(d)),
+    ),
     (
         46,
         lt.SettleLeaseTimes,

@@ -4,7 +4,7 @@
     reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name
     settle    = generation u64, to u64, name
     keep, release = generation u64, name
-    delete    = name
+    delete    = name, generation u64 (nothing: any)
     pin       = ttl u64
     unpin     = pin u64
 
@@ -90,13 +90,22 @@ def _decode_generation(
     return decoder
 
 
+def _delete(x: c.DeleteReader) -> bytes:
+    return _name(x.reader) + (b"" if x.generation is None else _U64.pack(x.generation))
+
+
+def _decode_delete(data: memoryview, queue: int) -> c.DeleteReader:
+    name, rest = _read_name(data)
+    return c.DeleteReader(queue, name, *_U64.unpack(rest)) if len(rest) else c.DeleteReader(queue, name)
+
+
 TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
     (20, c.OpenReader, _open, _decode_open),
     (21, c.Reserve, _reserve, _decode_reserve),
     (22, c.SettleReserved, _settle, _decode_settle),
     (23, c.KeepReader, _generation, _decode_generation(c.KeepReader)),
     (24, c.ReleaseReader, _generation, _decode_generation(c.ReleaseReader)),
-    (25, c.DeleteReader, lambda x: _name(x.reader), lambda d, q: c.DeleteReader(q, _only_name(d))),
+    (25, c.DeleteReader, _delete, _decode_delete),
     (26, c.Pin, lambda x: _U64.pack(x.ttl_ms), lambda d, q: c.Pin(q, *_U64.unpack(d))),
     (27, c.Unpin, lambda x: _U64.pack(x.pin), lambda d, q: c.Unpin(q, *_U64.unpack(d))),
 )

@@ -85,7 +85,7 @@ class SessionTable:
         if session is None or session.closing:
             return  # the API has been told that it ended
         conversation = session.conversation(item.group)
-        conversation.number(item.command, item.token, item.batch)
+        conversation.number(item.command, item.token, item.batch, item.is_wanted)
         self._wait(conversation)
         self._push(item.group, now_ms)
 

@@ -9,7 +9,7 @@ session's epoch, as number 0; it is repeated like any other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
@@ -27,6 +27,8 @@ class _Sent:
     data: bytes
     token: object
     has_batch: bool
+    is_wanted: Callable[[], bool] | None = None
+    """as in events.Submit"""
     in_flight_bytes: int = 0
     """what it counts for while it is on its way"""
 
@@ -54,10 +56,16 @@ class Conversation:
         """The registration: it goes first."""
         self.number(RegisterProducer(self.address, owner, heard_ms), None)
 
-    def number(self, command: Command | CatalogCommand, token: object, batch: bytes = b"") -> None:
+    def number(
+        self,
+        command: Command | CatalogCommand,
+        token: object,
+        batch: bytes = b"",
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
         """Gives the command its number: it is to be sent."""
         data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
-        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch)))
+        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch), is_wanted))
         self.next_n += 1
 
     def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
@@ -101,15 +109,19 @@ class Conversation:
         self.unanswered.clear()
         self.sent_count = self.in_flight_bytes = 0
 
-    def lighten(self) -> None:
+    def lighten(self, *, of_all: bool) -> None:
         """Nobody waits for answers any more. Batches that may not have arrived give their numbers to nothing at all,
-        so that a closed session holds no memory while its group has no leader. What did arrive stays done."""
-        origin = (self.producer, self.epoch)
+        so that a closed session holds no memory while its group has no leader. of_all: so do all commands, since
+        their callers have been told to try again elsewhere. What did arrive stays done."""
         for sent in self.unanswered:
             sent.token = None
-            if sent.has_batch:
-                sent.data = encode(Wake(), Origin(*origin, sent.n))
-                sent.has_batch = False
+            if sent.n and (sent.has_batch or of_all):
+                self._empty(sent)
+
+    def _empty(self, sent: _Sent) -> None:
+        """Its number is to be taken, and nothing else done."""
+        sent.data = encode(Wake(), Origin(self.producer, self.epoch, sent.n))
+        sent.has_batch = False
 
     @property
     def has_unsent(self) -> bool:
@@ -131,6 +143,8 @@ class Conversation:
         """What was on its way may be lost: everything unanswered is to be sent again, in order."""
         for sent in self.unanswered:
             sent.in_flight_bytes = 0
+            if sent.is_wanted is not None and not sent.is_wanted():
+                self._empty(sent)
         self.sent_count = self.in_flight_bytes = 0
 
 
@@ -167,7 +181,7 @@ class Session:
         closing = CloseSession(is_clean or self.owner == NODE)
         left = [each for each in self.conversations.values() if not each.is_over]
         for each in left:
-            each.lighten()
+            each.lighten(of_all=self.owner == NODE)
             each.number(closing, None)
         return left
 

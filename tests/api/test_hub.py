@@ -15,9 +15,12 @@ from fifo.effects import Confirmed, Ok, Refused
 from quorum.api import hub as hub_module
 from quorum.api.hub import Hub
 from quorum.api.status import StatusError
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.members import DrainMember
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.node.healing import BodyUnreadable
+from quorum.node.replica import SYSTEM_GROUP
 
 WINDOW = 1_000
 
@@ -285,5 +288,43 @@ def test_nothing_is_forgotten_that_was_answered() -> None:
         hub._dispatch([ev.Told(asked.token, "answer")])
         assert await call == "answer"
         assert forgotten(driver) == []
+
+    with_hub(run)
+
+
+def test_a_call_that_nobody_waits_for_is_not_sent_again() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        for call in (lambda: hub.call(0, c.Wake()), lambda: hub.get(1, 7, 1)):
+            task = asyncio.create_task(call())
+            await settle_down()
+            submit = driver.submitted[-1]
+            assert submit.is_wanted is not None and submit.is_wanted()
+            task.cancel()
+            await settle_down()
+            assert not submit.is_wanted()
+            hub._dispatch([ev.Answered(submit.session, submit.token, None)])
+
+    with_hub(run)
+
+
+def test_a_change_of_the_catalog_is_made_again_where_it_was_outdated() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        catalog = CatalogMachine((1,))
+        hub.member = SimpleNamespace(catalog=catalog)  # type: ignore[assignment]
+        task = asyncio.create_task(hub.change(lambda found: DrainMember("n1", True, found.changes)))
+        await settle_down()
+        first = driver.submitted[0]
+        assert first.command == DrainMember("n1", True, 0)
+        catalog.changes = 3
+        hub._dispatch([ev.Answered(first.session, first.token, Refused("outdated", ""))])
+        await settle_down()
+        [asked] = [item for item in driver.items if isinstance(item, ev.Ask)]
+        assert asked.is_current and asked.groups == (SYSTEM_GROUP,)
+        hub._dispatch([ev.Told(asked.token, asked.question(hub.member))])
+        await settle_down()
+        second = driver.submitted[1]
+        assert second.command == DrainMember("n1", True, 3)
+        hub._dispatch([ev.Answered(second.session, second.token, Ok(1))])
+        assert await task == Ok(1)
 
     with_hub(run)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,14 +18,20 @@ from fifo.effects import Done, Ok, Refused, Registered, Reply
 from fifo.versions import CURRENT
 from quorum.catalog.arguments import ArgumentValue
 from quorum.catalog.commands import (
+    NO_QUEUE,
+    CatalogCommand,
     DeclareQueue,
     QueueDeclared,
     QueueRemoved,
+    RemovePolicy,
     RemoveQueue,
+    SetPolicy,
     decode_declare,
     encode_declare,
 )
+from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.members import AddMember, DrainMember, RemoveMember
 from quorum.catalog.numbering import FORGET_AFTER_MS, MAX_PRODUCERS, Numbering
 from support.examples import examples
 
@@ -180,10 +187,17 @@ def test_members_own_operations_need_no_number_and_change_nothing() -> None:
 
 
 def register(
-    numbering: Numbering, name: int, now_ms: int, owner: int = 5, version: int = CURRENT, boot: int = 1
+    numbering: Numbering,
+    name: int,
+    now_ms: int,
+    owner: int = 5,
+    version: int = CURRENT,
+    boot: int = 1,
+    heard_ms: int = 0,
 ) -> Any:
     origin = c.Origin(name.to_bytes(16, "big"), 1, 0)
-    return numbering.register(origin, c.RegisterProducer(c.Address(1, boot, name), owner), now_ms, version)
+    command = c.RegisterProducer(c.Address(1, boot, name), owner, heard_ms)
+    return numbering.register(origin, command, now_ms, version)
 
 
 def test_silent_producers_are_forgotten_after_a_day() -> None:
@@ -205,10 +219,74 @@ def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten(monkeypatch
     assert len(numbering.speakers) == 5
 
 
-def test_a_closed_session_is_forgotten_at_once() -> None:
+def test_a_closed_session_is_forgotten_but_for_a_fence() -> None:
     me = client()
     assert me.send(c.CloseSession(), 1) == Ok()
-    assert me.register() == Registered((), False)
+    again = CatalogMachine.restore(me.machine.snapshot())
+    assert again.snapshot() == me.machine.snapshot()
+    me.machine = again
+    for late in (me.register(), me.send(DeclareQueue("a", ()), 1), me.send(DeclareQueue("a", ()), 2)):
+        assert isinstance(late, Refused) and late.reason == "fenced"
+    assert me.send(c.RegisterProducer(c.Address(1, 1, 2)), 0, epoch=2) == Registered((), False)
+
+
+def test_a_session_that_is_older_than_a_lost_fence_cannot_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.catalog.numbering.MAX_FENCES", 2)
+    numbering = Numbering()
+    for name in range(1, 4):
+        assert isinstance(register(numbering, name, 10 * name, c.NODE, heard_ms=10 * name), Registered)
+        numbering.close(c.Origin(name.to_bytes(16, "big"), 1, 1), 10 * name, CURRENT)
+    assert len(numbering.fences) == 2
+    late = register(numbering, 1, 50, c.NODE, heard_ms=10)
+    assert isinstance(late, Refused) and late.reason == "outdated"
+    assert isinstance(register(numbering, 4, 50, c.NODE, heard_ms=11), Registered)
+
+
+OPERATORS_COMMANDS = [
+    SetPolicy("limit", "orders", 0, (("x-max-length", 5),), 0),
+    RemovePolicy("limit", 0),
+    AddMember("n4", "n4", "h:1", "h:2", "0" * 32, seen=0),
+    RemoveMember("n3", 0),
+    DrainMember("n3", True, 0),
+    SetLeaseTimes(1_000, 1_000, 0),
+]
+
+
+@pytest.mark.parametrize("late", OPERATORS_COMMANDS, ids=lambda command: type(command).__name__)
+@pytest.mark.parametrize("other", OPERATORS_COMMANDS, ids=lambda command: type(command).__name__)
+def test_a_command_that_was_made_before_another_one_was_carried_out_is_refused(
+    late: CatalogCommand, other: CatalogCommand
+) -> None:
+    me = client()
+    me.call(other)
+    before = json.loads(me.machine.snapshot())
+    reply = me.call(late)
+    assert isinstance(reply, Refused) and reply.reason == "outdated"
+    after = json.loads(me.machine.snapshot())
+    assert after | {"speakers": []} == before | {"speakers": []}
+    assert me.call(replace(late, seen=1)) != reply
+
+
+def test_a_removal_takes_only_the_queue_that_it_names() -> None:
+    me = client()
+    me.declare("orders")
+    assert me.call(RemoveQueue("orders", 1)) == QueueRemoved(1, 1, 1)
+    me.declare("orders")
+    late = me.call(RemoveQueue("orders", 1))
+    assert isinstance(late, Refused) and late.reason == "outdated"
+    never = me.call(RemoveQueue("orders", NO_QUEUE))
+    assert isinstance(never, Refused) and never.reason == "outdated"
+    assert me.call(RemoveQueue("orders", 2)) == QueueRemoved(1, 2, 1)
+
+
+def test_a_declaration_from_before_a_removal_makes_no_queue() -> None:
+    me = client()
+    assert me.call(DeclareQueue("orders", (), 0)) == QueueDeclared(1, 1, 1)
+    me.call(RemoveQueue("orders"))
+    late = me.call(DeclareQueue("orders", (), 0))
+    assert isinstance(late, Refused) and late.reason == "outdated"
+    assert me.call(DeclareQueue("orders", (), 1)) == QueueDeclared(1, 2, 1)
+    assert me.call(DeclareQueue("orders", (), 0)) == QueueDeclared(0, 2, 1), "it is there"
 
 
 def test_a_nodes_newer_process_takes_the_place_of_its_earlier_ones() -> None:

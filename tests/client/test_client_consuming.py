@@ -479,3 +479,16 @@ async def test_a_client_that_is_reconnecting_can_be_closed(world: World) -> None
     assert await consumer.next_delivery() is None
     with pytest.raises(ClosedError):
         await beginning
+
+
+@on_cluster()
+async def test_a_stream_that_breaks_while_its_client_closes_is_no_error(world: World) -> None:
+    client = await quorum.connect(world.url)
+    session = client._live()
+
+    def breaks() -> bool:
+        session._call = None
+        return True
+
+    session._is_flushed = breaks  # type: ignore[method-assign]
+    await client.close(timeout_ms=0)

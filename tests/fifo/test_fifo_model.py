@@ -108,6 +108,7 @@ ADMIN = st.fixed_dictionaries(
     {
         "what": st.sampled_from(("purge", "config", "configured", "delete", "create", "wake", "wake")),
         "queue": QUEUES,
+        "spared": st.sampled_from((None, None, 0, 1, 5, 40)),
         "max_length": st.sampled_from((-1, -1, 3, 20)),
         "overflow": st.sampled_from(("drop_head", "reject_publish")),
         "ttl": st.sampled_from((-1, -1, 40)),
@@ -174,7 +175,10 @@ class FifoAgainstModel(RuleBasedStateMachine):
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
-            command = c.Purge(queue)
+            info = self.world.machine.info(queue)
+            ended = info.next_sequence if info is not None else 0
+            spared = step["spared"]
+            command = c.Purge(queue, None if spared is None else max(0, ended - spared))
         elif what == "config":
             command = c.UpdateConfig(queue, config)
         elif what == "configured":

@@ -298,9 +298,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
             return c.OpenReader(
                 queue, name, selector(step["text"]), step["start"], step["timeout"], step["on_expiry"]
             )
-        if what == "delete":
-            return c.DeleteReader(queue, name)
         generation = (known.generation if known else 1) - step["stale"]
+        if what == "delete":
+            return c.DeleteReader(queue, name, generation if step["back"] else None)
         offset = (known.last if known else 0) - step["back"]
         if what == "reserve":
             return c.Reserve(queue, name, generation, max(offset, 0), step["messages"], step["bytes"])

@@ -54,7 +54,7 @@ commands = st.one_of(
     st.builds(c.SettleReserved, u64, tag, u64, u64),
     st.builds(c.KeepReader, u64, tag, u64),
     st.builds(c.ReleaseReader, u64, tag, u64),
-    st.builds(c.DeleteReader, u64, tag),
+    st.builds(c.DeleteReader, u64, tag, st.none() | u64),
     st.builds(c.Pin, u64, u64),
     st.builds(c.Unpin, u64, u64),
     st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple)),
@@ -63,7 +63,7 @@ commands = st.one_of(
     st.builds(c.UpdateConfig, u64, config),
     st.builds(c.Configured, u64, u64),
     st.builds(c.DeleteQueue, u64),
-    st.builds(c.Purge, u64),
+    st.builds(c.Purge, u64, st.none() | u64),
     st.builds(c.Wake),
     st.builds(c.SetVersion, u64),
 )

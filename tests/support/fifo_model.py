@@ -763,8 +763,8 @@ class ModelGroup:
                 return None
             case c.DeleteQueue(queue):
                 return self.delete(queue)
-            case c.Purge(queue):
-                return self.purge(queue)
+            case c.Purge(queue, before):
+                return self.purge(queue, before)
         raise AssertionError(command)
 
     def delete(self, queue: int) -> e.Reply:
@@ -778,11 +778,11 @@ class ModelGroup:
                 self.effects.append(("notify", x.address, queue, x.tag, x.attach, "queue_deleted", 0))
         return e.Ok(len(machine.messages))
 
-    def purge(self, queue: int) -> e.Reply:
+    def purge(self, queue: int, before: int | None) -> e.Reply:
         if queue not in self.queues:
             return e.Refused("not_found", "")
         machine = self.queues[queue]
-        ready = machine.ready()
+        ready = [each for each in machine.ready() if before is None or each.sequence < before]
         for message in ready:
             machine.gone(message)
         self.dirty.add(queue)

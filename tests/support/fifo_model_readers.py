@@ -75,12 +75,14 @@ class ModelReaders:
         reader = next((each for each in self.readers if each.name == command.reader), None)
         if isinstance(command, c.OpenReader):
             return self.open(meta, reader, command)
-        if isinstance(command, c.DeleteReader):
-            return e.Ok() if reader is None else self.delete(reader)
+        if isinstance(command, c.DeleteReader) and reader is None:
+            return e.Ok()
         if reader is None:
             return e.Refused("not_found", "")
-        if command.generation != reader.generation:
+        if command.generation not in (reader.generation, None):
             return e.Refused("wrong_generation", "")
+        if isinstance(command, c.DeleteReader):
+            return self.delete(reader)
         if isinstance(command, c.Reserve):
             return self.reserve(meta, left, reader, command)
         if isinstance(command, c.SettleReserved):

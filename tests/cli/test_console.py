@@ -1,0 +1,33 @@
+"""What users' texts look like on an operator's terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from quorum.cli.console import complain, note
+from quorum.cli.queues import shown
+
+OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
+
+
+def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
+    out = io.StringIO()
+    table = Table("group")
+    table.add_row(shown(OBEYED))
+    Console(file=out, width=200).print(table)
+    text = out.getvalue()
+    assert r"g\x1b]0;title\x07\x1b[2J" in text
+    assert r"\u202e\u2028\nroot# [red]" in text
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_errors_and_notes_keep_their_lines_and_nothing_else_that_a_terminal_obeys(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complain("one \x1b[2J\ntwo")
+    note("three \x07\nfour ü")
+    assert capsys.readouterr().err == "error: one \\x1b[2J\nerror: two\nthree \\x07\nfour ü\n"
