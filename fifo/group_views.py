@@ -94,6 +94,11 @@ class GroupViews:
         machine = self.queues.get(queue)
         return () if machine is None else reader_views.infos(machine)
 
+    def reader(self, queue: int, name: str) -> ReaderInfo | None:
+        """One of them."""
+        machine = self.queues.get(queue)
+        return None if machine is None else reader_views.info(machine, name)
+
     def reserved(
         self, queue: int, reader: str, offset: int, first_ordinal: int, count: int
     ) -> Portion | Refused:

@@ -137,7 +137,7 @@ def _check_staging(machine: QueueMachine) -> None:
     totals = [0, 0, 0, 0]
     for (producer, batch, name), part in staging.parts.items():
         _expect(len(name) == PART_BYTES, "a part has a name")
-        _expect(batch > staging.last_batch.get(producer, -1), "no part waits of a batch that was published")
+        _expect(batch > staging.last_of(producer), "no part waits of a batch that was published")
         _expect(part.last_ms >= latest, "parts stand in the order of their last chunks")
         latest = part.last_ms
         chunks = list(part.chunks())
@@ -157,7 +157,9 @@ def _check_staging(machine: QueueMachine) -> None:
         all(total <= limit for total, limit in zip(totals, limits, strict=True)), "what is staged is limited"
     )
     _expect(len(staging.parts) <= STAGED_PARTS, "parts are limited")
-    _expect(len(staging.last_batch) <= KNOWN_PRODUCERS, "producers of staged messages are forgotten")
+    _expect(len(staging.last_batches) <= KNOWN_PRODUCERS, "producers of staged messages are limited")
+    used = [last.used_ms for last in staging.last_batches.values()]
+    _expect(used == sorted(used), "producers of staged messages stand in the order of their last use")
 
 
 def _check_pages(machine: QueueMachine) -> None:

@@ -36,13 +36,14 @@ from fifo.selector_groups import SelectorGroups, refuse_selector
 from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
+    MAX_CONSUMERS,
     MAX_HELD,
     PRIORITY,
     Consumer,
     Entry,
     FieldSource,
 )
-from fifo.versions import BUDGETED_ARRIVALS
+from fifo.versions import BUDGETED_ARRIVALS, LIMITED_CONSUMERS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -239,6 +240,11 @@ class QueueMachine:
             return refused
         if consumer is not None:
             self.remove(entry, consumer)
+        elif entry.version >= LIMITED_CONSUMERS and len(self.consumers) >= MAX_CONSUMERS:
+            return Refused(
+                "limit",
+                f"queue {self.config.name!r} has {len(self.consumers)} consumers; allowed: {MAX_CONSUMERS}",
+            )
         consumer = self._add_consumer(producer, command.consumer_tag, address)
         self.groups.join(consumer, command.selector)
         self.set_credit(entry, consumer, command.credit_to)

@@ -24,6 +24,11 @@ def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
     return tuple([_info(reader) for reader in machine.readers.by_name.values()])
 
 
+def info(machine: QueueMachine, name: str) -> ReaderInfo | None:
+    reader = machine.readers.by_name.get(name)
+    return None if reader is None else _info(reader)
+
+
 def _info(reader: DurableReader) -> ReaderInfo:
     state = reader.state()
     return ReaderInfo(

@@ -19,8 +19,9 @@ How long a producer is remembered, and why that is enough:
   producer registers only if it was opened after that time, because the lost fence may have been for an earlier one.
   Each registration says the group's time when its session was opened, as its node knew it. That is never later than the
   true group time then, so it does not matter how long a node stood still.
-- No producer is forgotten to make room for others. Past MAX_PRODUCERS a new one is refused, and one owner may have at
-  most MAX_OWNED of them. Sessions of the nodes themselves do not count.
+- No producer is forgotten to make room for others. Past MAX_PRODUCERS a new one is refused. One owner may have as many
+  as are left free: one alone has half of all, the next one half of the rest, so a few owners do not lock out the
+  others. Sessions of the nodes themselves do not count.
 
 A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
 they first need it, and message numbers run over all groups. So its epoch and its numbers prove nothing, and the rules
@@ -44,8 +45,6 @@ WINDOW = 65_536
 
 MAX_PRODUCERS = 10_000
 """Clients' producers that a group remembers."""
-MAX_OWNED = MAX_PRODUCERS // 2
-"""Those of one owner: a client in a loop does not lock the others out."""
 REMEMBERED_MS = 27 * 3600 * 1000
 """Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of it."""
 REMEMBERED_V1_MS = 24 * 3600 * 1000
@@ -301,13 +300,15 @@ def refuse_more(clients: int, owned: int, owner: int) -> Refused | None:
     """Why one more producer of `owner` cannot be remembered, where there are `clients` of clients, `owned` of it."""
     if owner == NODE:
         return None
-    if clients >= MAX_PRODUCERS:
+    free = MAX_PRODUCERS - clients
+    if free <= 0:
         return Refused(
             "limit", f"{clients} producers have sessions or are remembered; allowed: {MAX_PRODUCERS}"
         )
-    if owned >= MAX_OWNED:
+    if owned >= free:
         return Refused(
             "limit",
-            f"{owned} producers of this client address have sessions or are remembered; allowed: {MAX_OWNED}",
+            f"{owned} producers of this client address have sessions or are remembered; allowed: as many as are left "
+            f"free of {MAX_PRODUCERS}, {free} now",
         )
     return None

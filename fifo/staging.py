@@ -7,6 +7,10 @@ at the end of the queue, part after part; no body is moved or copied, and the ti
 
 Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
 comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
+A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.sessions` does, and
+longer while there is room. Where it remembers KNOWN_PRODUCERS that are all younger, a new one is refused: if one of
+them were forgotten, a repeat of its last batch would be published a second time. Entries of version 1 forget the one
+not used for longest.
 
 What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
 live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
@@ -29,8 +33,9 @@ from fifo.blocks import BLOCK_BITS, ONE_EACH
 from fifo.codec import Reader, Writer
 from fifo.commands import DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
+from fifo.sessions import REMEMBERED_MS
 from fifo.state import Entry
-from fifo.versions import BUDGETED_ARRIVALS
+from fifo.versions import BUDGETED_ARRIVALS, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -55,12 +60,22 @@ STAGED_TTLS = 65_536
 PART_MS = 6 * 3600 * 1000
 """A part waits so long for another chunk, or to be published."""
 KNOWN_PRODUCERS = 10_000
-"""Producers whose last batch is remembered; the one not used for longest is forgotten first."""
+"""Producers whose last batch a queue remembers."""
 
 LOOKED_UP_MESSAGES = 65_536
 LOOKED_UP_CHUNKS = 64
 LOOKED_UP_BYTES = 64 << 20
 """What is fetched and looked up in the entry that publishes it, at most: with bodies of 1 KiB some 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last batch that a producer has published. used_ms: group time when it was last spoken of; 0 where an entry
+    of version 1 did: that is long ago."""
+
+    number: int
+    used_ms: int
+
 
 Key = tuple[str, int, bytes]
 """producer, batch, name of the part"""
@@ -130,28 +145,28 @@ class StagedInfo:
 class Staging:
     """What is staged for one queue, and the last batch of each producer."""
 
-    __slots__ = ("chunk_count", "last_batch", "parts", "rows", "size_bytes", "ttl_count")
+    __slots__ = ("chunk_count", "last_batches", "parts", "rows", "size_bytes", "ttl_count")
 
     def __init__(self) -> None:
         self.parts: dict[Key, Part] = {}  # that whose last chunk is oldest first
-        self.last_batch: dict[str, int] = {}  # the producer not used for longest first
+        self.last_batches: dict[str, LastBatch] = {}  # the producer not used for longest first
         self.chunk_count = self.rows = self.size_bytes = self.ttl_count = 0  # of all parts
 
     # ---- changes
 
-    def add(self, key: Key, now_ms: int, index: int, operation: int, command: Stage, ttls: Stretches) -> Part:
+    def add(self, key: Key, entry: Entry, operation: int, command: Stage, ttls: Stretches) -> Part:
         """One more chunk."""
         part = self.parts.pop(key, None) or Part()
         self.parts[key] = part
-        part.add(index, operation, command.count, command.size_bytes)
+        part.add(entry.index, operation, command.count, command.size_bytes)
         part.ttl_counts.extend(ttls[0])
         part.ttls.extend(ttls[1])
-        part.last_ms = now_ms
+        part.last_ms = entry.now_ms
         self.chunk_count += 1
         self.rows += command.count
         self.size_bytes += command.size_bytes
         self.ttl_count += len(ttls[0])
-        self._use(command.producer)
+        self._use(entry, command.producer)
         return part
 
     def drop(self, key: Key) -> Part:
@@ -169,28 +184,54 @@ class Staging:
                 return
             self.drop(key)
 
-    def published(self, producer: str, batch: int) -> None:
+    def published(self, entry: Entry, producer: str, batch: int) -> None:
         """This batch is done, and with it all up to it."""
-        self.last_batch.pop(producer, None)
-        self.last_batch[producer] = batch
-        if len(self.last_batch) > KNOWN_PRODUCERS:
-            del self.last_batch[next(iter(self.last_batch))]
+        self._remember(entry, producer, batch)
+        if len(self.last_batches) > KNOWN_PRODUCERS:
+            del self.last_batches[next(iter(self.last_batches))]
         for key in [key for key in self.parts if key[0] == producer and key[1] <= batch]:
             self.drop(key)
 
-    def _use(self, producer: str) -> None:
-        batch = self.last_batch.pop(producer, None)
-        if batch is not None:
-            self.last_batch[producer] = batch
+    def _remember(self, entry: Entry, producer: str, batch: int) -> None:
+        self.last_batches.pop(producer, None)
+        used_ms = entry.now_ms if entry.version >= TIMED_BATCHES else 0
+        self.last_batches[producer] = LastBatch(batch, used_ms)
 
-    def is_done(self, producer: str, batch: int) -> bool:
+    def _use(self, entry: Entry, producer: str) -> None:
+        last = self.last_batches.get(producer)
+        if last is not None:
+            self._remember(entry, producer, last.number)
+
+    def is_done(self, entry: Entry, producer: str, batch: int) -> bool:
         """Whether this batch was published, or a later one; notes the use of the producer if so."""
-        if batch > self.last_batch.get(producer, -1):
+        if batch > self.last_of(producer):
             return False
-        self._use(producer)
+        self._use(entry, producer)
         return True
 
     # ---- questions
+
+    def last_of(self, producer: str) -> int:
+        """The last batch it has published; -1 where none is known."""
+        last = self.last_batches.get(producer)
+        return -1 if last is None else last.number
+
+    def refuse_producer(self, entry: Entry, producer: str) -> Refused | None:
+        """Why no batch of this producer can be remembered."""
+        if (
+            entry.version < TIMED_BATCHES
+            or producer in self.last_batches
+            or len(self.last_batches) < KNOWN_PRODUCERS
+        ):
+            return None
+        oldest = next(iter(self.last_batches.values()))
+        if not oldest.used_ms or oldest.used_ms + REMEMBERED_MS <= entry.now_ms:
+            return None
+        return Refused(
+            "limit",
+            f"producer {producer!r} is new, and the queue remembers {len(self.last_batches)} that published staged "
+            f"batches in the last {REMEMBERED_MS // 3_600_000} hours; allowed: {KNOWN_PRODUCERS}",
+        )
 
     def next_expiry(self) -> int | None:
         return next(iter(self.parts.values())).last_ms + PART_MS if self.parts else None
@@ -224,10 +265,12 @@ class Staging:
                 part.ttls,
             ):
                 out.column(column)
-        out.number(len(self.last_batch))
-        for producer, batch in self.last_batch.items():
+        out.number(len(self.last_batches))
+        for producer, last in self.last_batches.items():
             out.text(producer)
-            out.number(batch)
+            out.number(last.number)
+        for last in self.last_batches.values():
+            out.number(last.used_ms)
         return out.data
 
     @staticmethod
@@ -248,7 +291,10 @@ class Staging:
             found.ttl_count += len(part.ttls)
         for _ in range(reader.number()):
             producer = reader.text()
-            found.last_batch[producer] = reader.number()
+            found.last_batches[producer] = LastBatch(reader.number(), 0)
+        if not reader.is_at_end():  # an earlier build wrote no times
+            for producer, last in found.last_batches.items():
+                found.last_batches[producer] = LastBatch(last.number, reader.number())
         return found
 
 
@@ -324,7 +370,7 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
             decode(command.columns, command.count)
         except ColumnsError as error:
             return Refused("bad_argument", f"filter fields: {error}")
-    last = staging.last_batch.get(command.producer, -1)
+    last = staging.last_of(command.producer)
     if command.batch <= last:
         return Refused(
             "published",
@@ -336,10 +382,12 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
         return Ok(part.rows)
     if command.chunk > known:
         return Refused("gap", f"chunk {command.chunk} of a part that has {known}; allowed: up to {known}")
-    refused = _refuse_more(staging, command, part is None, len(ttls[0]))
+    refused = staging.refuse_producer(entry, command.producer)
+    if refused is None:
+        refused = _refuse_more(staging, command, part is None, len(ttls[0]))
     if refused is not None:
         return refused
-    return Ok(staging.add(key, entry.now_ms, entry.index, operation, command, ttls).rows)
+    return Ok(staging.add(key, entry, operation, command, ttls).rows)
 
 
 def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
@@ -358,8 +406,11 @@ def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int)
 def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Reply:
     staging = machine.staging
     producer, batch = command.producer, command.batch
-    if staging.is_done(producer, batch):
+    if staging.is_done(entry, producer, batch):
         return Published(0, 0, is_duplicate=True)
+    refused = staging.refuse_producer(entry, producer)
+    if refused is not None:
+        return refused
     parts: list[Part] = []
     for name, said in command.parts:
         part = staging.parts.get((producer, batch, name))
@@ -377,7 +428,7 @@ def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Rep
         return refused
     first = machine.next_sequence
     _place(machine, entry, parts)
-    staging.published(producer, batch)
+    staging.published(entry, producer, batch)
     return Published(first, count)
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_HELD = 65_536
 """Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
 
+MAX_CONSUMERS = 16_384
+"""Consumers of one queue. Whatever goes through them all is bounded work."""
+
 PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
 

@@ -10,6 +10,8 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | producers are forgotten at once or by time, never to make room; past a limit or a share new ones are refused |
 | 2 | a group takes a producer's messages only in ascending order |
 | 2 | the catalog checks what a new member says of itself |
+| 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
+| 2 | the consumers of a queue are limited |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """
 
@@ -17,5 +19,7 @@ from __future__ import annotations
 
 FIRST = 1
 BUDGETED_ARRIVALS = 2
+LIMITED_CONSUMERS = 2
+TIMED_BATCHES = 2
 CURRENT = 2
 """The version that this build proposes, and the highest one it can apply."""

@@ -141,7 +141,10 @@ class NodeConfig(BaseSettings):
         8 * MIB, ge=64 * 1024, description="unconfirmed bytes of one session; past it, its stream is not read"
     )
     node_window_bytes: int = Field(
-        256 * MIB, ge=MIB, description="unconfirmed bytes of all sessions of this node"
+        256 * MIB,
+        ge=MIB,
+        description="unconfirmed bytes of all sessions of this node; also the bytes of requests in hand; "
+        "docs/operations.md says how clients and groups share them",
     )
     queue_memory_bytes: int = Field(
         256 * MIB,

@@ -35,6 +35,10 @@ PART_QUEUES, PART_BLOCKS = 200, 5_000
 """Queues whose counts are asked for in one question, and blocks of messages in them: some milliseconds."""
 
 
+PART_CONSUMERS, PART_FILTER_BYTES = 1_000, 256 << 10
+"""Consumers of one answer, and bytes of their filters, or one filter."""
+
+
 class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
@@ -138,7 +142,9 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             )
             if queue is None:
                 raise status.no_queue(request.queue)
-            response = await self._hub.ask_now(lambda member: _description(member, queue), (queue.group,))
+            response = await self._hub.ask_now(
+                partial(_description, queue=queue, after=request.consumers_after), (queue.group,)
+            )
             if response is None:
                 raise status.no_queue(request.queue)
         except status.StatusError as error:
@@ -233,14 +239,22 @@ def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
     return answer
 
 
-def _description(member: Member, queue: CatalogQueue) -> pb.DescribeQueueResponse | None:
+def _description(member: Member, queue: CatalogQueue, after: int) -> pb.DescribeQueueResponse | None:
     info = _info(member, queue)
     if info is None:
         return None
     storage = member.storage(queue.group, queue.id)
     assert storage is not None  # there is such a queue
     response = pb.DescribeQueueResponse(queue=info, storage=pb.StorageInfo(**asdict(storage)))
+    size, last = 0, after
     for consumer in member.queue_machine(queue.group).consumers(queue.id):
+        if consumer.attach <= after:
+            continue
+        size += 0 if consumer.group is None else len(consumer.group.selector)
+        if len(response.consumers) == PART_CONSUMERS or (response.consumers and size > PART_FILTER_BYTES):
+            response.next_consumers_after = last
+            break
+        last = consumer.attach
         response.consumers.add(
             consumer_tag=consumer.tag,
             node=member.membership.roster.name(consumer.address.node),

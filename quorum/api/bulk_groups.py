@@ -319,8 +319,7 @@ def _check_name(group: str) -> None:
 
 
 def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:
-    readers = member.queue_machine(queue.group).readers(queue.id)
-    return next((each for each in readers if each.name == name), None)
+    return member.queue_machine(queue.group).reader(queue.id, name)
 
 
 def _waiting(

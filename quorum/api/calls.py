@@ -7,6 +7,8 @@ of each request before they become a message.
 - Calls are admitted by kind and by the client's address (`Calls`). Administration and health have places of their own,
   which sessions do not take.
 - The first request has to come within a time; a call that says nothing ends.
+- The bytes of a request are taken from the node's window for received requests before anything of them is parsed, and
+  given back when the service is done with the request. Who waits for the window is not read meanwhile.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
 """
 
@@ -15,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +30,9 @@ from google.rpc import code_pb2
 
 from quorum.api import request_limits, status
 from quorum.api.bulk_calls import Context
+from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.batches import BatchLimits
-from quorum.node.wire_scan import ScanError, Shape, scan
+from quorum.node.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 
 MAX_CALLS = 10_000
 """Sessions and calls at a time."""
@@ -42,32 +44,11 @@ OPEN_LIMIT_S = 5.0
 """A session's first request comes within this time."""
 REQUEST_LIMIT_S = 30.0
 """The first request of another call does: 32 MiB over a slow line take a while."""
+UNCOUNTED_BYTES = UNWALKED_BYTES
+"""A request up to this size takes nothing from the window: all calls together have 40 MiB of such requests at most, and
+a consumer's answers do not wait behind what others publish."""
 IPV6_PREFIX = 64
 """One client has a network of this size to take its addresses from."""
-
-
-class Calls:
-    """Calls under way, by the client's address. An address may have as many as are left free: one alone has half of
-    all, and the next one half of the rest, so that there is always room for another."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.total = 0
-        self._by_address: Counter[str] = Counter()
-
-    def enter(self, address: str) -> bool:
-        """False: there is no room for it. True: `leave` has to follow."""
-        if self._by_address[address] >= self.most - self.total:
-            return False
-        self._by_address[address] += 1
-        self.total += 1
-        return True
-
-    def leave(self, address: str) -> None:
-        self.total -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
 
 
 @lru_cache(maxsize=4096)
@@ -95,18 +76,23 @@ def client_address(peer: str) -> str:
 class _Method:
     name: str
     """as in Queue/Publish"""
-    calls: Calls
+    calls: Shares
     limit_s: float
     max_bytes: int
     max_tags: int
     shape: Shape
     parse: Callable[[bytes], Any]
+    is_stream: bool
+    """whether the client sends several requests"""
+
+    def check_size(self, size: int) -> None:
+        """StatusError for a request that has too many bytes."""
+        if size > self.max_bytes:
+            text = f"{self.name}: a request of {size} bytes; allowed: {self.max_bytes}"
+            raise status.StatusError(status.make(code_pb2.RESOURCE_EXHAUSTED, "request_too_large", text))
 
     def read(self, data: bytes) -> Any:
         """The request; StatusError where it is refused."""
-        if len(data) > self.max_bytes:
-            text = f"{self.name}: a request of {len(data)} bytes; allowed: {self.max_bytes}"
-            raise status.StatusError(status.make(code_pb2.RESOURCE_EXHAUSTED, "request_too_large", text))
         try:
             scan(data, self.shape, self.max_tags)
             return self.parse(data)
@@ -126,11 +112,13 @@ class _Method:
 class Gate:
     """Has the parts of grpc.aio.Server that services are registered with."""
 
-    def __init__(self, server: grpc.aio.Server, batch: BatchLimits) -> None:
+    def __init__(self, server: grpc.aio.Server, batch: BatchLimits, received: ByteWindow) -> None:
+        """received: bytes of requests that services have in hand, by address."""
         self._server = server
         self._batch = batch
-        self.calls = Calls(MAX_CALLS)
-        self.reserved = Calls(MAX_RESERVED_CALLS)
+        self._received = received
+        self.calls = Shares(MAX_CALLS)
+        self.reserved = Shares(MAX_RESERVED_CALLS)
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """They are registered by name."""
@@ -140,7 +128,9 @@ class Gate:
     ) -> None:
         methods = descriptor_pool.Default().FindServiceByName(service).methods_by_name
         taken = {
-            name: _handler(handler, self._method(service, name, methods[name].input_type, handler))
+            name: _handler(
+                handler, self._method(service, name, methods[name].input_type, handler), self._received
+            )
             for name, handler in handlers.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, taken),))
@@ -156,26 +146,84 @@ class Gate:
             request_limits.max_tags(self._batch),
             request_limits.request_shape(request, self._batch),
             handler.request_deserializer,
+            handler.request_streaming,
         )
 
 
-def _handler(handler: Any, method: _Method) -> grpc.RpcMethodHandler[Any, Any]:
+class Requests:
+    """The requests of one call. Each is done with when the next one is asked for, or when `release` says so."""
+
+    def __init__(self, method: _Method, context: Context, received: ByteWindow, address: str) -> None:
+        self._method = method
+        self._context = context
+        self._received = received
+        self._address = address
+        self._taken = 0
+        self._first: Any = None
+
+    async def begin(self) -> Any:
+        """The first one, which `anext` gives too; None where the client has said that it sends nothing."""
+        try:
+            async with asyncio.timeout(self._method.limit_s):
+                self._first = await anext(self, None)
+        except TimeoutError as error:
+            text = f"{self._method.name}: no request came within {self._method.limit_s:g} s"
+            raise status.StatusError(status.make(code_pb2.DEADLINE_EXCEEDED, "no_request", text)) from error
+        return self._first
+
+    def __aiter__(self) -> Requests:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if self._taken:
+            self.release()
+        data = (
+            await self._context.read()
+        )  # not from an iterator: it would keep the bytes until the next request
+        if data is grpc.aio.EOF:
+            raise StopAsyncIteration
+        size = len(data)
+        self._method.check_size(size)
+        if size > UNCOUNTED_BYTES:
+            if not self._received.take_now(size, self._address):
+                await self._wait_for_room(size)
+            self._taken = size
+        return self._method.read(data)
+
+    async def _wait_for_room(self, size: int) -> None:
+        try:
+            await self._received.take(size, self._address)
+        except WindowFull as error:
+            name = self._method.name
+            text = f"{name}: no room for a request of {size} bytes, for this client's address: {error}"
+            code = code_pb2.UNAVAILABLE if self._method.is_stream else code_pb2.RESOURCE_EXHAUSTED
+            raise status.StatusError(status.make(code, "overloaded", text)) from error
+
+    def release(self) -> None:
+        """The service has nothing of the last request in hand any more."""
+        if self._taken:
+            self._received.give(self._taken, self._address)
+            self._taken = 0
+
+
+def _handler(handler: Any, method: _Method, received: ByteWindow) -> grpc.RpcMethodHandler[Any, Any]:
     """The same method for the server: it takes a stream of bytes."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
-    async def run(requests: AsyncIterator[bytes], context: Context) -> Any:
+    async def run(_: AsyncIterator[bytes], context: Context) -> Any:
         address = client_address(context.peer())
         if not method.calls.enter(address):
             await status.abort(context, _no_room(method))
+        requests = Requests(method, context, received, address)
         try:
-            taken = _taken(requests, method)
-            first = await _first(taken, method)
-            if handler.request_streaming:
-                given: Any = _stream(first, taken)
-            elif first is None:
+            given = await requests.begin()
+            if method.is_stream:
+                given = requests
+            elif given is None:
                 raise status.invalid("bad_request", f"{method.name}: there is no request")
-            else:
-                given = first
             made = behaviour(given, context)
             if not inspect.isasyncgen(made):
                 return await made
@@ -184,6 +232,7 @@ def _handler(handler: Any, method: _Method) -> grpc.RpcMethodHandler[Any, Any]:
         except status.StatusError as error:
             await status.abort(context, error)
         finally:
+            requests.release()
             method.calls.leave(address)
 
     make = (
@@ -192,29 +241,6 @@ def _handler(handler: Any, method: _Method) -> grpc.RpcMethodHandler[Any, Any]:
         else grpc.stream_unary_rpc_method_handler
     )
     return make(run, None, handler.response_serializer)
-
-
-async def _taken(requests: AsyncIterator[bytes], method: _Method) -> AsyncIterator[Any]:
-    async for data in requests:
-        yield method.read(data)
-
-
-async def _first(taken: AsyncIterator[Any], method: _Method) -> Any:
-    """None where the client has said that it sends nothing."""
-    try:
-        async with asyncio.timeout(method.limit_s):
-            return await anext(taken, None)
-    except TimeoutError as error:
-        text = f"{method.name}: no request came within {method.limit_s:g} s"
-        raise status.StatusError(status.make(code_pb2.DEADLINE_EXCEEDED, "no_request", text)) from error
-
-
-async def _stream(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    if first is None:
-        return
-    yield first
-    async for request in rest:
-        yield request
 
 
 def _no_room(method: _Method) -> status.StatusError:

@@ -3,7 +3,7 @@
 gRPC accepts connections itself. It closes those above a limit and those that send nothing (server.py has the settings),
 but does not count by address: one that opens connections all the time would have all places, and clients that come
 later none. So once in a while the node looks at its own sockets. An address may have as many connections as are left
-free (calls.Calls has the same rule); of the others those are closed that have brought the fewest bytes.
+free (shares.Shares has the same rule); of the others those are closed that have brought the fewest bytes.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
 from quorum.api.deliveries import BodyReader
+from quorum.api.shares import ByteWindow, WindowFull
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.log import Log
@@ -65,29 +66,6 @@ class StreamHandler(Protocol):
         ...
 
 
-class ByteBudget:
-    """Bytes of publishes under way on this node, over all sessions: past the limit streams are not read."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    async def take(self, size: int) -> None:
-        while self._used and self._used + size > self._limit:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-        self._used += size
-
-    def give(self, size: int) -> None:
-        self._used -= size
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-
-
 class Hub:
     """One per member. Everything but `on_outputs` is called on the event loop."""
 
@@ -110,7 +88,10 @@ class Hub:
         self.session_window = session_window
         self.random_bytes = random_bytes
         self._clock_s = clock_s
-        self.budget = ByteBudget(node_window)
+        self.received = ByteWindow(node_window, max_waiting=node_window)
+        """requests that services have in hand, by the client's address"""
+        self.publishing = ByteWindow(node_window, always_one=True)
+        """batches that their groups have not answered yet, by group"""
         self.loop = asyncio.get_running_loop()
         self._driver: Driver | None = None
         self._streams: dict[int, StreamHandler] = {}
@@ -201,6 +182,17 @@ class Hub:
         low = self._low_disks.get(group)
         if low:
             raise status.disk_low(low)
+
+    async def take_room(self, group: int, size: int) -> None:
+        """Takes a batch's bytes from the window of publishes under way; `publishing.give` has to follow. UNAVAILABLE
+        where the group has its share of the window and answers nothing."""
+        if self.publishing.take_now(size, group):
+            return
+        try:
+            await self.publishing.take(size, group)
+        except WindowFull as error:
+            text = f"no room for a batch of {size} bytes to group {group}, which does not answer: {error}"
+            raise status.unavailable("overloaded", text) from error
 
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
@@ -455,14 +447,14 @@ class _OwnSession:
         """Sends a command with its batch, and returns where its answer will come. make(that) is called when it is its
         turn. The batch counts against the node's window until it is answered, whether or not somebody still waits."""
         self._hub.check_room(group)
-        budget, size = self._hub.budget, len(batch)
-        await budget.take(size)
+        window, size = self._hub.publishing, len(batch)
+        await self._hub.take_room(group, size)
         try:
             future = self._expect()
         except status.StatusError:
-            budget.give(size)
+            window.give(size, group)
             raise
-        future.add_done_callback(lambda _: budget.give(size))
+        future.add_done_callback(lambda _: window.give(size, group))
         self._hub.submit(ev.Submit(self._number, group, make(future), future, batch))
         return future
 

@@ -5,12 +5,15 @@ Every field of every request has a limit (node/wire_scan.py); here are those for
 
 from __future__ import annotations
 
-from google.protobuf.descriptor import Descriptor
+from collections.abc import Iterator
 
-from fifo.staging import STAGED_PARTS
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from fifo.staging import PART_BYTES, STAGED_PARTS
 from quorum.api.session_service import MAX_RANGES
 from quorum.node.batches import FRAME_BYTES, PROPERTIES, BatchLimits
-from quorum.node.wire_scan import Limit, Limits, Shape, shape_of
+from quorum.node.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
+from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS
 
 REQUEST_BYTES = 1 << 20
 """A request that brings no messages."""
@@ -18,6 +21,47 @@ BRINGS_MESSAGES = frozenset({"Queue/Session", "Queue/Publish", "Bulk/Stage"})
 """Calls whose requests may be as large as a gRPC message."""
 TAGS_A_MESSAGE = 4
 """Of a message in a request: the message, its body, its properties, and one more."""
+
+
+PACKAGE = "quorum.v1"
+NAME_BYTES = 255
+"""A name, as the catalog and the machines allow it."""
+ADDRESS_BYTES = 300
+"""A host's name with a port."""
+SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
+TEXT_BYTES = {
+    **dict.fromkeys(("queue", "group", "producer", "consumer_tag"), NAME_BYTES),
+    **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), NAME_BYTES),
+    **dict.fromkeys(("key", "names", "prefix", "after"), NAME_BYTES),
+    **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),
+    **dict.fromkeys(("part", "parts", "producer_id"), PART_BYTES),
+    **dict.fromkeys(("selector", "ApplicationPropertiesEntry.key", "Field.name"), SELECTOR_BYTES),
+    **dict.fromkeys(("Value.text", "Value.binary"), DEFAULT_BYTES),
+}
+"""Bytes of one text, or one field of bytes, by its name, or by Type.field where that says more. Every such field of our
+requests has an entry here or in `limits_of`."""
+
+
+def texts_of(message: Descriptor, opaque: Limits, seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Type.field of each text and field of bytes in a message; those in a field that `opaque` has as a whole are not
+    walked."""
+    for each in message.fields:
+        name = f"{message.name}.{each.name}"
+        if each.message_type is not None:
+            known = opaque.get(name)
+            if each.message_type.full_name not in seen and not (known is not None and known.is_opaque):
+                yield from texts_of(each.message_type, opaque, seen | {each.message_type.full_name})
+        elif each.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            yield name
+
+
+def _text_limit(name: str, known: Limit | None) -> Limit:
+    if known is not None and known.size_bytes is not None:
+        return known
+    size = TEXT_BYTES.get(name, TEXT_BYTES.get(name.rpartition(".")[2]))
+    if size is None:
+        raise ValueError(f"{name} has no limit; request_limits.TEXT_BYTES has to name one")
+    return Limit(None if known is None else known.count, size)
 
 
 def limits_of(batch: BatchLimits) -> Limits:
@@ -44,4 +88,7 @@ def max_tags(batch: BatchLimits) -> int:
 
 
 def request_shape(request: Descriptor, batch: BatchLimits) -> Shape:
-    return shape_of(request, limits_of(batch))
+    limits = dict(limits_of(batch))
+    if request.file.package == PACKAGE:
+        limits |= {name: _text_limit(name, limits.get(name)) for name in texts_of(request, limits)}
+    return shape_of(request, limits)

@@ -8,13 +8,13 @@ confirms and reads message bodies only when it is about to send them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import grpc
 import structlog
-from google.rpc import code_pb2
+from google.rpc import code_pb2, status_pb2
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Reply
@@ -38,6 +38,8 @@ MAX_RANGES = 10_000
 MAX_TAG_BYTES = 255
 MAX_UNSENT = 10_000
 """Answers that wait to be sent: past it, a client that does not read is not read either."""
+MAX_UNSENT_BYTES = 1 << 20
+"""Bytes of those answers, deliveries apart: they wait as references."""
 MAX_UNDER_WAY = 10_000
 """Requests that their group has not answered yet, publishing apart: past it, the stream is not read."""
 MAX_UINT64 = (1 << 64) - 1
@@ -67,6 +69,7 @@ class _Published:
     first: int
     last: int
     size: int
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,16 @@ class Stream:
         self._unanswered = 0
         self._under_way = 0
         self._bytes = 0
+        self._bytes_of: Counter[int] = Counter()
+        """by group: what is taken of the node's window"""
         self._room = asyncio.Event()
         self._work = asyncio.Event()
-        self._sent = asyncio.Event()
         self._confirmed: list[tuple[int, int]] = []
         self._rejected: list[pb.Rejection] = []
         self._done: list[int] = []
         self._outbox: deque[pb.SessionResponse | tuple[int, Deliver, int]] = deque()
+        self._unsent_bytes = 0
+        """of rejections, and of responses in the outbox"""
         self._gets: dict[int, deque[int]] = {}
         self._getters: dict[int, _Consumer] = {}
         self._ended: status.StatusError | None = None
@@ -125,12 +131,11 @@ class Stream:
         if isinstance(token, _Published):
             self._unanswered -= 1
             self._bytes -= token.size
-            self._hub.budget.give(token.size)
+            self._bytes_of[token.group] -= token.size
+            self._hub.publishing.give(token.size, token.group)
             self._room.set()
             if isinstance(reply, Refused):
-                rejection = pb.Rejection(range=pb.Range(first=token.first, last=token.last))
-                rejection.status.CopyFrom(status.of_refused(reply))
-                self._rejected.append(rejection)
+                self._reject(token.first, token.last, status.of_refused(reply))
             else:
                 assert isinstance(reply, Confirmed)
                 self._decided(token, reply)
@@ -142,7 +147,7 @@ class Stream:
                 attached = pb.Attached(
                     request_id=token.request_id, consumer_tag=consumer.tag, attach=reply.attach
                 )
-                self._outbox.append(pb.SessionResponse(attached=attached))
+                self._send(pb.SessionResponse(attached=attached))
             else:
                 is_known = (
                     self._consumers.get(consumer.tag) is consumer
@@ -166,9 +171,7 @@ class Stream:
         for start, end, refused in reply.refused:
             if first < start:
                 self._confirmed.append((first, start - 1))
-            rejection = pb.Rejection(range=pb.Range(first=start, last=end))
-            rejection.status.CopyFrom(status.of_refused(refused))
-            self._rejected.append(rejection)
+            self._reject(start, end, status.of_refused(refused))
             first = end + 1
         if first <= token.last:
             self._confirmed.append((first, token.last))
@@ -183,7 +186,16 @@ class Stream:
 
     def _fail(self, request_id: int, reply: Reply | None) -> None:
         assert isinstance(reply, Refused)
-        self._outbox.append(_failed(request_id, status.StatusError(status.of_refused(reply))))
+        self._send(_failed(request_id, status.StatusError(status.of_refused(reply))))
+
+    def _send(self, response: pb.SessionResponse) -> None:
+        self._unsent_bytes += response.ByteSize()
+        self._outbox.append(response)
+
+    def _reject(self, first: int, last: int, why: status_pb2.Status) -> None:
+        rejection = pb.Rejection(range=pb.Range(first=first, last=last), status=why)
+        self._unsent_bytes += rejection.ByteSize()
+        self._rejected.append(rejection)
 
     def delivered(self, group: int, deliver: Deliver) -> None:
         request_id = 0
@@ -195,12 +207,12 @@ class Stream:
     def notified(self, notify: Notify) -> None:
         if notify.event == "drained":
             drained = pb.Drained(consumer_tag=notify.consumer_tag, next_tag=notify.value)
-            self._outbox.append(pb.SessionResponse(drained=drained))
+            self._send(pb.SessionResponse(drained=drained))
         elif notify.event == "queue_deleted":
             self._consumers.pop(notify.consumer_tag, None)
             cancelled = pb.Cancelled(consumer_tag=notify.consumer_tag)
             cancelled.status.CopyFrom(status.make(5, "queue_deleted", "the queue was deleted"))
-            self._outbox.append(pb.SessionResponse(cancelled=cancelled))
+            self._send(pb.SessionResponse(cancelled=cancelled))
         else:
             self.ended("fenced")
         self._work.set()
@@ -233,8 +245,10 @@ class Stream:
                 reading.cancel()
             if self._number:
                 self._hub.end_session(self._number, is_clean=self._is_clean)
-            self._hub.budget.give(self._bytes)
-            self._bytes = 0
+            for group, size in self._bytes_of.items():
+                if size:
+                    self._hub.publishing.give(size, group)
+            self._bytes_of.clear()
 
     async def _open(
         self,
@@ -270,34 +284,51 @@ class Stream:
     # ---- reading
 
     async def _read(self, requests: AsyncIterator[pb.SessionRequest]) -> None:
+        release = getattr(requests, "release", None)  # api/calls.py: bytes that this request takes in memory
         try:
             async for request in requests:
-                while self._unsent() > MAX_UNSENT:
-                    self._sent.clear()
-                    await self._sent.wait()
-                while self._under_way > MAX_UNDER_WAY:
-                    self._room.clear()
-                    await self._room.wait()
-                kind = request.WhichOneof("request")
-                self._is_clean = False
-                if kind == "publish":
-                    await self._publish(request.publish)
-                elif kind == "disposition":
-                    self._disposition(request.disposition)
-                elif kind == "credit":
-                    self._credit(request.credit)
-                elif kind == "attach":
-                    await self._attach(request.attach)
-                elif kind == "cancel":
-                    self._cancel(request.cancel)
-                elif kind == "get":
-                    await self._get(request.get)
-                elif kind == "close":
-                    self._is_clean = not (self._unanswered or self._confirmed or self._rejected)
-                else:
-                    raise status.invalid("bad_session", f"unexpected request {kind or 'without content'}")
+                await self._take(request)
+                del request
+                if self._is_full():
+                    if release is not None:
+                        release()
+                    await self._wait_for_room()
         finally:
             self._work.set()
+
+    async def _take(self, request: pb.SessionRequest) -> None:
+        kind = request.WhichOneof("request")
+        self._is_clean = False
+        if kind == "publish":
+            await self._publish(request.publish)
+        elif kind == "disposition":
+            self._disposition(request.disposition)
+        elif kind == "credit":
+            self._credit(request.credit)
+        elif kind == "attach":
+            await self._attach(request.attach)
+        elif kind == "cancel":
+            self._cancel(request.cancel)
+        elif kind == "get":
+            await self._get(request.get)
+        elif kind == "close":
+            self._is_clean = not (self._unanswered or self._confirmed or self._rejected)
+        else:
+            raise status.invalid("bad_session", f"unexpected request {kind or 'without content'}")
+
+    def _is_full(self) -> bool:
+        """Whether the client is not read for now: what it has asked for waits for a group, or its answers for it."""
+        return (
+            self._bytes > self._hub.session_window
+            or self._under_way > MAX_UNDER_WAY
+            or self._unsent() > MAX_UNSENT
+            or self._unsent_bytes > MAX_UNSENT_BYTES
+        )
+
+    async def _wait_for_room(self) -> None:
+        while self._is_full():
+            self._room.clear()
+            await self._room.wait()
 
     def _unsent(self) -> int:
         return len(self._confirmed) + len(self._rejected) + len(self._done) + len(self._outbox)
@@ -323,20 +354,16 @@ class Stream:
             refused = error.status if isinstance(error, status.StatusError) else status.of_error(error)
             count = min(batches.claimed_count(batch), MAX_WINDOW_MESSAGES)
             last = min(first + count - 1, MAX_UINT64)
-            rejection = pb.Rejection(range=pb.Range(first=first, last=last))
-            rejection.status.CopyFrom(refused)
             if last < MAX_CLIENT_SEQUENCE:
                 self._next_sequence = max(self._next_sequence, last + 1)
-            self._rejected.append(rejection)
+            self._reject(first, last, refused)
             self._work.set()
             return
         self._next_sequence = first + count
         size = len(batch)
-        while self._bytes and self._bytes + size > self._hub.session_window:
-            self._room.clear()
-            await self._room.wait()
-        await self._hub.budget.take(size)
+        await self._hub.take_room(queue.group, size)
         self._bytes += size
+        self._bytes_of[queue.group] += size
         self._unanswered += 1
         enqueue = c.Enqueue(
             queue.id,
@@ -348,7 +375,7 @@ class Stream:
             checked.ttls_ms,
             checked.columns,
         )
-        token = _Published(first, first + count - 1, size)
+        token = _Published(first, first + count - 1, size, queue.group)
         self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
@@ -417,7 +444,7 @@ class Stream:
         self._submit(consumer, command, _Attaching(request.request_id, consumer))
 
     def _refuse(self, request_id: int, error: status.StatusError) -> None:
-        self._outbox.append(_failed(request_id, error))
+        self._send(_failed(request_id, error))
         self._work.set()
 
     def _consumer(self, tag: str, request_id: int) -> _Consumer | None:
@@ -515,7 +542,7 @@ class Stream:
             self._work.clear()
             async for response in self._hub.readable(self._responses()):
                 await context.write(response)
-                self._sent.set()
+                self._room.set()
             if self._ended is not None:
                 raise self._ended
             if reading.done():
@@ -531,6 +558,7 @@ class Stream:
                 confirms = pb.Confirms(rejected=self._rejected)
                 for first, last in _merged(self._confirmed):
                     confirms.confirmed.add(first=first, last=last)
+                self._unsent_bytes -= sum(each.ByteSize() for each in self._rejected)
                 self._confirmed, self._rejected = [], []
                 yield pb.SessionResponse(confirms=confirms)
             if self._done:
@@ -539,6 +567,7 @@ class Stream:
             if self._outbox:
                 item = self._outbox.popleft()
                 if isinstance(item, pb.SessionResponse):
+                    self._unsent_bytes -= item.ByteSize()
                     yield item
                 elif self._is_current(item[1]):
                     yield from self._deliver(*item)

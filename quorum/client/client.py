@@ -351,11 +351,18 @@ class Client(PolicyCalls):
 
     async def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
         request = admin_pb2.DescribeQueueRequest(queue=name)
-        response = await self._admin("DescribeQueue", request, timeout_ms)
+        consumers: list[ConsumerInfo] = []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limit(timeout_ms) / 1000
+        while True:
+            left_ms = max(1, int((deadline - loop.time()) * 1000))
+            response = await self._admin("DescribeQueue", request, left_ms)
+            consumers += (ConsumerInfo.of(consumer) for consumer in response.consumers)
+            if not response.next_consumers_after:
+                break
+            request.consumers_after = response.next_consumers_after
         return QueueDescription(
-            QueueInfo.of(response.queue),
-            tuple(ConsumerInfo.of(consumer) for consumer in response.consumers),
-            StorageInfo.of(response.storage),
+            QueueInfo.of(response.queue), tuple(consumers), StorageInfo.of(response.storage)
         )
 
     async def cluster_status(self, *, timeout_ms: int | None = None) -> ClusterStatus:

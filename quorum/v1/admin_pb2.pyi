@@ -117,10 +117,12 @@ class ListQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., next_after: _Optional[str] = ...) -> None: ...
 
 class DescribeQueueRequest(_message.Message):
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "consumers_after")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_AFTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+    consumers_after: int
+    def __init__(self, queue: _Optional[str] = ..., consumers_after: _Optional[int] = ...) -> None: ...
 
 class ConsumerInfo(_message.Message):
     __slots__ = ("consumer_tag", "node", "filtered", "credit", "held", "selector", "filter")
@@ -159,14 +161,16 @@ class StorageInfo(_message.Message):
     def __init__(self, alpha: _Optional[int] = ..., beta: _Optional[int] = ..., gamma: _Optional[int] = ..., delta: _Optional[int] = ..., warm_blocks: _Optional[int] = ..., cold_blocks: _Optional[int] = ..., warm_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeQueueResponse(_message.Message):
-    __slots__ = ("queue", "consumers", "storage")
+    __slots__ = ("queue", "consumers", "storage", "next_consumers_after")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CONSUMERS_AFTER_FIELD_NUMBER: _ClassVar[int]
     queue: QueueInfo
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerInfo]
     storage: StorageInfo
-    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ...) -> None: ...
+    next_consumers_after: int
+    def __init__(self, queue: _Optional[_Union[QueueInfo, _Mapping]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerInfo, _Mapping]]] = ..., storage: _Optional[_Union[StorageInfo, _Mapping]] = ..., next_consumers_after: _Optional[int] = ...) -> None: ...
 
 class Policy(_message.Message):
     __slots__ = ("name", "pattern", "priority", "arguments")

@@ -11,12 +11,14 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, status
-from quorum.api.calls import Calls, Gate, client_address
+from quorum.api.calls import Gate, client_address
+from quorum.api.shares import ByteWindow, Shares
 from quorum.node.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 from support.wire import field
 
 BATCH = BatchLimits(100, 1 << 20, 2 << 20)
+WINDOW = 4 << 20
 HANDLERS_END_S = 60
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -27,8 +29,13 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
 
     def __init__(self) -> None:
         self.sessions = 0
+        self.publishes = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def Publish(self, request: Any, context: Any) -> Any:
+        self.publishes += 1
+        await self.may_answer.wait()
         return queue_pb2.PublishResponse(count=len(request.messages))
 
     async def Browse(self, request: Any, context: Any) -> AsyncIterator[Any]:
@@ -69,7 +76,8 @@ class World:
 def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
         server = grpc.aio.server()
-        gate, services = Gate(server, BATCH), Services()
+        services = Services()
+        gate = Gate(server, BATCH, ByteWindow(WINDOW, max_waiting=WINDOW))
         queue_pb2_grpc.add_QueueServicer_to_server(services, gate)
         admin_pb2_grpc.add_AdminServicer_to_server(services, gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(services, gate)
@@ -82,6 +90,7 @@ def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(HANDLERS_END_S):  # the last handlers may end some turns after the server
             while gate.calls.total or gate.reserved.total:
                 await asyncio.sleep(0)
+        assert gate._received.used == gate._received.waiting == 0, "every request was given back"
 
     asyncio.run(body())
 
@@ -141,6 +150,60 @@ def test_a_request_that_brings_no_messages_is_small() -> None:
     with_server(run)
 
 
+LARGE = queue_pb2.PublishRequest(queue="q", messages=[queue_pb2.Message(body=bytes(900 << 10))])
+
+
+async def turns(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANDLERS_END_S):
+        while not is_so():
+            await asyncio.sleep(0)
+
+
+def test_a_request_that_finds_no_room_waits_unparsed_and_small_ones_pass() -> None:
+    async def run(world: World) -> None:
+        services, received = world.services, world.gate._received
+        services.may_answer.clear()
+        calls = [asyncio.ensure_future(world.queue.Publish(LARGE)) for _ in range(4)]
+        await turns(lambda: received.waiting > (1 << 20) and services.publishes == 2)
+        assert received.used <= WINDOW // 2, "one address has half of the window"
+        small = asyncio.ensure_future(world.queue.Publish(queue_pb2.PublishRequest(queue="q")))
+        await turns(lambda: services.publishes == 3)
+        services.may_answer.set()
+        assert [(await call).count for call in (*calls, small)] == [1, 1, 1, 1, 0]
+
+    with_server(run)
+
+
+def test_requests_beyond_what_may_wait_are_refused() -> None:
+    async def run(world: World) -> None:
+        services, received = world.services, world.gate._received
+        services.may_answer.clear()
+        calls = [asyncio.ensure_future(world.queue.Publish(LARGE)) for _ in range(4)]
+        await turns(lambda: received.waiting > (1 << 20))
+        await refused(world.queue.Publish(LARGE), REFUSED, "no room for a request of 9")
+        session = world.queue.Session()
+        large = queue_pb2.PublishBatch(batch=bytes(900 << 10))
+        await session.write(queue_pb2.SessionRequest(publish=large))
+        await refused(session.read(), grpc.StatusCode.UNAVAILABLE, "Queue/Session: no room")
+        services.may_answer.set()
+        assert [(await call).count for call in calls] == [1] * 4
+
+    with_server(run)
+
+
+def test_a_session_gives_the_bytes_of_a_request_back_when_it_asks_for_the_next() -> None:
+    async def run(world: World) -> None:
+        session = world.queue.Session()
+        large = queue_pb2.SessionRequest(publish=queue_pb2.PublishBatch(batch=bytes(1 << 20)))
+        for _ in range(8):
+            await session.write(large)
+            await session.read()
+        await turns(lambda: world.gate._received.used == 0)
+        session.cancel()
+
+    with_server(run)
+
+
 def test_bytes_that_are_no_request_are_refused() -> None:
     async def run(world: World) -> None:
         for data in (b"\xff" * 100, b"\xff" * 10_000, field(1, b"\xff\xfe")):
@@ -191,7 +254,7 @@ def test_sessions_leave_room_for_administration_and_for_other_addresses() -> Non
 
 
 def test_an_address_has_as_many_calls_as_are_left_free() -> None:
-    calls = Calls(100)
+    calls = Shares(100)
     taken = [sum(calls.enter(address) for _ in range(200)) for address in ("a", "b", "c", "d")]
     assert taken == [50, 25, 13, 6]
     assert calls.enter("e"), "a newcomer always finds room"
@@ -201,7 +264,7 @@ def test_an_address_has_as_many_calls_as_are_left_free() -> None:
         for _ in range(count):
             calls.leave(address)
     assert calls.total == 0
-    assert not calls._by_address
+    assert not calls._held
 
 
 def test_addresses_are_told_from_what_grpc_says() -> None:

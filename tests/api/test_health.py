@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from quorum.api import process, server
 from quorum.api.server import Server
+from quorum.api.shares import ByteWindow
 from quorum.node.batches import BatchLimits
 from quorum.node.member import Member
 from support.http2 import StalledClient
@@ -25,7 +26,7 @@ LIMIT_S = 30.0
 
 def with_server(run: Callable[[Server, Any, int], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20))
+        hub: Any = SimpleNamespace(limits=BatchLimits(100, 1 << 20, 2 << 20), received=ByteWindow(1 << 20))
         config: Any = SimpleNamespace(name="n1", members={"n1": SimpleNamespace(client="127.0.0.1:7400")})
         made = Server(hub, config)
         port = await made.start("127.0.0.1:0")

@@ -115,6 +115,38 @@ def test_a_publish_nobody_waits_for_any_more_still_counts_until_it_is_answered()
     with_hub(run)
 
 
+def test_publishes_to_a_group_that_does_not_answer_leave_room_for_the_other_groups() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        stuck = [asyncio.create_task(hub.publish(1, make, bytes(100), 1)) for _ in range(20)]
+        await settle_down()
+        other = asyncio.create_task(hub.publish(2, make, bytes(200), 1))
+        await settle_down()
+        assert [submit.group for submit in driver.submitted] == [1] * 5 + [2], (
+            "half of the window is one group's"
+        )
+        submit = driver.submitted[-1]
+        hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(6, 6))])
+        await other
+        for task in stuck:
+            task.cancel()
+
+    with_hub(run)
+
+
+def test_a_publish_does_not_wait_for_a_group_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.api.shares.PATIENCE_S", 0)
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        first = asyncio.create_task(hub.publish(1, make, bytes(600), 1))
+        await settle_down()
+        with pytest.raises(StatusError, match="no room for a batch of 600 bytes to group 1") as caught:
+            await hub.publish(1, make, bytes(600), 1)
+        assert caught.value.status.code == code_pb2.UNAVAILABLE
+        first.cancel()
+
+    with_hub(run)
+
+
 def test_calls_beyond_the_limit_are_refused_even_if_their_callers_have_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,7 +185,7 @@ def test_the_nodes_own_session_begins_anew_and_hears_nothing_of_the_old_one() ->
         for task in (call, publish):
             with pytest.raises(StatusError, match="lost its lease"):
                 await task
-        assert hub.budget._used == 0
+        assert hub.publishing.used == 0
         assert any(isinstance(item, ev.EndSession) and item.number == old.session for item in driver.items)
         again = asyncio.create_task(hub.get(1, 7, 1))
         await settle_down()

@@ -6,9 +6,17 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
 
 from quorum.api import request_limits
-from quorum.api.request_limits import BRINGS_MESSAGES, REQUEST_BYTES, limits_of, max_bytes, request_shape
+from quorum.api.request_limits import (
+    BRINGS_MESSAGES,
+    REQUEST_BYTES,
+    limits_of,
+    max_bytes,
+    request_shape,
+    texts_of,
+)
 from quorum.node.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
 from quorum.node.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
@@ -58,6 +66,48 @@ def test_every_field_of_a_request_has_a_limit(method: MethodDescriptor) -> None:
     """A new field has one without being named: by itself, or by that of a message around it."""
     limited = all_fields(request_shape(method.input_type, BATCH))
     check_limited(method.input_type, limited, is_within=False)
+
+
+def test_every_text_of_a_request_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one has to be given one."""
+    for method in METHODS:
+        request = method.input_type
+        limited = all_fields(request_shape(request, BATCH))
+        for name in texts_of(request, limits_of(BATCH)):
+            wide = limited[name].size_bytes == DEFAULT_BYTES
+            assert not wide or name in ("Value.text", "Value.binary"), name
+    monkeypatch.delitem(request_limits.TEXT_BYTES, "consumer_tag")
+    with pytest.raises(ValueError, match=r"Attach\.consumer_tag has no limit"):
+        request_shape(queue_pb2.SessionRequest.DESCRIPTOR, BATCH)
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (queue_pb2.BrowseRequest(queue="q" * 5_000), "BrowseRequest.queue has 5000 bytes; allowed: 255"),
+        (
+            queue_pb2.SessionRequest(credit=queue_pb2.Credit(consumer_tag="t" * 5_000)),
+            "Credit.consumer_tag has 5000 bytes; allowed: 255",
+        ),
+        (bulk_pb2.StageRequest(producer="p" * 5_000), "StageRequest.producer has 5000 bytes; allowed: 255"),
+        (
+            admin_pb2.SetPolicyRequest(policy=admin_pb2.Policy(name="p" * 5_000)),
+            "Policy.name has 5000 bytes; allowed: 255",
+        ),
+        (
+            queue_pb2.BrowseRequest(selector="x" * 20_000),
+            "BrowseRequest.selector has 20000 bytes; allowed: 16384",
+        ),
+    ],
+)
+def test_a_name_is_refused_before_it_is_parsed(request_: Message, text: str) -> None:
+    with pytest.raises(ScanError, match=text):
+        scan(request_.SerializeToString(), request_shape(request_.DESCRIPTOR, BATCH))
+
+
+def test_every_named_text_is_of_a_field_that_there_is() -> None:
+    known = {name for method in METHODS for name in texts_of(method.input_type, {})}
+    assert set(request_limits.TEXT_BYTES) <= known | {name.rpartition(".")[2] for name in known}
 
 
 def test_every_named_limit_is_of_a_field_that_there_is() -> None:

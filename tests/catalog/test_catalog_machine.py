@@ -211,7 +211,6 @@ def test_silent_producers_are_forgotten_after_a_day() -> None:
 
 def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 4)
-    monkeypatch.setattr("fifo.sessions.MAX_OWNED", 2)
     numbering = Numbering()
     replies = [register(numbering, number, 1, owner) for number, owner in enumerate((5, 5, 5, 6, 7, 8))]
     assert [isinstance(reply, Refused) for reply in replies] == [False, False, True, False, False, True]

@@ -474,3 +474,31 @@ def test_queues_with_unfinished_work_take_turns_at_the_wake_ups() -> None:
         world.wake()
         after = [info(world, queue).ready for queue in range(1, 21)]
         assert all(ready < was for ready, was in zip(after, before, strict=True))
+
+
+def test_past_the_limit_a_queue_takes_no_further_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 3)
+    world = World()
+    world.queue()
+    name = world.session()
+    for tag in ("a", "b", "c"):
+        world.attach(name, tag, 1)
+    refused = world.do(name, Attach(1, "d", b"", 1))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, "has 3 consumers; allowed: 3" in refused.detail) == ("limit", True)
+    assert isinstance(world.do(name, Attach(1, "b", b"", 9)), AttachedReply), (
+        "one that is attached may come again"
+    )
+    world.do(name, Cancel(1, "a", return_held=True))
+    assert isinstance(world.do(name, Attach(1, "d", b"", 1)), AttachedReply)
+
+
+def test_entries_of_version_1_attach_any_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 1)
+    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    world = World()
+    world.queue()
+    name = world.session()
+    for tag in ("a", "b", "c"):
+        world.attach(name, tag, 1)
+    assert len(world.machine.consumers(1)) == 3

@@ -208,19 +208,25 @@ def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not
     assert broken(world, 6, owner=9) == Registered((), known=False)
 
 
-def test_one_owner_has_a_share_and_the_others_still_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_OWNED", 3)
+def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 16)
     world = world_with_queue()
-    for number in range(3):
-        broken(world, number, owner=77)
-    assert reason(broken(world, 3, owner=77)) == "limit"
-    assert broken(world, 4, owner=78) == Registered((), known=False)
+    registered = dict.fromkeys((77, 78, 79, 80), 0)
+    for number, owner in enumerate(owner for owner in registered for _ in range(16)):
+        if broken(world, number, owner=owner) == Registered((), known=False):
+            registered[owner] += 1
+    assert registered == {77: 8, 78: 4, 79: 2, 80: 1}
+    assert broken(world, 99, owner=81) == Registered((), known=False)
+    assert reason(broken(world, 100, owner=82)) == "limit"
 
 
 def test_a_producer_counts_for_the_owner_of_its_present_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_OWNED", 1)
+    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 3)
     world = world_with_queue()
     broken(world, 0, owner=77)
+    broken(world, 3, owner=79)
     moved = RegisterProducer(Address(1, 1, 50), owner=78)
     world.apply([(Origin(producer(0), 2, 0), moved)])
     assert reason(broken(world, 1, owner=78)) == "limit"

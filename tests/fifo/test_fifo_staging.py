@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fifo.codec import Writer
 from fifo.commands import (
     Attach,
     DeleteQueue,
@@ -18,10 +19,10 @@ from fifo.commands import (
 )
 from fifo.effects import Ok, Published, Refused
 from fifo.references import references
-from fifo.staging import PART_MS, StagedInfo
+from fifo.staging import PART_MS, LastBatch, StagedInfo, Staging
 from quorum_selectors import columns
 from support.fifo_staging import RED, prepared, refused, reply_to_publish, waiting
-from support.fifo_world import SMALL, part_name, sequences, small_blocks
+from support.fifo_world import SMALL, World, part_name, sequences, small_blocks
 
 # ---- publishing
 
@@ -254,17 +255,77 @@ def test_too_many_parts_of_one_publication_are_refused() -> None:
         refused(reply_to_publish(world, name, 1, *[(part, 1) for part in range(6)]), "limit")
 
 
-def test_the_producer_not_used_for_longest_is_forgotten_first() -> None:
+def remembered(world: World) -> list[str]:
+    return list(world.machine.queues[1].staging.last_batches)
+
+
+def test_a_producer_is_not_forgotten_to_make_room_so_nothing_is_published_twice() -> None:
     with small_blocks(SMALL):  # two are remembered
         world, name = prepared()
         for producer in "ab":
             world.publish_staged(name, 5, producer=producer)
+        assert "allowed: 2" in refused(reply_to_publish(world, name, 5, producer="c"), "limit")
+        refused(world.stage(name, 5, 1, 0, 1, producer="c"), "limit")
+        for producer in "ab":
+            assert reply_to_publish(world, name, 5, producer=producer) == Published(0, 0, is_duplicate=True)
+
+
+def test_the_producer_not_used_for_longest_makes_room_when_its_time_is_over() -> None:
+    with small_blocks(SMALL) as rules:
+        world, name = prepared()
+        for producer in "ab":
+            world.publish_staged(name, 5, producer=producer)
+        world.wake(rules.remembered_ms // 2)
         assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
-        world.publish_staged(name, 5, producer="c")
-        assert list(world.machine.queues[1].staging.last_batch) == ["a", "c"]
+        world.wake(rules.remembered_ms // 2)
+        assert reply_to_publish(world, name, 5, producer="c") == Published(1, 0)
+        assert remembered(world) == ["a", "c"]
+        refused(reply_to_publish(world, name, 5, producer="b"), "limit")
         assert world.stage(name, 6, 1, 0, 1, producer="a") == Ok(1)  # a use, too
-        assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)  # it was forgotten
-        assert list(world.machine.queues[1].staging.last_batch) == ["a", "b"]
+        world.wake(rules.remembered_ms - 1)
+        assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)
+        assert remembered(world) == ["a", "b"]
+
+
+def test_without_need_no_producer_is_forgotten() -> None:
+    with small_blocks(SMALL) as rules:
+        world, name = prepared()
+        world.publish_staged(name, 5, producer="a")
+        world.wake(100 * rules.remembered_ms)
+        assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)
+
+
+def test_entries_of_version_1_forget_the_producer_not_used_for_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fifo.staging.KNOWN_PRODUCERS", 2)
+    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    world, name = prepared()
+    for producer in "ab":
+        world.publish_staged(name, 5, producer=producer)
+    assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
+    world.publish_staged(name, 5, producer="c")
+    assert remembered(world) == ["a", "c"]
+    assert world.stage(name, 6, 1, 0, 1, producer="a") == Ok(1)  # a use, too
+    assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)  # it was forgotten
+    assert remembered(world) == ["a", "b"]
+    monkeypatch.setattr("support.fifo_world.CURRENT", 2)
+    assert reply_to_publish(world, name, 5, producer="c") == Published(1, 0), "no time is known of the others"
+
+
+def test_a_snapshot_without_times_of_the_last_batches_is_read() -> None:
+    world, name = prepared()
+    for producer in "ab":
+        world.publish_staged(name, 5, producer=producer)
+    staging = world.machine.queues[1].staging
+    written = Writer()
+    for last in staging.last_batches.values():
+        written.number(last.used_ms)
+    encoded = bytes(staging.encode())
+    assert encoded.endswith(bytes(written.data))
+    found = Staging.decode(encoded.removesuffix(bytes(written.data)))
+    assert found.last_batches == {producer: LastBatch(5, 0) for producer in "ab"}
+    assert Staging.decode(encoded).last_batches == staging.last_batches
 
 
 # ---- a queue's other rules

@@ -44,7 +44,9 @@ class ModelStaging:
     def __init__(self, queue: ModelQueue) -> None:
         self.queue = queue
         self.parts: list[ModelPart] = []
-        self.last_batch: list[tuple[str, int]] = []  # used longest ago first
+        self.last_batch: list[
+            tuple[str, int, int]
+        ] = []  # with the time of its last use; used longest ago first
 
     def expiries(self) -> list[int]:
         return [part.last_ms + self.queue.rules.part_ms for part in self.parts]
@@ -56,12 +58,21 @@ class ModelStaging:
         return next((part for part in self.parts if part.key == key), None)
 
     def published_to(self, producer: str) -> int:
-        return next((batch for name, batch in self.last_batch if name == producer), -1)
+        return next((batch for name, batch, _ in self.last_batch if name == producer), -1)
 
-    def remember(self, producer: str, batch: int) -> None:
+    def is_crowded(self, meta: c.Meta, producer: str) -> bool:
+        """A new producer would push out one that must be remembered."""
+        rules, known = self.queue.rules, self.last_batch
+        return (
+            self.published_to(producer) < 0
+            and len(known) >= rules.known_producers
+            and known[0][2] + rules.remembered_ms > meta.now_ms
+        )
+
+    def remember(self, meta: c.Meta, producer: str, batch: int) -> None:
         self.last_batch = [known for known in self.last_batch if known[0] != producer]
         if batch >= 0:
-            self.last_batch.append((producer, batch))
+            self.last_batch.append((producer, batch, meta.now_ms))
         self.last_batch = self.last_batch[-self.queue.rules.known_producers :]
 
     def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
@@ -75,6 +86,8 @@ class ModelStaging:
             return e.Ok(old.rows())
         if command.chunk > known:
             return e.Refused("gap", "")
+        if self.is_crowded(meta, command.producer):
+            return e.Refused("limit", "")
         ttls = list(command.ttls_ms) or [command.ttl_ms] * command.count
         new = ModelPart(key, meta.now_ms, [(meta.index, operation, command.size_bytes, ttls)])
         rules, after = self.queue.rules, [*self.parts, new]
@@ -90,7 +103,7 @@ class ModelStaging:
             new.chunks = old.chunks + new.chunks
             self.parts.remove(old)
         self.parts.append(new)
-        self.remember(command.producer, last)
+        self.remember(meta, command.producer, last)
         return e.Ok(new.rows())
 
     def publish(
@@ -98,8 +111,10 @@ class ModelStaging:
     ) -> e.Reply:
         producer, batch, last = command.producer, command.batch, self.published_to(command.producer)
         if batch <= last:
-            self.remember(producer, last)
+            self.remember(meta, producer, last)
             return e.Published(0, 0, True)
+        if self.is_crowded(meta, producer):
+            return e.Refused("limit", "")
         parts = []
         for name, count in command.parts:
             part = self.part((producer, batch, name))
@@ -125,7 +140,7 @@ class ModelStaging:
             or sum(part.size_bytes() for part in parts) > most_bytes
         ):
             left.reads_arrivals = True
-        self.remember(producer, batch)
+        self.remember(meta, producer, batch)
         self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
         return e.Published(first, total)
 

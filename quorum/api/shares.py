@@ -1,0 +1,161 @@
+"""What clients share: places and bytes. One owner never takes all of them, and those who wait are let in in turn.
+
+An owner is an address, or a Raft group. It may hold as much as is left free: one alone has half of all, the next one
+half of the rest, so that there is always room for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+PATIENCE_S = 3.0
+"""An owner whose requests all stood still for this time waits no longer: what it waits with takes memory, too."""
+
+
+class Shares:
+    """How much each owner holds of a limited number."""
+
+    __slots__ = ("_held", "most", "total")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total = 0
+        self._held: dict[Hashable, int] = {}
+
+    def of(self, owner: Hashable) -> int:
+        return self._held.get(owner, 0)
+
+    def enter(self, owner: Hashable, size: int = 1) -> bool:
+        """False: that is more than the owner's share. True: `leave` has to follow."""
+        if self._held.get(owner, 0) + size > self.most - self.total:
+            return False
+        self.add(owner, size)
+        return True
+
+    def add(self, owner: Hashable, size: int) -> None:
+        """Enters whatever the share is."""
+        self._held[owner] = self._held.get(owner, 0) + size
+        self.total += size
+
+    def leave(self, owner: Hashable, size: int = 1) -> None:
+        self.total -= size
+        left = self._held.get(owner, 0) - size
+        if left:
+            self._held[owner] = left
+        else:
+            self._held.pop(owner, None)
+
+
+class WindowFull(Exception):
+    """There is no room, and waiting for it would not help."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Those of one owner who wait, in order, each with its size."""
+
+    waiters: OrderedDict[asyncio.Future[None], int] = field(default_factory=OrderedDict)
+    given: int = 0
+    """how often something of the owner was given back meanwhile"""
+
+
+class ByteWindow:
+    """Bytes that are held at a time. An owner's requests are let in in order; owners take turns.
+
+    A request larger than the window is let in when nothing is held. Where an owner that holds nothing waits for room,
+    nobody behind it is let in before it: small requests do not keep a large one out.
+    """
+
+    def __init__(self, limit: int, *, max_waiting: int | None = None, always_one: bool = False) -> None:
+        """max_waiting: bytes of requests that wait, shared in the same way; None: any. always_one: an owner that holds
+        nothing is let in at once, whatever the others hold; only where owners are few."""
+        self.limit = limit
+        self._held = Shares(limit)
+        self._waiting = Shares(1 << 62 if max_waiting is None else max_waiting)
+        self._always_one = always_one
+        self._lines: dict[Hashable, _Line] = {}
+
+    @property
+    def used(self) -> int:
+        return self._held.total
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting.total
+
+    def take_now(self, size: int, owner: Hashable) -> bool:
+        """Takes them if nobody has to wait. `give` has to follow."""
+        return not self._lines and self._enter(size, owner)
+
+    async def take(self, size: int, owner: Hashable) -> None:
+        """Takes them when it is their turn; `give` has to follow. WindowFull."""
+        if self.take_now(size, owner):
+            return
+        if not self._waiting.enter(owner, size):
+            raise WindowFull(
+                f"requests of {self._waiting.total} bytes wait already, {self._waiting.of(owner)} of them of this "
+                f"origin; allowed: {self._waiting.most}, and of one origin as many as are left free"
+            )
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line = self._lines.setdefault(owner, _Line())
+        line.waiters[waiter] = size
+        try:
+            self._admit()
+            await self._wait(line, waiter)
+        except BaseException:
+            if waiter.done():
+                self.give(size, owner)
+            else:
+                self._forget(owner, line, waiter)
+                self._admit()
+            raise
+
+    async def _wait(self, line: _Line, waiter: asyncio.Future[None]) -> None:
+        while not waiter.done():
+            given = line.given
+            await asyncio.wait({waiter}, timeout=PATIENCE_S)
+            if not waiter.done() and line.given == given:
+                raise WindowFull(
+                    f"{self._held.total} of {self.limit} bytes are held, and nothing was given back for "
+                    f"{PATIENCE_S:g} s; allowed of one origin: as many as are left free"
+                )
+
+    def give(self, size: int, owner: Hashable) -> None:
+        self._held.leave(owner, size)
+        if self._lines:
+            line = self._lines.get(owner)
+            if line is not None:
+                line.given += 1
+            self._admit()
+
+    def _enter(self, size: int, owner: Hashable) -> bool:
+        if self._held.enter(owner, size):
+            return True
+        is_let_in = not self._held.total or (self._always_one and not self._held.of(owner))
+        if is_let_in:
+            self._held.add(owner, size)
+        return is_let_in
+
+    def _admit(self) -> None:
+        """Lets in those who find room now: the owners in turn, one request each time."""
+        turns = deque(self._lines)
+        while turns:
+            owner = turns.popleft()
+            line = self._lines[owner]
+            waiter, size = next(iter(line.waiters.items()))
+            if self._enter(size, owner):
+                self._forget(owner, line, waiter)
+                waiter.set_result(None)
+                if line.waiters:
+                    self._lines[owner] = self._lines.pop(owner)  # the others come first the next time
+                    turns.append(owner)
+            elif not self._held.of(owner):
+                return
+
+    def _forget(self, owner: Hashable, line: _Line, waiter: asyncio.Future[None]) -> None:
+        self._waiting.leave(owner, line.waiters.pop(waiter))
+        if not line.waiters:
+            del self._lines[owner]

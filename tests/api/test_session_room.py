@@ -1,0 +1,129 @@
+"""When a session's stream is not read (quorum/api/session_service.py): its answers, or its groups, are behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from itertools import count, repeat
+from types import SimpleNamespace
+from typing import Any
+
+from fifo import commands as c
+from fifo.effects import Confirmed
+from quorum.api.hub import Hub
+from quorum.api.session_service import Stream
+from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+from quorum.v1 import queue_pb2 as pb
+
+OPEN = pb.SessionRequest(open=pb.Open(producer_id=bytes(16), epoch=1))
+WINDOW = 1_000
+BATCH = pb.MessageBatch(count=1, bodies=bytes(600), body_ends=[600]).SerializeToString()
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.published: list[ev.Submit] = []
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        self.published += [
+            item for item in items if isinstance(item, ev.Submit) and isinstance(item.command, c.Enqueue)
+        ]
+
+
+class Call:
+    """A client that sends what `requests` has, and reads nothing but the first answer."""
+
+    def __init__(self, requests: Iterator[pb.SessionRequest]) -> None:
+        self.requests = requests
+        self.taken = 0
+        self.released = 0
+        self.answers = 0
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:1"
+
+    async def write(self, response: pb.SessionResponse) -> None:
+        self.answers += 1
+        if self.answers > 1:
+            await asyncio.get_running_loop().create_future()
+
+    def __aiter__(self) -> AsyncIterator[pb.SessionRequest]:
+        return self
+
+    async def __anext__(self) -> pb.SessionRequest:
+        await asyncio.sleep(0)
+        self.taken += 1
+        return next(self.requests)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def on_session(
+    requests: Iterator[pb.SessionRequest], run: Callable[[Hub, Driver, Call], Coroutine[Any, Any, None]]
+) -> None:
+    async def body() -> None:
+        hub = Hub(None, None, BatchLimits(10, 1_000, 1_000), WINDOW, 100 * WINDOW)  # type: ignore[arg-type]
+
+        async def queue(name: str) -> CatalogQueue:
+            return CatalogQueue(1, name, 1, (), c.QueueConfig(name))
+
+        hub.queue = queue  # type: ignore[method-assign]
+        hub.member = SimpleNamespace(  # type: ignore[assignment]
+            config=SimpleNamespace(name="n1"),
+            membership=SimpleNamespace(standing="member"),
+            catalog=CatalogMachine((1,)),
+        )
+        driver, call = Driver(), Call(requests)
+        hub.attach(driver)  # type: ignore[arg-type]
+        session = asyncio.create_task(Stream(hub).run(call, call))  # type: ignore[arg-type]
+        await run(hub, driver, call)
+        session.cancel()
+        await asyncio.gather(session, return_exceptions=True)
+        assert hub.publishing.used == 0, "what the session held is given back"
+
+    asyncio.run(body())
+
+
+async def until_it_rests(call: Call) -> None:
+    taken = -1
+    while call.taken != taken:
+        taken = call.taken
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def test_a_client_that_does_not_read_its_answers_is_not_read_past_a_megabyte_of_them() -> None:
+    wrong = pb.SessionRequest(credit=pb.Credit(request_id=1, consumer_tag="\x01" * 255, credit_to=1))
+
+    async def run(hub: Hub, driver: Driver, call: Call) -> None:
+        await until_it_rests(call)
+        assert 100 < call.taken < 2_000
+
+    on_session(_after_open(repeat(wrong, 20_000)), run)
+
+
+def test_a_session_past_its_window_is_not_read_and_keeps_no_request() -> None:
+    def publishes() -> Iterator[pb.SessionRequest]:
+        for first in count(1):
+            publish = pb.PublishBatch(queue="q", first_sequence=first, lowest_unconfirmed=1, batch=BATCH)
+            yield pb.SessionRequest(publish=publish)
+
+    async def run(hub: Hub, driver: Driver, call: Call) -> None:
+        await until_it_rests(call)
+        assert len(driver.published) == 2, "the second one is past the window"
+        assert call.released == 1
+        submit = driver.published[0]
+        hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(1, 1))])
+        await until_it_rests(call)
+        assert len(driver.published) == 3
+        assert hub.publishing.used == 2 * len(BATCH)
+
+    on_session(_after_open(publishes()), run)
+
+
+def _after_open(requests: Iterator[pb.SessionRequest]) -> Iterator[pb.SessionRequest]:
+    yield OPEN
+    yield from requests

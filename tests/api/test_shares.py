@@ -1,0 +1,183 @@
+"""What clients share (quorum/api/shares.py): an owner has as much as is left free, and those who wait come in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from quorum.api import shares
+from quorum.api.shares import ByteWindow, WindowFull
+
+
+class Window(ByteWindow):
+    """Notes who was let in, and counts its looks for room."""
+
+    def __init__(self, limit: int, **options: Any) -> None:
+        super().__init__(limit, **options)
+        self.order: list[str] = []
+        self.looks = 0
+
+    def _enter(self, size: int, owner: Any) -> bool:
+        self.looks += 1
+        return super()._enter(size, owner)
+
+    def start(self, name: str, size: int, owner: str) -> asyncio.Task[None]:
+        async def taken() -> None:
+            await self.take(size, owner)
+            self.order.append(name)
+
+        return asyncio.create_task(taken())
+
+
+def with_window(window: Callable[[], Window], run: Callable[[Window], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        await run(window())
+
+    asyncio.run(body())
+
+
+async def settle_down() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_an_owner_has_half_of_the_window_and_the_next_one_half_of_the_rest() -> None:
+    async def run(window: Window) -> None:
+        taken = {owner: sum(window.take_now(10, owner) for _ in range(100)) for owner in "abc"}
+        assert taken == {"a": 50, "b": 25, "c": 13}
+        assert window.take_now(10, "d"), "a newcomer always finds room"
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_a_request_larger_than_the_window_is_let_in_alone() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(5_000, "a")
+        large, small = window.start("large", 5_000, "b"), window.start("small", 1, "c")
+        await settle_down()
+        assert window.order == []
+        window.give(5_000, "a")
+        await large
+        assert window.order == ["large"]
+        window.give(5_000, "b")
+        await small
+        window.give(1, "c")
+        assert window.used == window.waiting == 0
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_an_owners_requests_are_let_in_in_order_at_a_cost_that_grows_with_their_number_only() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(500, "a")
+        waiting = [window.start(str(number), 500, "a") for number in range(2_000)]
+        await settle_down()
+        window.looks = 0
+        for task in waiting:
+            window.give(500, "a")
+            await task
+        assert window.order == [str(number) for number in range(2_000)]
+        assert window.looks <= 3 * 2_000
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_owners_take_turns() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(1_000, "z")
+        tasks = [window.start(f"{owner}{number}", 300, owner) for owner in "ab" for number in range(3)]
+        await settle_down()
+        window.give(1_000, "z")
+        await settle_down()
+        for given in ("a", "b", "a", "b"):
+            window.give(300, given)
+            await settle_down()
+        await asyncio.gather(*tasks)
+        assert window.order == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_small_requests_do_not_keep_a_large_one_out() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(500, "a")
+        large = window.start("large", 900, "b")
+        await settle_down()
+        assert not window.take_now(1, "c")
+        small = window.start("small", 1, "c")
+        await settle_down()
+        assert window.order == [], "there is room for the small one, but the large one comes first"
+        window.give(500, "a")
+        await asyncio.gather(large, small)
+        assert window.order == ["large", "small"]
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_each_of_a_few_owners_always_has_one() -> None:
+    async def run(window: Window) -> None:
+        assert all(window.take_now(900, owner) for owner in "abcd")
+        assert not window.take_now(1, "a")
+
+    with_window(lambda: Window(1_000, always_one=True), run)
+
+
+def test_one_that_gives_up_leaves_nothing_behind() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(900, "a")
+        first, second = window.start("first", 900, "b"), window.start("second", 10, "c")
+        await settle_down()
+        first.cancel()
+        await second
+        third = window.start("third", 900, "b")
+        await settle_down()
+        window.give(900, "a")
+        third.cancel()  # it was let in and does not know yet
+        await settle_down()
+        assert window.order == ["second"]
+        assert (window.used, window.waiting, window._lines) == (10, 0, {})
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_what_waits_is_shared_and_limited_too() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(1_000, "a")
+        waiting = [window.start(owner, 100, owner) for owner in "bbbbb"]
+        await settle_down()
+        with pytest.raises(
+            WindowFull, match="requests of 500 bytes wait already, 500 of them of this origin"
+        ):
+            await window.take(100, "b")
+        waiting.append(window.start("c", 100, "c"))
+        await settle_down()
+        assert window.waiting == 600
+        for task in waiting:
+            task.cancel()
+
+    with_window(lambda: Window(1_000, max_waiting=1_000), run)
+
+
+def test_one_waits_as_long_as_something_of_its_owner_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(window: Window) -> None:
+        passed = 0
+
+        async def patience_passes(waiters: object, timeout: float) -> None:
+            nonlocal passed
+            passed += 1
+            if passed <= 4:
+                window.give(100, "a")
+
+        monkeypatch.setattr(shares.asyncio, "wait", patience_passes)
+        for _ in range(5):
+            assert window.take_now(100, "a")
+        with pytest.raises(WindowFull, match="nothing was given back for 3 s"):
+            await window.take(900, "a")
+        assert passed == 5
+        window.give(100, "a")
+        assert window.used == window.waiting == 0
+
+    with_window(lambda: Window(1_000), run)
