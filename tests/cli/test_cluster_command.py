@@ -70,7 +70,7 @@ def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(folder: Pa
 def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it(
     folder: Path, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "quorum", "cluster", "up", "--members", "3"]
+    command = [sys.executable, "-m", "quorum", "cluster", "up", "--members", "2"]
     with subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -82,12 +82,12 @@ def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it
                 break
         cluster = LocalCluster.open(folder / "quorum-data")
         pids = cluster.pids
-        assert len(pids) == 3
+        assert len(pids) == 2
         process.send_signal(number)
         rest, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, rest
     prefixes = {line.partition("|")[0] for line in lines if "|" in line}
-    assert len(prefixes) == 3
+    assert len(prefixes) == 2
     assert all(prefix.startswith("\x1b[") for prefix in prefixes)
     assert [pid for pid in pids if ProcessId.of(pid) is not None] == []
     assert list((folder / "quorum-data").rglob("*.pid")) == []

@@ -31,6 +31,7 @@ from support import processes_damage as damage
 from support import processes_disks as disks
 from support import processes_links as links
 from support import processes_losses as losses
+from support import processes_membership as membership
 from support import processes_scenarios as scenarios
 from support import processes_unlike as unlike
 from support import spark_kills as flows
@@ -109,6 +110,10 @@ def parts(rounds: int) -> Iterator[Part]:
             options=None,
         )
         yield Part("node paused", lambda c: scenarios.PausedNode(c, QUEUE).run(), options=None)
+        yield Part(
+            "members come and go", lambda c: membership.members_come_and_go(c, QUEUE, FULL), options=None
+        )
+        yield Part("member drained", lambda c: membership.drained_and_stopped(c, QUEUE, FULL), options=None)
     yield Part("five members, two killed", lambda c: scenarios.kill_minority(c, QUEUE, FULL), 5, None)
     yield Part("members unlike each other", lambda c: unlike.unlike_members(c, QUEUE, 10 * rounds))
     for number in range(tenth):

@@ -1,4 +1,4 @@
-"""Bits turned over in the files of a real member: 25 of each kind, the campaign takes 1,000; and lost files."""
+"""Bits turned over in the files of a real member: 10 of each kind, the campaign takes 1,000; and lost files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from support import processes_damage as damage
 from support import processes_losses as losses
 from support.processes_cluster import FaultyCluster
 
-WHILE_STOPPED = 4
+WHILE_STOPPED = 3
 """Each costs a start; the campaign takes every kind many times."""
-WHILE_RUNNING = 25
+WHILE_RUNNING = 10
 """Of each kind."""
 
 

@@ -54,11 +54,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory, without_java: dict[str, str]
 
 @pytest.fixture(scope="session")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three members, for all tests; each test has queues of its own.
+    """One member, for all tests; each test has queues of its own. Three cost processor time while the JVM works;
+    tests/processes reads and stages in bulk at three, and the campaign's data flows have three that are killed.
 
     Spark comes first: it forks to start its JVM, which a process with gRPC's threads does not always survive.
     """
-    with LocalCluster(tmp_path_factory.mktemp("members") / "cluster", 3) as started:
+    with LocalCluster(tmp_path_factory.mktemp("members") / "cluster", 1) as started:
         yield started
 
 

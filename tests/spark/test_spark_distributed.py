@@ -1,4 +1,4 @@
-"""The same jobs on a cluster of Spark's: a master and two workers as processes of their own, against three members.
+"""The same jobs on a cluster of Spark's: a master and two workers as processes of their own.
 
 The machine's workers have the shared Python, but neither PYTHONPATH nor PYSPARK_PYTHON: sessions hand these on.
 """
