@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from quorum.api import request_limits, status
-from quorum.api.bulk_calls import Context
+from quorum.api.handlers import Context
 from quorum.node.batches import BatchLimits
 from quorum.node.wire_scan import ScanError, Shape, scan
 

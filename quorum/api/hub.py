@@ -271,10 +271,23 @@ class Hub:
             if not future.done() or future.cancelled():
                 self.submit(ev.Forget(future))
 
+    def known_queue(self, name: str) -> CatalogQueue | None:
+        """The queue of this name, as far as this node knows."""
+        return self.member.catalog.queue(name)
+
+    def was_deleted(self, queue: CatalogQueue) -> bool:
+        """Whether the queue's group has deleted it, as far as this node knows."""
+        return self.member.queue_machine(queue.group).was_deleted(queue.id)
+
+    def is_outdated(self, queue: CatalogQueue) -> bool:
+        """Whether the queue was deleted, and its name may belong to another one by now."""
+        return self.was_deleted(queue) and self.known_queue(queue.name) is not None
+
     async def queue(self, name: str) -> CatalogQueue:
-        """The queue of this name, as of now in the whole cluster."""
-        known = self.member.catalog.queue(name)
-        if known is None:
+        """The queue of this name, as this node knows it; as of now in the whole cluster where the node knows none, or
+        one that was deleted. A queue that was deleted a moment ago is refused by its group: see handlers.py."""
+        known = self.known_queue(name)
+        if known is None or self.was_deleted(known):
             known = await self.ask_now(lambda member: member.catalog.queue(name), (SYSTEM_GROUP,))
         if known is None:
             raise status.no_queue(name)
