@@ -17,6 +17,7 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.filters import selector_text
+from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
@@ -67,34 +68,28 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         assert isinstance(reply, Ok)
         return pb.DeclareQueueResponse(created=bool(reply.count))
 
+    @unary
     async def DeleteQueue(
         self,
         request: pb.DeleteQueueRequest,
         context: grpc.aio.ServicerContext[pb.DeleteQueueRequest, pb.DeleteQueueResponse],
     ) -> pb.DeleteQueueResponse:
-        try:
-            check_queue_name(request.queue)
-            queue = await self._hub.queue(request.queue)
-            total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
-            await self._hub.change(partial(_removal, name=request.queue))
-            await self._hub.await_queue(queue.group, queue.id, present=False)
-        except ArgumentError as error:
-            await _abort(context, status.StatusError(status.of_error(error)))
-        except status.StatusError as error:
-            await _abort(context, error)
+        check_queue_name(request.queue)
+        queue = await self._hub.queue(request.queue)
+        total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
+        await self._hub.change(partial(_removal, name=request.queue))
+        await self._hub.await_queue(queue.group, queue.id, present=False)
         return pb.DeleteQueueResponse(message_count=total)
 
+    @unary
     async def PurgeQueue(
         self,
         request: pb.PurgeQueueRequest,
         context: grpc.aio.ServicerContext[pb.PurgeQueueRequest, pb.PurgeQueueResponse],
     ) -> pb.PurgeQueueResponse:
-        try:
-            queue = await self._hub.queue(request.queue)
-            before = await self._hub.ask_now(lambda member: _next_sequence(member, queue), (queue.group,))
-            reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
-        except status.StatusError as error:
-            await _abort(context, error)
+        queue = await self._hub.queue(request.queue)
+        before = await self._hub.ask_now(lambda member: _next_sequence(member, queue), (queue.group,))
+        reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
 

@@ -1,72 +1,28 @@
-"""What all bulk calls have in common: errors, asking again, reads that wait for their replica, streams of blocks."""
+"""What all bulk calls have in common: asking again, reads that wait for their replica, streams of blocks."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
-
-import grpc
+from typing import TypeVar
 
 from fifo.commands import Command
 from fifo.effects import Done, Refused, Reply
 from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.catalog.machine import CatalogQueue
-from quorum.node.batches import BatchError
 from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
-from quorum_selectors.errors import FilterError, SelectorError
 
-Context = grpc.aio.ServicerContext[Any, Any]
 T = TypeVar("T")
-Call = TypeVar("Call", bound=Callable[..., Any])
 
 BEHIND_S = 5.0
 """So long a read waits for this node's replica; then another node is better."""
 LOOK_S = 0.005
 MOST_LOOK_S = 0.1
-
-
-def unary(handler: Call) -> Call:
-    """A handler whose StatusErrors, and errors in what it was given, become the call's status."""
-
-    @functools.wraps(handler)
-    async def handle(self: Any, request: Any, context: Any) -> Any:
-        try:
-            return await handler(self, request, context)
-        except _ERRORS as error:
-            await status.abort(context, _status_of(error))
-
-    return handle  # type: ignore[return-value]
-
-
-def streaming(handler: Call) -> Call:
-    """The same for a handler that yields its answers."""
-
-    @functools.wraps(handler)
-    async def handle(self: Any, request: Any, context: Any) -> Any:
-        try:
-            async for answer in handler(self, request, context):
-                yield answer
-        except _ERRORS as error:
-            await status.abort(context, _status_of(error))
-
-    return handle  # type: ignore[return-value]
-
-
-_ERRORS = (status.StatusError, BatchError, SelectorError, FilterError)
-
-
-def _status_of(error: Exception) -> status.StatusError:
-    if isinstance(error, status.StatusError):
-        return error
-    assert isinstance(error, BatchError | SelectorError | FilterError)
-    return status.StatusError(status.of_error(error))
 
 
 async def again(hub: Hub, group: int, command: Command, kind: type[T]) -> T:

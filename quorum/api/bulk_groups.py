@@ -12,20 +12,10 @@ from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.readers import MAX_NAME_BYTES, MAX_RESERVED
 from fifo.state import Portion, ReaderInfo, Waiting
 from quorum.api import status
-from quorum.api.bulk_calls import (
-    BulkCalls,
-    Context,
-    again,
-    blocks,
-    endpoints,
-    index_of,
-    load,
-    look,
-    streaming,
-    unary,
-)
+from quorum.api.bulk_calls import BulkCalls, again, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted
 from quorum.api.filters import expression_bytes, selector_text
+from quorum.api.handlers import Context, streaming, unary
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.member import Member

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from fifo.effects import Refused, Run
 from quorum.api import status
-from quorum.api.bulk_calls import Context, endpoints, unary
+from quorum.api.bulk_calls import endpoints
 from quorum.api.bulk_columns import KINDS
 from quorum.api.bulk_groups import GroupCalls
 from quorum.api.bulk_snapshots import SnapshotCalls
 from quorum.api.bulk_staging import StagingCalls
+from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.api.policy_service import set_arguments
 from quorum.api.stored_rows import Part, RowReader

@@ -9,9 +9,10 @@ from functools import partial
 from fifo import commands as c
 from fifo.effects import Ok, Pinned, Refused
 from fifo.state import Waiting
-from quorum.api.bulk_calls import BulkCalls, Context, again, blocks, load, look, streaming, unary
+from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
 from quorum.api.bulk_columns import wanted
 from quorum.api.filters import kept_fields
+from quorum.api.handlers import Context, streaming, unary
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.member import Member

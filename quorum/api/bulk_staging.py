@@ -11,8 +11,9 @@ from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
 from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES, STAGED_PARTS
 from quorum.api import status
-from quorum.api.bulk_calls import BulkCalls, Context, again, answer, index_of, load, unary
+from quorum.api.bulk_calls import BulkCalls, again, answer, index_of, load
 from quorum.api.filters import kept_fields
+from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
 from quorum.catalog.machine import CatalogQueue
 from quorum.node import batches
@@ -122,7 +123,12 @@ class _Part:
     async def _await_first(self) -> None:
         command, data, future = self._under_way.popleft()
         while True:
-            found = answer(await self._hub.sent(self._queue.group, future), Ok)
+            try:
+                found = answer(await self._hub.sent(self._queue.group, future), Ok)
+            except status.StatusError as error:
+                if is_outdated(self._hub, self._queue, error):
+                    raise status.of_ended("outdated") from error
+                raise
             if found is not None:
                 self.rows = found.count
                 return

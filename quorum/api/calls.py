@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from quorum.api import request_limits, status
-from quorum.api.bulk_calls import Context
+from quorum.api.handlers import Context
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.batches import BatchLimits
 from quorum.node.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1 import health_pb2_grpc
 
-from quorum.api.bulk_calls import Context
+from quorum.api.handlers import Context
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]

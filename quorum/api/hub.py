@@ -40,8 +40,8 @@ MAX_CALLS = 10_000
 """Unary calls of a node that their groups have not answered yet."""
 NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
-"""A call gives up after so many looks in a row at a group without a leader; with the default timeouts an election takes
-far less."""
+"""A call gives up after so many looks in a row at a group without a leader, or one that is not served because states
+differ; with the default timeouts an election takes far less."""
 
 
 ANSWER_WAIT_S = 10.0
@@ -264,10 +264,23 @@ class Hub:
             if not future.done() or future.cancelled():
                 self.submit(ev.Forget(future))
 
+    def known_queue(self, name: str) -> CatalogQueue | None:
+        """The queue of this name, as far as this node knows."""
+        return self.member.catalog.queue(name)
+
+    def was_deleted(self, queue: CatalogQueue) -> bool:
+        """Whether the queue's group has deleted it, as far as this node knows."""
+        return self.member.queue_machine(queue.group).was_deleted(queue.id)
+
+    def is_outdated(self, queue: CatalogQueue) -> bool:
+        """Whether the queue was deleted, and its name may belong to another one by now."""
+        return self.was_deleted(queue) and self.known_queue(queue.name) is not None
+
     async def queue(self, name: str) -> CatalogQueue:
-        """The queue of this name, as of now in the whole cluster."""
-        known = self.member.catalog.queue(name)
-        if known is None:
+        """The queue of this name, as this node knows it; as of now in the whole cluster where the node knows none, or
+        one that was deleted. A queue that was deleted a moment ago is refused by its group: see handlers.py."""
+        known = self.known_queue(name)
+        if known is None or self.was_deleted(known):
             known = await self.ask_now(lambda member: member.catalog.queue(name), (SYSTEM_GROUP,))
         if known is None:
             raise status.no_queue(name)
@@ -288,8 +301,9 @@ class Hub:
     async def decided(
         self, groups: Collection[int], future: asyncio.Future[T], wait_s: float | None = None
     ) -> T:
-        """What the groups answer. UNAVAILABLE where one has no leader, so that nobody waits without knowing why: what
-        was asked for may still be done, and its answer is still expected. wait_s: UNAVAILABLE after this time."""
+        """What the groups answer. UNAVAILABLE where one has no leader, or is not served because states differ, so that
+        nobody waits without knowing why: what was asked for may still be done, and its answer is still expected.
+        wait_s: UNAVAILABLE after this time."""
         missed = 0
         deadline_s = None if wait_s is None else self.loop.time() + wait_s
         while not future.done():
@@ -297,25 +311,33 @@ class Hub:
             if future.done():
                 break
             if groups:
-                found = await self._leaderless(groups)
+                found = await self._unserved(groups)
                 missed = 0 if found is None else missed + 1
-                if missed >= NO_LEADER_POLLS and not future.done():
-                    raise status.unavailable("no_leader", str(found))
+                if found is not None and missed >= NO_LEADER_POLLS and not future.done():
+                    raise found
             if deadline_s is not None and self.loop.time() >= deadline_s and not future.done():
                 raise status.unavailable(
                     "behind", f"this node could not answer within {wait_s:g} s; ask another node"
                 )
         return future.result()
 
-    async def _leaderless(self, groups: Collection[int]) -> str | None:
-        """Says which of the groups has no leader that this node knows of."""
+    async def _unserved(self, groups: Collection[int]) -> status.StatusError | None:
+        """Says which of the groups has no leader that this node knows of, or is not served, as far as it knows."""
 
-        def look(member: Member) -> str | None:
+        def look(member: Member) -> status.StatusError | None:
+            me = member.config.name
             for group in groups:
-                if not member.me or member.replicas[group].raft.leader is None:
-                    name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
-                    me = member.config.name
-                    return f"{name} has no leader that {me} knows of: too few members can reach each other"
+                name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
+                replica = member.replicas[group]
+                if not member.me or replica.raft.leader is None:
+                    return status.unavailable(
+                        "no_leader",
+                        f"{name} has no leader that {me} knows of: too few members can reach each other",
+                    )
+                if replica.disputed:
+                    return status.unavailable(
+                        "states_differ", f"{me} does not serve {name}: {replica.disputed}"
+                    )
             return None
 
         return await self.ask(look)

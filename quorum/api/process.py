@@ -232,8 +232,9 @@ async def _watch(hub: Hub, server: Server) -> None:
             serving = ready
             server.set_serving(ready)
         hub.check_leases()
-        if not ready and await hub.ask(Member.is_left_behind):
-            hub.leave("disk_full")
+        reason = "" if ready else await hub.ask(Member.reason_to_leave)
+        if reason:
+            hub.leave(reason)
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

@@ -11,6 +11,7 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.state import Waiting
 from quorum.api import deliveries, status
 from quorum.api.filters import kept_fields, parse
+from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
 from quorum.catalog.machine import CatalogQueue
@@ -20,7 +21,6 @@ from quorum.node.member import Member
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
 from quorum_selectors.compiled import compile_expression
-from quorum_selectors.errors import FilterError, SelectorError
 from quorum_selectors.expression import Expression
 
 BROWSE_MESSAGES = 1_000
@@ -46,58 +46,47 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     ) -> None:
         await Stream(self._hub).run(request_iterator, context)
 
+    @unary
     async def Publish(
         self,
         request: pb.PublishRequest,
         context: grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse],
     ) -> pb.PublishResponse:
-        try:
-            queue = await self._hub.queue(request.queue)
-            kept, max_bytes = kept_fields(self._hub.member.catalog, queue)
-            data = _as_batch(request).SerializeToString(deterministic=True)
-            checked = batches.check(data, self._hub.limits, kept, max_bytes)
+        queue = await self._hub.queue(request.queue)
+        kept, max_bytes = kept_fields(self._hub.member.catalog, queue)
+        data = _as_batch(request).SerializeToString(deterministic=True)
+        checked = batches.check(data, self._hub.limits, kept, max_bytes)
 
-            def make(first: int, lowest: int) -> c.Enqueue:
-                return c.Enqueue(
-                    queue.id,
-                    first,
-                    lowest,
-                    checked.count,
-                    checked.size_bytes,
-                    checked.ttl_ms,
-                    checked.ttls_ms,
-                    checked.columns,
-                )
+        def make(first: int, lowest: int) -> c.Enqueue:
+            return c.Enqueue(
+                queue.id,
+                first,
+                lowest,
+                checked.count,
+                checked.size_bytes,
+                checked.ttl_ms,
+                checked.ttls_ms,
+                checked.columns,
+            )
 
-            await self._hub.publish(queue.group, make, data, checked.count)
-            return pb.PublishResponse(count=checked.count)
-        except batches.BatchError as error:
-            await status.abort(context, status.StatusError(status.of_error(error)))
-        except status.StatusError as error:
-            await status.abort(context, error)
-        raise AssertionError("abort raises")
+        await self._hub.publish(queue.group, make, data, checked.count)
+        return pb.PublishResponse(count=checked.count)
 
+    @unary
     async def Get(
         self, request: pb.GetRequest, context: grpc.aio.ServicerContext[pb.GetRequest, pb.GetResponse]
     ) -> pb.GetResponse:
-        try:
-            queue = await self._hub.queue(request.queue)
-            count = request.count or 1
-            if count > MAX_GET:
-                raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
-            count = await self._fitting(queue, count)
-            deliver = await self._hub.get(queue.group, queue.id, count)
-        except status.StatusError as error:
-            await status.abort(context, error)
-            raise
+        queue = await self._hub.queue(request.queue)
+        count = request.count or 1
+        if count > MAX_GET:
+            raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{MAX_GET}")
+        count = await self._fitting(queue, count)
+        deliver = await self._hub.get(queue.group, queue.id, count)
         response = pb.GetResponse()
         if deliver is not None:
             if not self._hub.may_deliver(queue.group):
-                await status.abort(context, status.of_ended("node_down"))
-            try:
-                await self._fill(response, queue.group, deliver)
-            except status.StatusError as error:
-                await status.abort(context, error)
+                raise status.of_ended("node_down")
+            await self._fill(response, queue.group, deliver)
         return response
 
     async def _fill(self, response: pb.GetResponse, group: int, deliver: Deliver) -> None:
@@ -125,49 +114,36 @@ class QueueService(queue_pb2_grpc.QueueServicer):
             found += 1
         return count
 
+    @streaming
     async def Browse(
         self,
         request: pb.BrowseRequest,
         context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
     ) -> AsyncIterator[pb.BrowseResponse]:
-        try:
-            queue = await self._hub.queue(request.queue)
-            expression = parse(request)
-            page = await self._hub.ask_now(_page(queue, request.start_sequence), (queue.group,))
-        except (SelectorError, FilterError) as error:
-            await status.abort(context, status.StatusError(status.of_error(error)))
-            return
-        except status.StatusError as error:
-            await status.abort(context, error)
-            return
+        queue = await self._hub.queue(request.queue)
+        expression = parse(request)
+        page = await self._hub.ask_now(_page(queue, request.start_sequence), (queue.group,))
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
         while True:
             if isinstance(page, Refused):
-                await status.abort(context, status.StatusError(status.of_refused(page)))
-                return
+                raise status.StatusError(status.of_refused(page))
             response, size = pb.BrowseResponse(), 0
-            try:
-                stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs, is_wanted))
-                async for message, weight in stored:
-                    if size and size + weight > RESPONSE_BYTES:
-                        yield response
-                        response, size = pb.BrowseResponse(), 0
-                    response.messages.append(message)
-                    size += weight
-                    left -= 1
-                    if left == 0:
-                        break
-            except status.StatusError as error:
-                await status.abort(context, error)
+            stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs, is_wanted))
+            async for message, weight in stored:
+                if size and size + weight > RESPONSE_BYTES:
+                    yield response
+                    response, size = pb.BrowseResponse(), 0
+                response.messages.append(message)
+                size += weight
+                left -= 1
+                if left == 0:
+                    break
             if response.messages:
                 yield response
             if left == 0 or page.next_sequence is None:
                 return
-            try:
-                page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
-            except status.StatusError as error:
-                await status.abort(context, error)
+            page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
 
 
 def _page(

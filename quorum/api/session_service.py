@@ -66,14 +66,15 @@ class _Consumer:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
+    queue: CatalogQueue
     first: int
     last: int
     size: int
-    group: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Attaching:
+    queue: CatalogQueue
     request_id: int
     consumer: _Consumer
 
@@ -87,8 +88,8 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Getting:
+    queue: CatalogQueue
     request_id: int
-    queue: int
 
 
 class Stream:
@@ -128,11 +129,14 @@ class Stream:
         if not isinstance(token, _Published):
             self._under_way -= 1
             self._room.set()
+        if self._is_outdated(token, reply):
+            self.ended("outdated")  # the client sends it again, in order, on its next stream
+            return
         if isinstance(token, _Published):
             self._unanswered -= 1
             self._bytes -= token.size
-            self._bytes_of[token.group] -= token.size
-            self._hub.publishing.give(token.size, token.group)
+            self._bytes_of[token.queue.group] -= token.size
+            self._hub.publishing.give(token.size, token.queue.group)
             self._room.set()
             if isinstance(reply, Refused):
                 self._reject(token.first, token.last, status.of_refused(reply))
@@ -157,13 +161,22 @@ class Stream:
                 self._fail(token.request_id, reply)
         elif isinstance(token, _Getting):
             if isinstance(reply, Ok) and reply.count:
-                self._gets.setdefault(token.queue, deque()).append(token.request_id)
+                self._gets.setdefault(token.queue.id, deque()).append(token.request_id)
             else:
                 self._finish(token.request_id, reply)
         else:
             assert isinstance(token, _Asked)
             self._finish(token.request_id, reply)
         self._work.set()
+
+    def _is_outdated(self, token: object, reply: Reply | None) -> bool:
+        """Whether this was refused because the node took the queue's name for a queue that was deleted."""
+        return (
+            isinstance(reply, Refused)
+            and reply.reason == "not_found"
+            and isinstance(token, _Published | _Attaching | _Getting)
+            and self._hub.is_outdated(token.queue)
+        )
 
     def _decided(self, token: _Published, reply: Confirmed) -> None:
         """A batch of which some messages were perhaps refused."""
@@ -375,7 +388,7 @@ class Stream:
             checked.ttls_ms,
             checked.columns,
         )
-        token = _Published(first, first + count - 1, size, queue.group)
+        token = _Published(queue, first, first + count - 1, size)
         self._hub.submit(events.Submit(self._number, queue.group, enqueue, token, batch))
 
     async def _look_up_kept(self, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
@@ -441,7 +454,7 @@ class Stream:
         self._consumers[tag] = consumer
         consumer.attaching += 1
         command = c.Attach(queue.id, tag, selector, request.credit_to)
-        self._submit(consumer, command, _Attaching(request.request_id, consumer))
+        self._submit(consumer, command, _Attaching(queue, request.request_id, consumer))
 
     def _refuse(self, request_id: int, error: status.StatusError) -> None:
         self._send(_failed(request_id, error))
@@ -528,7 +541,7 @@ class Stream:
             return
         consumer = self._getters.setdefault(queue.id, _Consumer("", queue.group, queue.id))
         command = c.Get(queue.id, request.count, request.settled)
-        self._submit(consumer, command, _Getting(request.request_id, queue.id))
+        self._submit(consumer, command, _Getting(queue, request.request_id))
 
     # ---- writing
 

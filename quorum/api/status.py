@@ -67,6 +67,14 @@ _ENDED = {
         "a message cannot be read on this node; open the session at another one",
     ),
     "disk_full": (code_pb2.UNAVAILABLE, "this node's disk is full; open the session at another one"),
+    "outdated": (
+        code_pb2.UNAVAILABLE,
+        "a queue that this named was deleted, and its name may belong to another one now; begin again",
+    ),
+    "parted": (
+        code_pb2.UNAVAILABLE,
+        "this node's state differs from most members' and is to be rebuilt; open the session at another one",
+    ),
     "stopping": (code_pb2.UNAVAILABLE, "this node is stopping; open the session at another one"),
     "drained": (code_pb2.UNAVAILABLE, "this node is drained; open the session at another one"),
     "waiting": (code_pb2.UNAVAILABLE, "this node is no member yet; open the session at another one"),

@@ -181,7 +181,7 @@ class GroupInfo:
     fetching: int = 0
     quarantined: bool = False
     disputed: str = ""
-    """why nobody serves the group; empty where nothing is disputed"""
+    """why the answering node does not serve the group because states differ; empty where it does"""
 
 
 @dataclass(frozen=True, slots=True)

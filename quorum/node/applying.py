@@ -61,6 +61,8 @@ class Applier:
 
     def apply(self, replica: Replica, now_ms: int) -> None:
         """A bounded slice of what is committed."""
+        if replica.parted:
+            return
         if replica.stalled:
             if self._healer.is_lost(replica.number, replica.stalled):
                 return
@@ -100,7 +102,7 @@ class Applier:
             claim = replica.digests.applied(index, replica.machine.running_hash)
             if claim is not None:
                 self._claim(replica, claim)
-        return True
+        return not replica.parted
 
     def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
         unreadable = replica.raft.take_unreadable()
@@ -138,7 +140,7 @@ class Applier:
     def save_snapshot(self, replica: Replica, now_ms: int) -> None:
         """A part of it in each step, so that none takes long. Without room for it the log goes on as it is, and it is
         tried again later."""
-        if now_ms < replica.no_snapshot_before_ms:
+        if now_ms < replica.no_snapshot_before_ms or replica.parted:
             return
         try:
             if not replica.prepare_snapshot():

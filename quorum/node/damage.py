@@ -1,9 +1,8 @@
 """What is damaged here goes to the healer, and while it is others are to lead.
 
 A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
-an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, the replica has to
-begin anew from a leader's snapshot (`PageUnreadable`), in quarantine. That needs all others sound: so it is only begun
-while all are here and none is in quarantine, one member after the other.
+an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost (`PageUnreadable`), or
+the whole state is wrong (`Diverged`), the replica is rebuilt when it is this member's turn (rebuilding.py).
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.pages import Stored
 from quorum.log import Damage, Log, LogFull
+from quorum.node.digests import Diverged
 from quorum.node.healing import Healer, PageUnreadable
+from quorum.node.rebuilding import Rebuilding
 from quorum.node.replica import Replica
 
 HANDICAP = 2
@@ -24,11 +25,6 @@ HANDICAP = 2
 another one would."""
 STALLED_LEADER_MS = 500
 """A leader that waits for longer than this for a body hands its office to a member that need not."""
-QUARANTINE_SEEN_MS = 5_000
-"""A member in quarantine asks how others stand every 500 ms; so long after the last question there is none."""
-TURN_MS = 5_000
-"""Members that have found a lost page at the same time, as after a start of all, begin anew so long after each other:
-the one with the number n after n of these."""
 
 
 def is_needed(log: Log, replica: Replica, index: int) -> bool:
@@ -48,26 +44,26 @@ class DamageCare:
         election_max_s: float,
         healer: Healer,
         successors: Callable[[int], Sequence[str]],
-        number: Callable[[], int],
+        rebuilding: Rebuilding,
     ) -> None:
-        """successors(group): who might lead it instead, and is here. number(): this member's."""
+        """successors(group): who might lead it instead, and is here."""
         self._log = log
         self._replicas = replicas
         self._logger = logger
         self._election_max_s = election_max_s
         self._successors = successors
         self._healer = healer
-        self._number = number
-        self._bad_pages: dict[tuple[int, int], int] = {}
-        """(group, page) -> when it was found"""
+        self._rebuilding = rebuilding
+        self._transfers = 0
+        """begun for want of a body, or of a state"""
+        self._bad_pages: set[tuple[int, int]] = set()
+        """(group, page) of those that were found"""
         self._lost_pages: dict[tuple[int, int], Damage] = {}
         """those whose block is nowhere else"""
-        self.quarantine_seen_ms = -QUARANTINE_SEEN_MS
-        """when another member last asked how this one stands"""
 
     def review(self, now_ms: int) -> None:
         """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it. Raises
-        PageUnreadable when a replica is to begin anew."""
+        PageUnreadable or Diverged when a replica is to be rebuilt."""
         self._healer.review()
         for damage, (group, term, index) in self._damaged_bodies():
             if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
@@ -78,8 +74,11 @@ class DamageCare:
                 self._healer.note(group, index, term, str(damage))
         for damage in self._log.damages:
             if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
-                self._found_page(self._replicas[damage.known[0]], damage, now_ms)
-        self._lose_page(now_ms)
+                self._found_page(self._replicas[damage.known[0]], damage)
+        waiting = self._to_rebuild()
+        next_group = self._rebuilding.next_group(waiting, now_ms)
+        if next_group is not None:
+            raise waiting[next_group]
 
     def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
         """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
@@ -100,14 +99,14 @@ class DamageCare:
 
     # ---- pages
 
-    def _found_page(self, replica: Replica, damage: Damage, now_ms: int) -> None:
+    def _found_page(self, replica: Replica, damage: Damage) -> None:
         page = damage.lsn
         if page is None or (replica.number, page) in self._bad_pages:
             return
         queue, block = _block_of(replica, page)
         if block is None and not replica.checkpoints.refer_to_page(page):
             return
-        self._bad_pages[replica.number, page] = now_ms
+        self._bad_pages.add((replica.number, page))
         replica.wants_snapshot = True
         if queue is not None and isinstance(block, Block):
             block.stored = queue.section = None
@@ -120,24 +119,20 @@ class DamageCare:
         )
         self._logger.error("page unreadable", group=replica.number, reason=str(damage), meaning=meaning)
 
-    def _lose_page(self, now_ms: int) -> None:
+    def _to_rebuild(self) -> dict[int, PageUnreadable | Diverged]:
+        """group -> why."""
+        waiting: dict[int, PageUnreadable | Diverged] = {
+            number: Diverged(number, replica.parted, replica.disputed)
+            for number, replica in self._replicas.items()
+            if replica.parted
+        }
         for (group, page), damage in list(self._lost_pages.items()):
             replica = self._replicas[group]
             if not isinstance(_block_of(replica, page)[1], Stored):
                 del self._lost_pages[group, page]  # its messages are gone, or it was restored
-            elif self._may_begin_anew(replica, now_ms - self._bad_pages[group, page], now_ms):
-                raise PageUnreadable(group, page, str(damage))
-
-    def _may_begin_anew(self, replica: Replica, since_ms: int, now_ms: int) -> bool:
-        others = set(replica.raft.configuration.voters) - {replica.raft.me}
-        return (
-            bool(others)
-            and others <= set(self._successors(replica.number))
-            and not replica.raft.is_leader
-            and replica.raft.leader is not None
-            and now_ms - self.quarantine_seen_ms > QUARANTINE_SEEN_MS
-            and since_ms >= self._number() * TURN_MS
-        )
+            else:
+                waiting[group] = PageUnreadable(group, page, str(damage))
+        return waiting
 
     # ---- at a start, and while it is so
 
@@ -170,14 +165,20 @@ class DamageCare:
         has_lost_pages = any(group == replica.number for group, _ in self._lost_pages)
         is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
         raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0
-        if not replica.stalled and not has_lost_pages:
+        if not replica.stalled and not has_lost_pages and not replica.parted:
             return
         replica.touched = True
         if raft.is_leader and now_ms - replica.stalled_ms > STALLED_LEADER_MS:
             replica.stalled_ms = now_ms
             if replica.stalled:
                 replica.ready_term = -1
-            if not any(raft.transfer_leadership(peer) for peer in self._successors(replica.number)):
+            peers = self._successors(replica.number)
+            first = self._transfers % max(
+                1, len(peers)
+            )  # not always the same: its state may have parted, too
+            if any(raft.transfer_leadership(peer) for peer in (*peers[first:], *peers[:first])):
+                self._transfers += 1
+            elif not raft.is_handing_over:
                 self._logger.warning("stalled leader finds no successor", group=replica.number)
 
 

@@ -2,10 +2,9 @@
 
 Every machine keeps a running hash over (index, replies, effects). At every EVERY-th index each member tells all others
 its own. Where most of a group's voters have the same one, they are right, whoever leads: a member with another one has
-parted from them. Its log is as good as theirs, its state is not, and neither are its snapshots: the replica begins
-anew from another member's snapshot, in quarantine, before it serves, votes or stands for office (Founding). Where no
-majority has the same one nobody can say who is right: then nobody serves the group (*disputed*) until more hashes are
-heard or the members change.
+parted from them. Its log is as good as theirs, its state is not, and neither are its snapshots: it serves nothing until
+the replica is rebuilt from another member's snapshot (comparing.py). Where no majority has the same one nobody can say
+who is right: then nobody serves the group (*disputed*) until more hashes are heard or the members change.
 
 An entry at which a majority had this member's hash is *settled*, and so is every entry before it, because each hash
 contains the ones before. Settled entries are not judged again: a voter that is added later has no hash there, and the

@@ -69,6 +69,8 @@ class Memory:
     """the newest of the catalog's that this node has seen"""
     skipped: tuple[tuple[int, int], ...] = ()
     """(group, index) of entries whose effect was ever left out here (skipping.py)"""
+    parted: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries at which the state here differed from most voters': not rebuilt yet (comparing.py)"""
     save: Callable[[], None] = lambda: None
     is_whole: Callable[[], bool] = lambda: True
     """whether the file can be read; any thread"""
@@ -108,6 +110,7 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             tuple(CatalogMember(**each) for each in known["known"]),
             LeaseSettings.restored(known.get("lease_settings")),
             tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
+            tuple((int(group), int(index)) for group, index in known.get("parted", ())),
         )
         return Identity(str(known["name"]), int(known["boot"]), founding, memory)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -150,6 +153,7 @@ def begin_life(
             "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
             "known": [asdict(each) for each in memory.members],
             "skipped": memory.skipped,
+            "parted": memory.parted,
         }
         prepare_file(files, path, [_encode(state)])
         commit_file(files, path)

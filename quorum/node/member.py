@@ -30,7 +30,6 @@ from fifo.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
-from quorum.log.files import commit_file, prepare_file
 from quorum.node import events as ev
 from quorum.node import forwarding
 from quorum.node.applying import Applier
@@ -39,11 +38,12 @@ from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librari
 from quorum.node.carrying_out import CarryingOut
 from quorum.node.checkpoints import Checkpoints
 from quorum.node.collecting import Background, Collecting, Inline
+from quorum.node.comparing import KIND_DIGEST, Comparing
 from quorum.node.damage import DamageCare, is_needed
 from quorum.node.digests import Digests, Diverged, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.founding import Founding
-from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
+from quorum.node.healing import Healer, PageUnreadable
 from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
 from quorum.node.identity import Memory
 from quorum.node.lease_times import LeaseTimesKeeper
@@ -59,6 +59,7 @@ from quorum.node.read_indexes import (
     ReadIndexes,
     ReadRequest,
 )
+from quorum.node.rebuilding import Rebuilding
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
@@ -70,7 +71,7 @@ from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Standing, StandingQuestion
 
-KIND_RAFT, KIND_DIGEST, KIND_MET, KIND_TRANSFER = 0, 4, 5, 6
+KIND_RAFT, KIND_MET, KIND_TRANSFER = 0, 5, 6
 """Of frames between members; each other kind stands in the module that knows its frames."""
 
 APPLY_ENTRIES = 64
@@ -194,6 +195,16 @@ class Member:
             network.send,
             self._tell,
         )
+        self.comparing = Comparing(
+            config.name,
+            log,
+            self.membership.memory,
+            self.heartbeats,
+            lambda: self.membership.peers,
+            network.send,
+            self._tell,
+            self._logger,
+        )
         self.fetcher = Fetcher(log, network.send, self._who_has_bodies)
         self.arrivals = Arrivals(
             log,
@@ -221,7 +232,7 @@ class Member:
             log,
             self._table,
             self.healer,
-            self._claim,
+            self.comparing.report,
             self._logger,
             entries=config.apply_entries,
             snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
@@ -233,6 +244,7 @@ class Member:
         self.collecting = Collecting(log, background)
         self.scrubbing = Scrubbing(log, background, self.membership.memory, self._logger, config.scrubbing)
         self._founding = Founding(log, config.members, config.queue_groups, self._logger)
+        self.rebuilding = Rebuilding(self.replicas, self._who_has_bodies, lambda: self.me)
         self.damage = DamageCare(
             log,
             self.replicas,
@@ -240,7 +252,7 @@ class Member:
             config.raft.election_max_s,
             self.healer,
             self._who_has_bodies,
-            lambda: self.me,
+            self.rebuilding,
         )
         self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
         self.standings = Standings(self.replicas, network.send)
@@ -294,6 +306,12 @@ class Member:
     def is_left_behind(self) -> bool:
         """Its disk is full and others' are not: sessions do better there."""
         return self.disk_watch.is_left_behind(self._now_ms)
+
+    def reason_to_leave(self) -> str:
+        """Why sessions should be at another node; empty where they need not."""
+        if any(replica.parted for replica in self.replicas.values()):
+            return "parted"
+        return "disk_full" if self.is_left_behind() else ""
 
     @property
     def catalog(self) -> CatalogMachine:
@@ -349,7 +367,11 @@ class Member:
         except LogDamaged as error:
             if not self.membership.peers:
                 raise
-            self._founding.lose_replica(number, str(error))
+            self._lose_replica(number, str(error))
+            raft = make()
+        if raft.quarantine.is_on and number in dict(self.membership.memory.parted):
+            # the process before has ended while it gave the replica up
+            self._lose_replica(number, "its state has parted")
             raft = make()
         for index, reason in raft.unread_configurations.items():
             self.healer.note(number, index, raft.term_at(index), reason)
@@ -364,23 +386,26 @@ class Member:
         if state is not None:
             self.applier.begin(replica, state)
             self.damage.look_for_missing(replica)
+        self.comparing.remember(replica)
         return replica
+
+    def _lose_replica(self, number: int, reason: str) -> None:
+        """It is rebuilt from another member's snapshot by the next process, or by this one if it has just begun."""
+        self._founding.lose_replica(number, reason)
+        self.comparing.forget(number)
 
     # ---- the step
 
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
 
-        Every exception is the end of this member. After PageUnreadable and Diverged the next one begins the group anew.
+        Every exception is the end of this member. After PageUnreadable and Diverged the next one rebuilds the group.
         """
         try:
             return self._step(now_ms, frames, inputs)
-        except PageUnreadable as error:
+        except (PageUnreadable, Diverged) as error:
             if self.membership.peers:
-                self._founding.lose_replica(error.group, str(error))
-            raise
-        except Diverged as error:
-            self._begin_anew(error)
+                self._lose_replica(error.group, str(error))
             raise
 
     def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
@@ -492,7 +517,7 @@ class Member:
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
-            self.damage.quarantine_seen_ms = self._now_ms
+            self.rebuilding.quarantine_seen_ms = self._now_ms
             question = StandingQuestion.decode(frame.data)
             self.standings.asked(frame.peer, question)
             if question.group in self.replicas:
@@ -518,7 +543,7 @@ class Member:
             claimed = self.replicas.get(group)
             if claimed is not None:
                 claimed.digests.claim(frame.peer, index, running_hash)
-                self._judge(claimed)
+                self.comparing.judge(claimed)
         else:
             raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
 
@@ -648,43 +673,6 @@ class Member:
         replica = self.replicas.get(group)
         return 0 if replica is None else replica.raft.commit_index
 
-    # ---- states that have parted
-
-    def _claim(self, replica: Replica, claim: bytes) -> None:
-        for peer in self.membership.peers:
-            self._network.send(peer, KIND_DIGEST, [claim])
-        self._judge(replica)
-
-    def _judge(self, replica: Replica) -> None:
-        """Whether this member's state is what most voters have; raises Diverged if it is not."""
-        disputed = replica.digests.judge(self.config.name, replica.raft.configuration.voters)
-        if disputed == replica.disputed:
-            return
-        group, replica.disputed = replica.number, disputed
-        if disputed:
-            self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
-            self._outputs.append(ev.LeaseLapsed(group))
-        else:
-            self._logger.warning("a majority agrees again", group=group)
-            self.heartbeats.lease_until[group] = 0
-
-    def _begin_anew(self, error: Diverged) -> None:
-        """The replica's state and its snapshots are wrong. They are put aside, and it is marked as one that has to
-        begin from another member's snapshot, durably, before this process ends."""
-        machine = self.replicas[error.group].machine
-        path = self.log.directory.parent / f"diverged-group-{error.group}-entry-{error.index}.state"
-        try:
-            prepare_file(self.log.files, path, [machine.snapshot()])
-            commit_file(self.log.files, path)
-            self._logger.critical(
-                "state has parted", group=error.group, evidence=str(path), reason=str(error)
-            )
-        except (OSError, BodyUnreadable) as problem:
-            self._logger.critical(
-                "state has parted, and could not be put aside", group=error.group, problem=str(problem)
-            )
-        self._founding.lose_replica(error.group, str(error))
-
     def _who_has_bodies(self, group: int) -> list[str]:
         """Who may be asked, in this order: not always the same one first, the leader last, it has most to do."""
         peers = [peer for peer in self.membership.peers if peer in self._connected]
@@ -709,7 +697,7 @@ class Member:
         for replica in self.replicas.values():
             self._table.resend_overdue(replica.number, self._now_ms)
             if replica.disputed:
-                self._judge(replica)  # who votes may have changed
+                self.comparing.judge(replica)  # who votes may have changed
             self.damage.look_after(replica, self._now_ms)
             if isinstance(replica.machine, GroupMachine) and replica.leads:
                 self._lead(replica, replica.machine)

@@ -6,8 +6,8 @@ limited in each step, and a question has to be small: a long answer is asked for
 A question names the groups that it looks at. It is answered only from a state that is at least as new as everything
 that this member has shown of those groups: a replica that went back to its snapshot first applies what it had applied
 before. A question about now is answered only from a state at or past a read index of each of its groups, which is asked
-for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. All
-this is checked in the very step that answers.
+for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. A state
+that has parted from most voters' answers nothing. All this is checked in the very step that answers.
 
 A question that meets an unreadable body waits until the body is repaired. Whoever waits no more says so (Forget), and
 nothing is kept of it.
@@ -146,8 +146,7 @@ class Questions:
         for group in asked.groups:
             replica = self._replicas[group]
             needed = max(asked.read_indexes.get(group, 0), replica.routed_to)
-            is_doubtful = asked.item.is_current and replica.disputed
-            if replica.raft.applied_index < needed or is_doubtful:
+            if replica.raft.applied_index < needed or _is_doubtful(asked, replica):
                 self._behind.setdefault(group, {})[asked] = needed
                 return True
         return False
@@ -156,8 +155,7 @@ class Questions:
         for group, waiting in self._behind.items():
             replica = self._replicas[group]
             for asked, needed in [*waiting.items()]:
-                is_doubtful = asked.item.is_current and replica.disputed
-                if needed <= replica.raft.applied_index and not is_doubtful:
+                if needed <= replica.raft.applied_index and not _is_doubtful(asked, replica):
                     del waiting[asked]
                     self._ready.append(asked)
 
@@ -165,8 +163,8 @@ class Questions:
         for item in [*self._awaited.values()]:
             replica = self._replicas[item.group]
             machine = replica.machine
-            if replica.raft.applied_index < replica.routed_to:
-                continue  # it first applies again what it had applied before
+            if replica.raft.applied_index < replica.routed_to or replica.parted:
+                continue  # it first applies again what it had applied before, or is rebuilt
             assert isinstance(machine, GroupMachine)
             if isinstance(item, ev.AwaitConfigured):
                 is_done = machine.configured >= item.revision
@@ -175,3 +173,7 @@ class Questions:
             if is_done:
                 del self._awaited[item.token]
                 self._tell(ev.Told(item.token, True))
+
+
+def _is_doubtful(asked: _Asked, replica: Replica) -> bool:
+    return replica.parted > 0 or (asked.item.is_current and replica.disputed != "")

@@ -125,7 +125,10 @@ class Replica:
     stalled_ms: int = 0
     """since when"""
     disputed: str = ""
-    """why nobody may serve the group: members have parted, and no majority says who is right (digests.py)"""
+    """why this node may not serve the group: members have parted, and no majority says who is right (digests.py), or
+    a majority says that it is not this one"""
+    parted: int = 0
+    """the entry at which most voters had another state: nothing more is applied until the replica is rebuilt"""
     routed_to: int = 0
     """effects of entries up to here were carried out before applying began again"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -142,7 +145,7 @@ class Replica:
     @property
     def can_apply(self) -> bool:
         """The same, and nothing holds them up."""
-        return self.is_behind and not self.stalled
+        return self.is_behind and not self.stalled and not self.parted
 
     @property
     def leads(self) -> bool:
@@ -185,6 +188,18 @@ class Replica:
         """What is pending is as good as lost on its way: the sessions' nodes send it again."""
         self.pending.clear()
         self.wake_pending = False
+
+    def part(self, index: int) -> None:
+        """Most voters had another state at this entry. The log is right: this member still votes and acknowledges."""
+        self.parted = index
+        self.disputed = (
+            f"entry {index}: the state of {self.raft.me} differs from most voters'; "
+            "it is rebuilt once all other voters are connected and none is in quarantine"
+        )
+        self.ready_term = -1
+        self.touched = True
+        self.raft.candidacy.stands_last = True
+        self.raft.resign()
 
     def own(self, command: c.Command | CatalogCommand) -> None:
         """A leader's own, unnumbered operation."""

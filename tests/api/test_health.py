@@ -124,7 +124,7 @@ class Node:
         if question is Member.is_ready:
             self.looks += 1
             return bool(self.looks % 2)
-        return False if question is Member.is_left_behind else "member"
+        return "" if question is Member.reason_to_leave else "member"
 
     def leave(self, reason: str) -> None: ...
 

@@ -237,13 +237,13 @@ def test_a_defect_in_one_stream_does_not_swallow_what_others_wait_for() -> None:
     with_hub(run)
 
 
-async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None) -> None:
-    """Answers the next question about group 2's leader."""
+async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None, disputed: str = "") -> None:
+    """Answers the next question about group 2's leader, and whether states differ there."""
     while not isinstance(driver.items[-1], ev.Ask):
         await asyncio.sleep(0)
     asked = driver.items.pop()
     assert isinstance(asked, ev.Ask)
-    replica = SimpleNamespace(raft=SimpleNamespace(leader=leader))
+    replica = SimpleNamespace(raft=SimpleNamespace(leader=leader), disputed=disputed)
     member = SimpleNamespace(replicas={2: replica}, config=SimpleNamespace(name="n3"), me=3)
     hub._dispatch([ev.Told(asked.token, asked.question(member))])  # type: ignore[arg-type]
     await settle_down()
@@ -268,6 +268,25 @@ def test_a_call_to_a_group_without_a_leader_is_told_so_instead_of_waiting(
         hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
         await answer_ask(hub, driver, None)
         assert await late == Ok()
+
+    with_hub(run)
+
+
+def test_a_call_to_a_group_that_nobody_serves_is_told_why_instead_of_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+    seen = ["entry 9: differ", "entry 9: differ", "", *["entry 9: no majority"] * 3]
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        call = asyncio.create_task(hub.publish(2, make, bytes(600), 1))
+        await settle_down()
+        for disputed in seen:
+            assert not call.done(), "the hash of one more voter may decide it"
+            await answer_ask(hub, driver, "n1", disputed)
+        with pytest.raises(StatusError, match="n3 does not serve group 2: entry 9: no majority") as failed:
+            await call
+        assert failed.value.status.code == code_pb2.UNAVAILABLE
 
     with_hub(run)
 

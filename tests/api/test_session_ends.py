@@ -156,7 +156,8 @@ def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
         stream._unanswered = 1
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
-        stream.answered(_Published(1, 9, 0, 1), Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
+        queue = await stream._hub.queue("q1")
+        stream.answered(_Published(queue, 1, 9, 0), Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
         [response] = list(stream._responses())
         confirms = response.confirms  # type: ignore[union-attr]
         assert [(each.first, each.last) for each in confirms.confirmed] == [(3, 4), (6, 7)]

@@ -44,7 +44,10 @@ class Node:
         self.hub = Hub(None, None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
         self.hub.ask_now = self.ask_now  # type: ignore[method-assign, assignment]
-        self.hub.member = SimpleNamespace(catalog=self.catalog)  # type: ignore[assignment]
+        group = SimpleNamespace(was_deleted=lambda queue: False)
+        self.hub.member = SimpleNamespace(  # type: ignore[assignment]
+            catalog=self.catalog, queue_machine=lambda number: group
+        )
 
     def apply(self, command: Any) -> None:
         operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
@@ -144,13 +147,15 @@ def test_a_queue_that_does_not_filter_keeps_nothing_whatever_the_policies() -> N
 def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
     async def scenario(node: Node) -> None:
         stream = Stream(node.hub)
+        queue = node.catalog.queue("plain")
+        assert queue is not None
         consumer = stream._consumers["t"] = _Consumer("t", 1, 1, attaching=2)
         stream._under_way = 3
-        stream.answered(_Attaching(1, consumer), AttachedReply(7))
-        stream.answered(_Attaching(2, consumer), Refused("field_not_kept", "no such field"))
+        stream.answered(_Attaching(queue, 1, consumer), AttachedReply(7))
+        stream.answered(_Attaching(queue, 2, consumer), Refused("field_not_kept", "no such field"))
         assert stream._consumers == {"t": consumer}
         fresh = stream._consumers["u"] = _Consumer("u", 1, 1, attaching=1)
-        stream.answered(_Attaching(3, fresh), Refused("field_not_kept", "no such field"))
+        stream.answered(_Attaching(queue, 3, fresh), Refused("field_not_kept", "no such field"))
         assert list(stream._consumers) == ["t"]
 
     on_node(scenario)

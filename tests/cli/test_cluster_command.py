@@ -178,3 +178,33 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
     finally:
         quorum("cluster", "down", "--purge", cwd=folder)
+
+
+def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: Path) -> None:
+    quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
+    command = [sys.executable, "-m", "quorum", "cluster", "join"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as joining:
+        cluster = LocalCluster.open(folder / "quorum-data")
+        deadline = time.monotonic() + LIMIT_S
+        while not _has_member(cluster, "node-2"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        joining.send_signal(signal.SIGSTOP)  # it cannot end before the interruption
+        joining.send_signal(signal.SIGINT)
+        joining.send_signal(signal.SIGCONT)
+        _, said = joining.communicate(timeout=LIMIT_S)
+    assert joining.returncode == 130, said
+    assert b"node-2 goes on running, since it may be a member by now" in said
+    cluster = LocalCluster.open(folder / "quorum-data")
+    cluster.wait_standing("node-2", "member")
+    cluster.wait_ready()
+    quorum("queues", "declare", "orders", cwd=folder)
+    quorum("publish", "orders", "a", cwd=folder)
+    assert "stopped 2 members" in quorum("cluster", "down", "--purge", cwd=folder)
+
+
+def _has_member(cluster: LocalCluster, name: str) -> bool:
+    seen = cluster.status("node-1")
+    return seen is not None and name in {each.name for each in seen.members}

@@ -10,8 +10,8 @@ import pytest
 
 from fifo import checkpoint
 from quorum.log import Log
-from quorum.node.damage import QUARANTINE_SEEN_MS, TURN_MS
 from quorum.node.healing import PageUnreadable
+from quorum.node.rebuilding import QUARANTINE_SEEN_MS, TURN_MS
 from quorum.node.replica import TIME_BYTES
 from quorum.node.scrubbing import Pace
 from quorum.replication.membership import unwrap_state
@@ -150,10 +150,10 @@ def test_it_waits_while_another_member_is_away_or_in_quarantine() -> None:
     cluster.ready()
     member = cluster.members[VICTIM]
     for _ in range(4):
-        member.damage.quarantine_seen_ms = cluster.clock_ms(VICTIM)  # somebody asks how it stands
+        member.rebuilding.quarantine_seen_ms = cluster.clock_ms(VICTIM)  # somebody asks how it stands
         cluster.run(QUARANTINE_SEEN_MS - 100)
     with pytest.raises(PageUnreadable):
-        cluster.run(2 * QUARANTINE_SEEN_MS)
+        cluster.run(QUARANTINE_SEEN_MS + 4 * TURN_MS)
 
 
 def test_a_leader_that_lost_a_page_hands_over_first() -> None:

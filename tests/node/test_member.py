@@ -10,6 +10,7 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from quorum.node import digests
 from quorum.node.member import SYSTEM_GROUP
+from quorum.node.rebuilding import TURN_MS
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
 
@@ -334,7 +335,9 @@ def publish_singly(cluster: Cluster, session: Session, group: int, queue: int, c
         cluster.run(10)
 
 
-def test_a_member_whose_state_has_parted_stops(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_whose_state_has_parted_serves_nothing_until_it_stops_to_be_rebuilt(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(digests, "EVERY", 10)
     group, queue = cluster.declare("orders")
     leader = cluster.leader(group)
@@ -343,5 +346,7 @@ def test_a_member_whose_state_has_parted_stops(cluster: Cluster, monkeypatch: py
     publish_singly(cluster, producer, group, queue, 30)
     confirm(cluster, producer, 30)
     cluster.members[other].queue_machine(group).running_hash ^= 1
+    publish_singly(cluster, producer, group, queue, 30)
+    assert cluster.members[other].reason_to_leave() == "parted"
     with pytest.raises(digests.Diverged):
-        publish_singly(cluster, producer, group, queue, 30)
+        cluster.run(4 * TURN_MS)

@@ -87,6 +87,10 @@ class Rules:
                 if leader != node.id:
                     raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
             self._committed_for_good(node, group, raft)
+            if replica.parted:
+                raise Broken(
+                    f"{node.id} says that its state of group {group} has parted at entry {replica.parted}"
+                )
             if group != SYSTEM_GROUP:
                 machine = member.queue_machine(group)
                 known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))

@@ -1,0 +1,88 @@
+"""What handlers of calls have in common: errors become the call's status, and an outdated queue is looked up again.
+
+A node's catalog may lag behind: a queue that was deleted and declared again at another node has a new id, and this node
+still knows the old one. The queue's group refuses the old id as not found. So a handler whose request names a queue is
+run once more where that was the reason; `Hub.queue` then looks the name up as of now.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+from google.rpc import code_pb2
+
+from quorum.api import status
+from quorum.api.hub import Hub
+from quorum.catalog.arguments import ArgumentError
+from quorum.catalog.machine import CatalogQueue
+from quorum.node.batches import BatchError
+from quorum_selectors.errors import EncodingError, FilterError, SelectorError
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def unary(handler: Call) -> Call:
+    """A handler whose StatusErrors, and errors in what it was given, become the call's status."""
+
+    @functools.wraps(handler)
+    async def handle(self: Any, request: Any, context: Any) -> Any:
+        known = _known(self._hub, request)
+        try:
+            try:
+                return await handler(self, request, context)
+            except status.StatusError as error:
+                if not is_outdated(self._hub, known, error):
+                    raise
+            return await handler(self, request, context)
+        except _ERRORS as error:
+            await status.abort(context, _status_of(error))
+
+    return handle  # type: ignore[return-value]
+
+
+def streaming(handler: Call) -> Call:
+    """The same for a handler that yields its answers."""
+
+    @functools.wraps(handler)
+    async def handle(self: Any, request: Any, context: Any) -> Any:
+        known, has_answered = _known(self._hub, request), False
+        try:
+            try:
+                async for answer in handler(self, request, context):
+                    yield answer
+                    has_answered = True
+                return
+            except status.StatusError as error:
+                if has_answered or not is_outdated(self._hub, known, error):
+                    raise
+            async for answer in handler(self, request, context):
+                yield answer
+        except _ERRORS as error:
+            await status.abort(context, _status_of(error))
+
+    return handle  # type: ignore[return-value]
+
+
+def _known(hub: Hub, request: Any) -> CatalogQueue | None:
+    """The queue that a request names, as this node knows it. None too for a stream of requests, which is read once."""
+    name = getattr(request, "queue", "")
+    return hub.known_queue(name) if name else None
+
+
+def is_outdated(hub: Hub, known: CatalogQueue | None, error: status.StatusError) -> bool:
+    """Whether this error says that a queue was not found, and its name may belong to another one."""
+    return error.status.code == code_pb2.NOT_FOUND and known is not None and hub.is_outdated(known)
+
+
+_ERRORS = (status.StatusError, BatchError, SelectorError, FilterError, ArgumentError, EncodingError)
+
+
+def _status_of(error: Exception) -> status.StatusError:
+    if isinstance(error, status.StatusError):
+        return error
+    assert isinstance(error, BatchError | SelectorError | FilterError | ArgumentError | EncodingError)
+    return status.StatusError(status.of_error(error))

@@ -1,0 +1,101 @@
+"""A group's members compare their states (digests.py), and what one does whose state has parted from most voters'.
+
+Its log is as good as the others', so it still votes and acknowledges. Its state is wrong, and so may its snapshots be:
+it applies nothing more, answers no question about the group, lets this node deliver nothing and leads only as a last
+resort. That is remembered over restarts, until the replica is rebuilt when it is this member's turn (rebuilding.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from quorum.log import Log
+from quorum.log.files import commit_file, prepare_file
+from quorum.node import events as ev
+from quorum.node.digests import Diverged
+from quorum.node.healing import BodyUnreadable
+from quorum.node.heartbeats import Heartbeats
+from quorum.node.identity import Memory
+from quorum.node.replica import Replica
+
+KIND_DIGEST = 4
+
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
+
+
+class Comparing:
+    """One of a member."""
+
+    def __init__(
+        self,
+        me: str,
+        log: Log,
+        memory: Memory,
+        heartbeats: Heartbeats,
+        peers: Callable[[], Collection[str]],
+        send: Send,
+        tell: Callable[[ev.Output], None],
+        logger: Any,
+    ) -> None:
+        self._me = me
+        self._log = log
+        self._memory = memory
+        self._heartbeats = heartbeats
+        self._peers = peers
+        self._send = send
+        self._tell = tell
+        self._logger = logger
+
+    def report(self, replica: Replica, claim: bytes) -> None:
+        """Tells all others this member's hash, and compares."""
+        for peer in self._peers():
+            self._send(peer, KIND_DIGEST, [claim])
+        self.judge(replica)
+
+    def judge(self, replica: Replica) -> None:
+        """Whether this member's state is what most voters have."""
+        if replica.parted:
+            return
+        try:
+            disputed = replica.digests.judge(self._me, replica.raft.configuration.voters)
+        except Diverged as error:
+            self._part(replica, error)
+            return
+        if disputed == replica.disputed:
+            return
+        group, replica.disputed = replica.number, disputed
+        if disputed:
+            self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
+            self._tell(ev.LeaseLapsed(group))
+        else:
+            self._logger.warning("a majority agrees again", group=group)
+            self._heartbeats.lease_until[group] = 0
+
+    def _part(self, replica: Replica, error: Diverged) -> None:
+        group = replica.number
+        self._memory.parted = (*self._memory.parted, (group, error.index))
+        self._memory.save()
+        replica.part(error.index)
+        self._tell(ev.LeaseLapsed(group))
+        path = self._log.directory.parent / f"diverged-group-{group}-entry-{error.index}.state"
+        try:
+            prepare_file(self._log.files, path, [replica.machine.snapshot()])
+            commit_file(self._log.files, path)
+            self._logger.critical("state has parted", group=group, evidence=str(path), reason=str(error))
+        except (OSError, BodyUnreadable) as problem:
+            self._logger.critical(
+                "state has parted, and could not be put aside", group=group, problem=str(problem)
+            )
+
+    def remember(self, replica: Replica) -> None:
+        """At the start: the state was found to have parted by an earlier process."""
+        index = dict(self._memory.parted).get(replica.number)
+        if index is not None:
+            replica.part(index)
+
+    def forget(self, group: int) -> None:
+        """The replica is rebuilt."""
+        if group in dict(self._memory.parted):
+            self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)
+            self._memory.save()
