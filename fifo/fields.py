@@ -1,11 +1,13 @@
-"""The filter fields of a block's messages: local, dropped at any moment, rebuilt from the log.
+"""The filter fields of a block's messages: local, dropped at any moment, read again from the log.
 
-`block.columns` is either None or holds the fields of every message of the block that is here. Few messages are asked
-one by one; many at once, a column of a block after the other.
+`block.columns` holds the fields of those messages that have arrived since it was dropped, or that somebody has asked
+for: a front that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
+of a block after the other.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -26,6 +28,7 @@ FEW = 16
 """Up to so many messages are asked one by one; above, all at once is cheaper."""
 
 _COUNT = slice(4, 8)
+_NO_FIELDS = BatchColumns(BLOCK_SIZE, 1)
 
 
 def batch_columns(data: bytes | memoryview) -> BatchColumns:
@@ -87,10 +90,9 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and not block.kept & ((1 << slot) - 1):
+                if block.columns is None:
                     block.columns = BlockColumns()
-                if block.columns is not None and batch is not None:
-                    block.columns.append(slot, batch, ordinal, taken)
+                block.columns.append(slot, *((_NO_FIELDS, 0) if batch is None else (batch, ordinal)), taken)
                 ordinal += taken
                 sequence += taken
                 rest -= taken
@@ -101,7 +103,7 @@ class Fields:
         if not count:
             return 0
         self.evaluated += count
-        columns = self.columns(block)
+        columns = self.columns(block, members)
         if count <= FEW:
             chosen, condition = 0, selector.condition
             for slot in bits.members(members):
@@ -110,7 +112,7 @@ class Fields:
             return chosen
         first = bits.first(members)
         width = members.bit_length() - first
-        messages = self._messages(block, first, width)
+        messages = self._messages(block, columns, first, width)
         return (bits.from_flags(vectorised.select(selector.tree, messages)) << first) & members
 
     def candidates(
@@ -123,67 +125,72 @@ class Fields:
             yield token, members
         first = bits.first(members)
         width = members.bit_length() - first
-        for token, arrays in index.candidates(self._messages(block, first, width)).items():
+        messages = self._messages(block, self.columns(block, members), first, width)
+        for token, arrays in index.candidates(messages).items():
             places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
             named = (bits.from_positions(places, width) << first) & members
             if named:
                 yield token, named
 
-    def _messages(self, block: Block, first: int, width: int) -> vectorised.Messages:
+    def _messages(self, block: Block, columns: BlockColumns, first: int, width: int) -> vectorised.Messages:
         """Laid out once for several selectors in turn."""
         key = (block.number, first, width)
         if self._laid is None or key != self._laid_key:
-            self._laid = vectorised.Messages(self.columns(block), first, width)
+            self._laid = vectorised.Messages(columns, first, width)
             self._laid_key = key
         return self._laid
 
-    def columns(self, block: Block) -> BlockColumns:
-        """The fields of all messages of a block, read from the log if they are not here."""
+    def columns(self, block: Block, members: int) -> BlockColumns:
+        """The columns of a block with the fields of these messages, read from the log if they are not here."""
         if block.columns is None:
-            block.columns = self._rebuild(block)
-            self._blocks.measure(block)
+            block.columns = BlockColumns()
         columns: BlockColumns = block.columns
+        missing = members & ~columns.filled
+        if missing:
+            first = bits.first(missing)
+            self.forget_laid()
+            self._read(block, columns, first, missing.bit_length())
+            self._blocks.measure(block)
         return columns
 
-    def _rebuild(self, block: Block) -> BlockColumns:
-        """Reads every batch once, in the order of the log; those of one message are decoded together."""
-        columns = BlockColumns()
-        kept = block.kept
-        runs = block.runs
+    def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
+        """Reads what is missing of the slots start .. end-1: every batch once, in the order of the log; those of one
+        message are decoded together."""
+        runs, missing = block.runs, block.kept & bits.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
-        batches: list[tuple[int, int]] = []
-        for place, first in enumerate(runs.firsts):
-            here = (kept >> first) & ((1 << runs.counts[place]) - 1)
+        batches: list[tuple[int, int, int]] = []
+        for place in range(bisect_right(runs.firsts, start) - 1, len(runs)):
+            first = runs.firsts[place]
+            if first >= end:
+                break
+            here = (missing >> first) & ((1 << runs.counts[place]) - 1)
             if not here:
                 continue
             if runs.ordinals[place] != ONE_EACH:
-                batches.append((first, place))
+                batches.append((place, bits.first(here), here.bit_length()))
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
             for offset in bits.members(here):
                 singles[first + offset] = self._source.columns(index, operation + offset)
         if singles:
-            first, end = min(singles), max(singles) + 1
-            found = decode_singles([singles.get(slot, b"") for slot in range(first, end)])
-            columns.append(first, found, 0, end - first)
+            first, count = min(singles), max(singles) - min(singles) + 1
+            found = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
+            for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled):
+                columns.append(slot, found, slot - first, width)
         self._append_batches(columns, runs, batches)
-        return columns
 
-    def _append_batches(self, columns: BlockColumns, runs: Runs, batches: Sequence[tuple[int, int]]) -> None:
+    def _append_batches(
+        self, columns: BlockColumns, runs: Runs, parts: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Parts of runs, as (place of the run, first message, message after the last one)."""
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
-        for first, place in batches:
+        for place, first, end in parts:
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])
                 batch = self.fetch(*known)
-            if batch is not None:
-                columns.append(first, batch, runs.ordinals[place], runs.counts[place])
-
-    def forget(self, block: Block) -> None:
-        """Drops the columns of a block; they are rebuilt when somebody asks."""
-        self.forget_laid()
-        block.columns = None
-        self._blocks.measure(block)
+            found, ordinal = (_NO_FIELDS, 0) if batch is None else (batch, runs.ordinals[place] + first)
+            columns.append(runs.firsts[place] + first, found, ordinal, end - first)
 
     def fetch(self, index: int, operation: int) -> BatchColumns | None:
         """The fields of a batch, from the log; None if it has none."""

@@ -394,7 +394,7 @@ class SelectorGroups:
         """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
         messages matches; else None."""
         found = self.machine.blocks.at(number)
-        if (isinstance(found, Block) and found.columns is not None) or not found.summary:
+        if not found.summary or (isinstance(found, Block) and found.has_fields):
             return None
         return None if may_match(selector.tree, decode(found.summary)) else found
 

@@ -56,7 +56,7 @@ class Budget:
     messages: int
     steps: int
     arrivals: int
-    read: dict[int, None] = field(default_factory=dict)  # blocks whose fields were paid for
+    read: dict[int, int] = field(default_factory=dict)  # by block: the slots whose fields were paid for
     reads_arrivals: bool = (
         False  # some of what has arrived in this entry was staged, and its fields were not read
     )

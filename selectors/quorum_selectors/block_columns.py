@@ -338,6 +338,11 @@ class BlockColumns:
         for column in batch.columns:
             self._append_column(first_slot, column, first_ordinal, count)
 
+    @property
+    def filled(self) -> int:
+        """A bit for each slot that was appended."""
+        return self._filled
+
     def _dense_column(self, key: str, kind: int, first_slot: int) -> _DenseColumn | None:
         """The column for this key and kind, made if need be; None if there are too many already."""
         kinds = self._dense.get(key)
