@@ -64,6 +64,11 @@ class Budget:
     moved: int = 0  # messages of reservations that were settled or let go
 
     @property
+    def spent(self) -> int:
+        """Steps, of both kinds."""
+        return STEP_BUDGET - self.steps + ARRIVAL_BUDGET - self.arrivals
+
+    @property
     def may_pass(self) -> bool:
         """Whether a front may pass more messages."""
         return self.blocks > 0 and self.steps > 0
