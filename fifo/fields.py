@@ -27,6 +27,16 @@ from quorum_selectors.single_columns import decode_singles
 FEW = 16
 """Up to so many messages are asked one by one; above, all at once is cheaper."""
 
+MOST_BYTES = 64 << 20
+"""What the fields of one block may take in memory, about. What is more is read again, one part after the other: a field
+that few messages have takes up to twenty times its bytes."""
+
+READ_SINGLES = 1_024
+"""Batches of one message that are decoded together."""
+
+READ_FIELD_BYTES = 1 << 20
+"""Encoded fields that are decoded together."""
+
 _COUNT = slice(4, 8)
 _NO_FIELDS = BatchColumns(BLOCK_SIZE, 1)
 
@@ -90,7 +100,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None:
+                if block.columns is None or block.columns.sparse_bytes > MOST_BYTES:
                     block.columns = BlockColumns()
                 block.columns.append(slot, *((_NO_FIELDS, 0) if batch is None else (batch, ordinal)), taken)
                 ordinal += taken
@@ -99,21 +109,19 @@ class Fields:
 
     def select(self, block: Block, selector: Selector, members: int) -> int:
         """Those of `members` (messages that are here) for which the selector is TRUE."""
-        count = members.bit_count()
-        if not count:
-            return 0
-        self.evaluated += count
-        columns = self.columns(block, members)
-        if count <= FEW:
-            chosen, condition = 0, selector.condition
-            for slot in bits.members(members):
+        self.evaluated += members.bit_count()
+        chosen = 0
+        for columns, part in self._parts(block, members):
+            if part.bit_count() > FEW:
+                messages, first = self._messages(block, columns, part)
+                flags = vectorised.select(selector.tree, messages)
+                chosen |= (bits.from_flags(flags) << first) & part
+                continue
+            condition = selector.condition
+            for slot in bits.members(part):
                 if condition(columns.row(slot)) is True:
                     chosen |= 1 << slot
-            return chosen
-        first = bits.first(members)
-        width = members.bit_length() - first
-        messages = self._messages(block, columns, first, width)
-        return (bits.from_flags(vectorised.select(selector.tree, messages)) << first) & members
+        return chosen
 
     def candidates(
         self, block: Block, index: PredicateIndex[bytes], members: int
@@ -123,45 +131,61 @@ class Fields:
             return
         for token in list(index.rest):
             yield token, members
-        first = bits.first(members)
-        width = members.bit_length() - first
-        messages = self._messages(block, self.columns(block, members), first, width)
-        for token, arrays in index.candidates(messages).items():
-            places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            named = (bits.from_positions(places, width) << first) & members
-            if named:
-                yield token, named
+        for columns, part in self._parts(block, members):
+            messages, first = self._messages(block, columns, part)
+            for token, arrays in index.candidates(messages).items():
+                places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+                named = (bits.from_positions(places, part.bit_length() - first) << first) & part
+                if named:
+                    yield token, named
 
-    def _messages(self, block: Block, columns: BlockColumns, first: int, width: int) -> vectorised.Messages:
-        """Laid out once for several selectors in turn."""
+    def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
+        """Laid out once for several selectors in turn, and the slot of the first."""
+        first = bits.first(part)
+        width = part.bit_length() - first
         key = (block.number, first, width)
         if self._laid is None or key != self._laid_key:
             self._laid = vectorised.Messages(columns, first, width)
             self._laid_key = key
-        return self._laid
+        return self._laid, first
+
+    def _parts(self, block: Block, members: int) -> Iterator[tuple[BlockColumns, int]]:
+        """The columns of a block, with the fields of all these messages or of one part after the other."""
+        while members:
+            columns = self.columns(block, members)
+            part = members & columns.filled
+            yield columns, part
+            members ^= part
 
     def columns(self, block: Block, members: int) -> BlockColumns:
-        """The columns of a block with the fields of these messages, read from the log if they are not here."""
-        if block.columns is None:
-            block.columns = BlockColumns()
-        columns: BlockColumns = block.columns
+        """The columns of a block with the fields of these messages, read from the log if they are not here: of all, or
+        of the first ones where they would take too much memory."""
+        columns: BlockColumns = BlockColumns() if block.columns is None else block.columns
         missing = members & ~columns.filled
+        if missing and columns.nbytes > MOST_BYTES:
+            columns = BlockColumns()
+            missing = members
         if missing:
-            first = bits.first(missing)
+            block.columns = columns
             self.forget_laid()
-            self._read(block, columns, first, missing.bit_length())
+        while missing:
+            self._read(block, columns, bits.first(missing), missing.bit_length())
+            missing &= ~columns.filled
             self._blocks.measure(block)
+            if columns.nbytes > MOST_BYTES:
+                break
         return columns
 
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
-        """Reads what is missing of the slots start .. end-1: every batch once, in the order of the log; those of one
-        message are decoded together."""
+        """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
+        of the log; those of one message are decoded together."""
         runs, missing = block.runs, block.kept & bits.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
+        size = 0
         batches: list[tuple[int, int, int]] = []
         for place in range(bisect_right(runs.firsts, start) - 1, len(runs)):
             first = runs.firsts[place]
-            if first >= end:
+            if first >= end or len(singles) >= READ_SINGLES or size > READ_FIELD_BYTES:
                 break
             here = (missing >> first) & ((1 << runs.counts[place]) - 1)
             if not here:
@@ -170,22 +194,28 @@ class Fields:
                 batches.append((place, bits.first(here), here.bit_length()))
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
-            for offset in bits.members(here):
-                singles[first + offset] = self._source.columns(index, operation + offset)
+            for offset in bits.members(bits.lowest(here, READ_SINGLES - len(singles))):
+                found = singles[first + offset] = self._source.columns(index, operation + offset)
+                size += len(found)
+                if size > READ_FIELD_BYTES:
+                    break
+        self._append_batches(columns, runs, batches)
         if singles:
             first, count = min(singles), max(singles) - min(singles) + 1
-            found = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
-            for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled):
-                columns.append(slot, found, slot - first, width)
-        self._append_batches(columns, runs, batches)
+            together = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
+            others = missing & ~bits.from_positions(np.array(list(singles)), BLOCK_SIZE)
+            for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled & ~others):
+                columns.append(slot, together, slot - first, width)
 
     def _append_batches(
         self, columns: BlockColumns, runs: Runs, parts: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Parts of runs, as (place of the run, first message, message after the last one)."""
+        """Parts of runs, as (place of the run, first message, message after the last one), as far as memory allows."""
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
         for place, first, end in parts:
+            if columns.sparse_bytes > MOST_BYTES:
+                return
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])
                 batch = self.fetch(*known)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from fifo import fields
 from fifo.blocks import BLOCK_SIZE
 from fifo.commands import (
     Address,
@@ -22,6 +25,7 @@ from fifo.commands import (
     Wake,
 )
 from fifo.effects import Deliver
+from fifo.fields import Selector
 from fifo.group import GroupMachine
 from fifo.read_costs import READ_SINGLE_STEPS
 from fifo.state import STEP_BUDGET, Waiting
@@ -30,6 +34,7 @@ from quorum.log import Log
 from quorum.node.operations import Command, command_parts, encode
 from quorum.node.replica import FieldSource
 from quorum_selectors import canonical, columns, jms
+from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines
 
 PRODUCER = b"P" * 16
@@ -168,3 +173,53 @@ def test_a_look_stops_within_a_block() -> None:
     assert isinstance(page, Waiting)
     assert (page.runs[0].first_sequence, page.runs[0].count) == (16_001, 10)
     assert pages >= BLOCK_SIZE // SOME
+
+
+# ---- fields that few messages have
+
+
+def with_own_fields(count: int, each: int) -> tuple[CountedLog, GroupMachine]:
+    """Entries of one message each, with so many fields that no other message has, and `n`."""
+    log = CountedLog()
+    machine = GroupMachine(FieldSource(cast(Log, log), 1))
+    config = QueueConfig("orders", filter_enabled=True, filter_field_names=("*",))
+    first = Operation(0, None, CreateQueue(1, config))
+    session = Operation(1, Origin(PRODUCER, 1, 0), RegisterProducer(Address(1, 1, 1)))
+    machine.apply(Meta(1, 1, 1, CURRENT), [first, session])
+    for number in range(1, count + 1):
+        row: dict[str, Any] = {f"application-properties.{number}-{place}": 1 for place in range(each)}
+        row["application-properties.n"] = number
+        command = Enqueue(1, number, number, 1, 100, columns=columns.encode([row]))
+        operation = encode(command, Origin(PRODUCER, 1, number), b"batch")
+        log.bodies[1 + number] = b"\0" + b"".join(command_parts([operation], 1, CURRENT))
+        machine.apply(
+            Meta(1 + number, 1, 1, CURRENT), Command(memoryview(log.bodies[1 + number])[1:]).decode()
+        )
+    return log, machine
+
+
+def test_fields_that_each_message_has_for_itself_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 200_000
+    monkeypatch.setattr(fields, "MOST_BYTES", most)
+    _, machine = with_own_fields(100, 100)
+    queue = machine.queues[1]
+    block = queue.blocks.get(0)
+    one = 100 * 400  # a field and its value take less than 400 bytes
+    assert block.columns.nbytes <= most + one
+    selector = Selector(canonical.encode(jms.parse("n + 0 > 50")))
+    assert queue.groups.fields.select(block, selector, block.ready) == block.ready >> 51 << 51
+    assert block.columns.nbytes <= most + 100 * one  # what is decoded together
+
+
+def test_fields_that_are_read_in_several_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(fields, "READ_SINGLES", 7)
+    _, machine = with_own_fields(100, 10)
+    queue = machine.queues[1]
+    index: PredicateIndex[bytes] = PredicateIndex()
+    for number in (3, 60, 99):
+        index.add(b"%d" % number, jms.parse(f"n = {number}"))
+    block = queue.blocks.get(0)
+    found = list(queue.groups.fields.candidates(block, index, block.ready))
+    assert dict(found) == {b"3": 1 << 3, b"60": 1 << 60, b"99": 1 << 99}
+    assert not block.has_fields
