@@ -20,7 +20,7 @@ from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression, steps
-from quorum_selectors.lookup_costs import Filed, filed
+from quorum_selectors.lookup_costs import Filed, cells
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.single_columns import decode_singles
 
@@ -61,7 +61,7 @@ class Selector:
     def filed(self) -> Filed:
         """For what looking up messages costs; made when it is first asked for."""
         if self._filed is None:
-            self._filed = filed(self.tree)
+            self._filed = cells(self.tree), self.steps
         return self._filed
 
     @property
