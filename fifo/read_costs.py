@@ -78,7 +78,9 @@ def cost_of(block: Block, members: int) -> int:
     if not members:
         return 0
     runs = block.runs
-    counts = runs.counted(members)
+    counts: np.ndarray[tuple[int], np.dtype[Any]] = np.frombuffer(runs.counts, dtype=np.uint16)
+    if members.bit_count() != counts.sum():  # some are gone
+        counts = runs.counted(members)
     is_read = counts > 0
     is_batch = np.frombuffer(runs.ordinals, dtype=np.uint32)[is_read] != ONE_EACH
     indexes = np.frombuffer(runs.indexes, dtype=np.uint64)[is_read]
