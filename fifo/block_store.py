@@ -158,7 +158,7 @@ class BlockStore:
     def _summarise(self, block: Block) -> None:
         """Notes what the fields' values are, where that is not known yet. It stays right while messages only leave."""
         columns = block.columns
-        if block.summary or columns is None:
+        if block.summary or not block.has_fields:
             return
         block.summary = summarise(columns, bits.as_flags(block.kept, columns.size).astype(bool))
         if block.stored is not None:

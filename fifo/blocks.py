@@ -178,7 +178,7 @@ class Block:
         self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
         self.placed = 0  # messages ever put here since the block was last empty, and their size in total
         self.size_bytes = 0
-        self.columns: Any = None  # local: the filter fields, or None
+        self.columns: Any = None  # local: the filter fields of some messages, or None
         self.stored: Stored | None = (
             None  # local: the page that says the same, None once anything was changed
         )
@@ -205,6 +205,11 @@ class Block:
     def kept(self) -> int:
         """Those whose bodies are needed."""
         return self.ready | self.held | self.pinned
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the fields of all messages whose bodies are needed are in memory."""
+        return self.columns is not None and not self.kept & ~self.columns.filled
 
     @property
     def ready_count(self) -> int:

@@ -1,11 +1,13 @@
-"""The filter fields of a block's messages: local, dropped at any moment, rebuilt from the log.
+"""The filter fields of a block's messages: local, dropped at any moment, read again from the log.
 
-`block.columns` is either None or holds the fields of every message of the block that is here. Few messages are asked
-one by one; many at once, a column of a block after the other.
+`block.columns` holds the fields of those messages that have arrived since it was dropped, or that somebody has asked
+for: a front that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
+of a block after the other.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,14 +20,25 @@ from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression, steps
-from quorum_selectors.lookup_costs import Filed, filed
+from quorum_selectors.lookup_costs import Filed, cells
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.single_columns import decode_singles
 
 FEW = 16
 """Up to so many messages are asked one by one; above, all at once is cheaper."""
 
+MOST_BYTES = 64 << 20
+"""What the fields of one block may take in memory, about. What is more is read again, one part after the other: a field
+that few messages have takes up to twenty times its bytes."""
+
+READ_SINGLES = 1_024
+"""Batches of one message that are decoded together."""
+
+READ_FIELD_BYTES = 1 << 20
+"""Encoded fields that are decoded together."""
+
 _COUNT = slice(4, 8)
+_NO_FIELDS = BatchColumns(BLOCK_SIZE, 1)
 
 
 def batch_columns(data: bytes | memoryview) -> BatchColumns:
@@ -48,7 +61,7 @@ class Selector:
     def filed(self) -> Filed:
         """For what looking up messages costs; made when it is first asked for."""
         if self._filed is None:
-            self._filed = filed(self.tree)
+            self._filed = cells(self.tree), self.steps
         return self._filed
 
     @property
@@ -87,31 +100,28 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None and not block.kept & ((1 << slot) - 1):
+                if block.columns is None or block.columns.sparse_bytes > MOST_BYTES:
                     block.columns = BlockColumns()
-                if block.columns is not None and batch is not None:
-                    block.columns.append(slot, batch, ordinal, taken)
+                block.columns.append(slot, *((_NO_FIELDS, 0) if batch is None else (batch, ordinal)), taken)
                 ordinal += taken
                 sequence += taken
                 rest -= taken
 
     def select(self, block: Block, selector: Selector, members: int) -> int:
         """Those of `members` (messages that are here) for which the selector is TRUE."""
-        count = members.bit_count()
-        if not count:
-            return 0
-        self.evaluated += count
-        columns = self.columns(block)
-        if count <= FEW:
-            chosen, condition = 0, selector.condition
-            for slot in bits.members(members):
+        self.evaluated += members.bit_count()
+        chosen = 0
+        for columns, part in self._parts(block, members):
+            if part.bit_count() > FEW:
+                messages, first = self._messages(block, columns, part)
+                flags = vectorised.select(selector.tree, messages)
+                chosen |= (bits.from_flags(flags) << first) & part
+                continue
+            condition = selector.condition
+            for slot in bits.members(part):
                 if condition(columns.row(slot)) is True:
                     chosen |= 1 << slot
-            return chosen
-        first = bits.first(members)
-        width = members.bit_length() - first
-        messages = self._messages(block, first, width)
-        return (bits.from_flags(vectorised.select(selector.tree, messages)) << first) & members
+        return chosen
 
     def candidates(
         self, block: Block, index: PredicateIndex[bytes], members: int
@@ -121,69 +131,96 @@ class Fields:
             return
         for token in list(index.rest):
             yield token, members
-        first = bits.first(members)
-        width = members.bit_length() - first
-        for token, arrays in index.candidates(self._messages(block, first, width)).items():
-            places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            named = (bits.from_positions(places, width) << first) & members
-            if named:
-                yield token, named
+        for columns, part in self._parts(block, members):
+            messages, first = self._messages(block, columns, part)
+            for token, arrays in index.candidates(messages).items():
+                places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+                named = (bits.from_positions(places, part.bit_length() - first) << first) & part
+                if named:
+                    yield token, named
 
-    def _messages(self, block: Block, first: int, width: int) -> vectorised.Messages:
-        """Laid out once for several selectors in turn."""
+    def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
+        """Laid out once for several selectors in turn, and the slot of the first."""
+        first = bits.first(part)
+        width = part.bit_length() - first
         key = (block.number, first, width)
         if self._laid is None or key != self._laid_key:
-            self._laid = vectorised.Messages(self.columns(block), first, width)
+            self._laid = vectorised.Messages(columns, first, width)
             self._laid_key = key
-        return self._laid
+        return self._laid, first
 
-    def columns(self, block: Block) -> BlockColumns:
-        """The fields of all messages of a block, read from the log if they are not here."""
-        if block.columns is None:
-            block.columns = self._rebuild(block)
+    def _parts(self, block: Block, members: int) -> Iterator[tuple[BlockColumns, int]]:
+        """The columns of a block, with the fields of all these messages or of one part after the other."""
+        while members:
+            columns = self.columns(block, members)
+            part = members & columns.filled
+            yield columns, part
+            members ^= part
+
+    def columns(self, block: Block, members: int) -> BlockColumns:
+        """The columns of a block with the fields of these messages, read from the log if they are not here: of all, or
+        of the first ones where they would take too much memory."""
+        columns: BlockColumns = BlockColumns() if block.columns is None else block.columns
+        missing = members & ~columns.filled
+        if missing and columns.nbytes > MOST_BYTES:
+            columns = BlockColumns()
+            missing = members
+        if missing:
+            block.columns = columns
+            self.forget_laid()
+        while missing:
+            self._read(block, columns, bits.first(missing), missing.bit_length())
+            missing &= ~columns.filled
             self._blocks.measure(block)
-        columns: BlockColumns = block.columns
+            if columns.nbytes > MOST_BYTES:
+                break
         return columns
 
-    def _rebuild(self, block: Block) -> BlockColumns:
-        """Reads every batch once, in the order of the log; those of one message are decoded together."""
-        columns = BlockColumns()
-        kept = block.kept
-        runs = block.runs
+    def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
+        """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
+        of the log; those of one message are decoded together."""
+        runs, missing = block.runs, block.kept & bits.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
-        batches: list[tuple[int, int]] = []
-        for place, first in enumerate(runs.firsts):
-            here = (kept >> first) & ((1 << runs.counts[place]) - 1)
+        size = 0
+        batches: list[tuple[int, int, int]] = []
+        for place in range(bisect_right(runs.firsts, start) - 1, len(runs)):
+            first = runs.firsts[place]
+            if first >= end or len(singles) >= READ_SINGLES or size > READ_FIELD_BYTES:
+                break
+            here = (missing >> first) & ((1 << runs.counts[place]) - 1)
             if not here:
                 continue
             if runs.ordinals[place] != ONE_EACH:
-                batches.append((first, place))
+                batches.append((place, bits.first(here), here.bit_length()))
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
-            for offset in bits.members(here):
-                singles[first + offset] = self._source.columns(index, operation + offset)
-        if singles:
-            first, end = min(singles), max(singles) + 1
-            found = decode_singles([singles.get(slot, b"") for slot in range(first, end)])
-            columns.append(first, found, 0, end - first)
+            for offset in bits.members(bits.lowest(here, READ_SINGLES - len(singles))):
+                found = singles[first + offset] = self._source.columns(index, operation + offset)
+                size += len(found)
+                if size > READ_FIELD_BYTES:
+                    break
         self._append_batches(columns, runs, batches)
-        return columns
+        if singles:
+            first, count = min(singles), max(singles) - min(singles) + 1
+            together = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
+            others = missing & ~bits.from_positions(np.array(list(singles)), BLOCK_SIZE)
+            for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled & ~others):
+                columns.append(slot, together, slot - first, width)
 
-    def _append_batches(self, columns: BlockColumns, runs: Runs, batches: Sequence[tuple[int, int]]) -> None:
+    def _append_batches(
+        self, columns: BlockColumns, runs: Runs, parts: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Parts of runs, as (place of the run, first message, message after the last one), as far as memory allows."""
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
-        for first, place in batches:
+        for place, first, end in parts:
+            if columns.sparse_bytes > MOST_BYTES:
+                return
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])
                 batch = self.fetch(*known)
-            if batch is not None:
-                columns.append(first, batch, runs.ordinals[place], runs.counts[place])
-
-    def forget(self, block: Block) -> None:
-        """Drops the columns of a block; they are rebuilt when somebody asks."""
-        self.forget_laid()
-        block.columns = None
-        self._blocks.measure(block)
+            found, ordinal = (_NO_FIELDS, 0) if batch is None else (batch, runs.ordinals[place] + first)
+            columns.append(runs.firsts[place] + first, found, ordinal, end - first)
 
     def fetch(self, index: int, operation: int) -> BatchColumns | None:
         """The fields of a batch, from the log; None if it has none."""

@@ -110,6 +110,7 @@ class GroupMachine(GroupViews):
         self.now_ms = 0
         self.version = 1
         self.running_hash = 0  # over (index, replies, effects) of all entries
+        self.last_steps = 0  # local: of evaluation, in the last entry
         self.backlog: dict[int, None] = {}  # queues with unfinished work, the longest waiting first
         self._wakes: SortedList[tuple[int, int]] = SortedList()  # (time, queue): follows from the queues
         self._wake_of: dict[int, int] = {}
@@ -189,6 +190,7 @@ class GroupMachine(GroupViews):
                 self._finish(entry, queue)
             self.touched.update(dirty)
             dirty.clear()
+        self.last_steps = sum([budget.spent for budget in entry.budgets.values()])
         applied = Applied(tuple(replies), tuple(entry.effects))
         self.running_hash = zlib.crc32(digest(meta.index, applied), self.running_hash)
         return applied

@@ -301,7 +301,7 @@ def _check_groups(machine: QueueMachine) -> None:
 
 def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
     """Found out by asking one message after the other."""
-    columns, tree = machine.groups.fields.columns(block), group.decoded.tree
+    columns, tree = machine.groups.fields.columns(block, members), group.decoded.tree
     return sum(1 << slot for slot in bits.members(members) if evaluate(tree, columns.row(slot)) is True)
 
 

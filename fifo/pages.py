@@ -47,7 +47,8 @@ class Stored:
     first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
     where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
     producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
-    are none, or it is not known. An instance takes some 500 bytes, 0.03 for each message of a full block, and its
+    are none, or it is not known. read_cost: local, as read_costs.py has counted it; negative before. An instance takes
+    some 500 bytes, 0.03 for each message of a full block, and its
     summary, at most 4 KiB.
     """
 
@@ -60,6 +61,7 @@ class Stored:
         "number",
         "page",
         "placed",
+        "read_cost",
         "ready_count",
         "references",
         "size_bytes",
@@ -81,6 +83,7 @@ class Stored:
         self.head = bytes(reader.data[: reader.position])
         self.references = Piece(reader.blob())
         self.summary = b"" if reader.is_at_end() else reader.blob()
+        self.read_cost = -1
 
     @property
     def live(self) -> int:
@@ -99,7 +102,7 @@ class Stored:
     def with_summary(self, summary: bytes) -> Stored:
         """The same with another summary."""
         found = Stored(self.record)
-        found.summary = summary
+        found.summary, found.read_cost = summary, self.read_cost
         return found
 
 

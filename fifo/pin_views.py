@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fifo import bits
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE
 from fifo.effects import Refused, Run
+from fifo.read_costs import within
 from fifo.selector_groups import decoded, refuse_selector
-from fifo.shared_front import read_cost
 from fifo.state import BLOCK_BUDGET, STEP_BUDGET, PinInfo, Waiting
 
 if TYPE_CHECKING:
@@ -67,16 +67,18 @@ def pinned(
             continue
         block = machine.blocks.get(block_number)
         members = pin.shown(block) & bits.span(0, min(end - base, BLOCK_SIZE))
+        cut = 0
         if start > base:
             members &= -1 << (start - base)
         if wanted is not None:
-            steps -= members.bit_count() * wanted.steps
-            steps -= read_cost(block) if block.columns is None else 0
-            members = machine.groups.fields.select(block, wanted, members)
+            looked_at, cost = within(block, members, wanted.steps, steps)
+            steps -= cost
+            cut = looked_at.bit_length() if looked_at != members else 0
+            members = machine.groups.fields.select(block, wanted, looked_at)
         shown = bits.lowest(members, rest)
         for slot, count in bits.ranges(shown):
             block.runs.clip(base, slot, count, runs)
             rest -= count
-        if shown != members:
-            return Waiting(tuple(runs), base + shown.bit_length())
+        if shown != members or cut:
+            return Waiting(tuple(runs), base + (shown.bit_length() if shown != members else cut))
     return Waiting(tuple(runs), None)

@@ -35,7 +35,6 @@ from fifo.pages import Stored
 from fifo.shared_front import TAIL, SharedFront, pass_messages
 from fifo.state import Consumer, Entry, FieldSource
 from fifo.versions import BUDGETED_ARRIVALS
-from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError, FieldNameError
 from quorum_selectors.expression import field_names
 from quorum_selectors.predicates import PredicateIndex
@@ -394,7 +393,7 @@ class SelectorGroups:
         """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
         messages matches; else None."""
         found = self.machine.blocks.at(number)
-        if (isinstance(found, Block) and found.columns is not None) or not found.summary:
+        if not found.summary or (isinstance(found, Block) and found.has_fields):
             return None
         return None if may_match(selector.tree, decode(found.summary)) else found
 
@@ -457,7 +456,7 @@ def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
             "bad_argument", f"queue {config.name!r} does not filter: it was declared without x-filter-enabled"
         )
     try:
-        keys = field_names(canonical.decode(selector))
+        keys = field_names(decoded(selector).tree)
         missing = resolve_field_names(config.filter_field_names).first_not_kept(keys)
     except (EncodingError, FieldNameError) as error:
         return Refused("bad_argument", f"selector: {error}")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fifo.blocks import BLOCK_BITS, Block
-from fifo.pages import Stored
-from fifo.state import STEP_BUDGET, Budget, Entry
+from fifo.blocks import BLOCK_BITS
+from fifo.read_costs import FEWEST, block_cost, newly_passed, part_cost
+from fifo.state import Budget, Entry
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
 
@@ -27,35 +27,6 @@ TAIL = 1 << 62
 
 SHARED_STEPS = 4_096
 """What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
-
-FEWEST = 16
-"""Looking up a few messages costs about as much as looking up this many."""
-
-READ_STEPS = 1
-"""Reading the fields of a message from the log again: some microseconds where it was published alone."""
-
-READ_ENTRY_STEPS = 8
-"""Reading a Raft entry from the log again."""
-
-READ_BYTES = 1_024
-"""Bytes of bodies that are read for a step: an entry is read and checked as a whole."""
-
-
-def read_steps(budget: Budget, machine: QueueMachine, number: int) -> int:
-    """What reading the fields of a block again costs, once in an entry: charged whether they are in memory or not."""
-    if number in budget.read:
-        return 0
-    budget.read[number] = None
-    return read_cost(machine.blocks.at(number))
-
-
-def read_cost(found: Block | Stored) -> int:
-    """The steps of reading the fields of a block again."""
-    if not found.live:
-        return 0
-    entries = len(found.live_indexes()) if isinstance(found, Block) else len(found.references)
-    size_bytes = found.size_bytes * found.live // found.placed
-    return READ_STEPS * found.live + READ_ENTRY_STEPS * entries + size_bytes // READ_BYTES
 
 
 class SharedFront:
@@ -114,11 +85,10 @@ class SharedFront:
                 self.behind = None
                 break
             first = max(self.behind, number << BLOCK_BITS)
-            last = min(end, (number + 1) << BLOCK_BITS, first + max(budget.arrivals // each, 1))
-            if first < arrived_from or budget.reads_arrivals:
-                budget.arrivals -= read_steps(budget, machine, number)
+            is_read = first < arrived_from or budget.reads_arrivals
+            last, steps = _pass(machine, budget, first, each, budget.arrivals, is_read=is_read)
             there = min(last - first, machine.blocks.at(number).live)
-            budget.arrivals -= max(there, FEWEST) * each
+            budget.arrivals -= steps + max(FEWEST - there, 0) * each
             self.behind = last if last < end else None
 
     # ---- in a snapshot
@@ -137,12 +107,27 @@ class SharedFront:
 
 
 def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
-    """Charges a group's own front for the next messages of a block: all of them, or as many as an entry's steps are
-    enough for. Where the front is then."""
+    """Charges a group's own front for the next messages of a block. Where the front is then."""
     first = max(front, number << BLOCK_BITS)
-    end = min(machine.next_sequence, (number + 1) << BLOCK_BITS)
-    live = machine.blocks.at(number).live
-    if min(end - first, live) * each > STEP_BUDGET:
-        end = first + max(STEP_BUDGET // each, 1)
-    budget.steps -= min(end - first, live) * each + read_steps(budget, machine, number)
+    end, steps = _pass(machine, budget, first, each, budget.steps, is_read=True)
+    budget.steps -= steps
     return end
+
+
+def _pass(
+    machine: QueueMachine, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
+) -> tuple[int, int]:
+    """How far so many steps are enough for in the block of `first`, but for FEWEST messages at least, and what that
+    costs. each: of a message. is_read: its fields may have to be read, too."""
+    number = first >> BLOCK_BITS
+    live = machine.blocks.at(number).live
+    whole = block_cost(machine.blocks, number) if is_read else 0
+    end = min(machine.next_sequence, (number + 1) << BLOCK_BITS)
+    there = min(end - first, live)
+    cost = there * each + part_cost(whole, live, there)
+    if cost > steps:
+        end = min(end, first + max(there * steps // cost, FEWEST))
+    cost = min(end - first, live) * each
+    if is_read:
+        cost += part_cost(whole, live, newly_passed(budget, first, end))
+    return end, cost

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fifo.blocks import BLOCK_BITS, ONE_EACH
+from fifo.blocks import ONE_EACH
 from fifo.codec import Reader, Writer
 from fifo.commands import DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
@@ -455,9 +455,6 @@ def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
             if is_looked_up and machine.config.filter_enabled:
                 fields.arrived(machine.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:
-        tail = machine.blocks.find_warm(first >> BLOCK_BITS)  # those behind it are new
-        if tail is not None and tail.columns is not None:
-            fields.forget(tail)
         if entry.version >= BUDGETED_ARRIVALS:
             entry.budget(machine.queue).reads_arrivals = True
         else:

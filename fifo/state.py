@@ -56,12 +56,17 @@ class Budget:
     messages: int
     steps: int
     arrivals: int
-    read: dict[int, None] = field(default_factory=dict)  # blocks whose fields were paid for
+    read: dict[int, int] = field(default_factory=dict)  # by block: the slots whose fields were paid for
     reads_arrivals: bool = (
         False  # some of what has arrived in this entry was staged, and its fields were not read
     )
     expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
     moved: int = 0  # messages of reservations that were settled or let go
+
+    @property
+    def spent(self) -> int:
+        """Steps, of both kinds."""
+        return STEP_BUDGET - self.steps + ARRIVAL_BUDGET - self.arrivals
 
     @property
     def may_pass(self) -> bool:

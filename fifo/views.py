@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fifo import bits, checkout
 from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
 from fifo.effects import Deliver, Refused, Run
+from fifo.read_costs import within
 from fifo.selector_groups import decoded, refuse_selector
-from fifo.shared_front import read_cost
 from fifo.state import BLOCK_BUDGET, STEP_BUDGET, Consumer, QueueInfo, Waiting
 
 if TYPE_CHECKING:
@@ -76,19 +76,20 @@ def waiting(
         if not machine.blocks.at(number).ready_count:
             continue
         block = machine.blocks.get(number)
-        members = block.ready
+        members, cut = block.ready, 0
         if start_sequence > block.base:
             members &= -1 << (start_sequence - block.base)
         if wanted is not None:
-            steps -= members.bit_count() * wanted.steps
-            steps -= read_cost(block) if block.columns is None else 0
-            members = machine.groups.fields.select(block, wanted, members)
+            looked_at, cost = within(block, members, wanted.steps, steps)
+            steps -= cost
+            cut = looked_at.bit_length() if looked_at != members else 0
+            members = machine.groups.fields.select(block, wanted, looked_at)
         shown = bits.lowest(members, rest)
         for slot, count in bits.ranges(shown):
             block.runs.clip(block.base, slot, count, runs)
             rest -= count
-        if shown != members:
-            return Waiting(tuple(runs), block.base + shown.bit_length())
+        if shown != members or cut:
+            return Waiting(tuple(runs), block.base + (shown.bit_length() if shown != members else cut))
     return Waiting(tuple(runs), None)
 
 

@@ -24,6 +24,8 @@ from quorum.replication.membership import State
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
+APPLY_STEPS = 1 << 16
+"""The same in steps of evaluation: a member that lags behind applies costly entries one at a time."""
 SNAPSHOT_RETRY_MS = 10_000
 """After one that found no room; and so often one is taken while there is little, since nothing can be collected that
 the oldest snapshot still needs."""
@@ -67,16 +69,29 @@ class Applier:
             if self._healer.is_lost(replica.number, replica.stalled):
                 return
             replica.stalled = 0
-        for index, term, body in replica.raft.take_committed(APPLY_BYTES, self._entries):
-            replica.applied(index)
-            if body and not self._apply_entry(replica, index, term, body, now_ms):
-                return
+        if not self._apply_some(replica, now_ms):
+            return
         self._look_for_unreadable(replica, now_ms)
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
         is_due = replica.snapshot_is_due(now_ms, self._snapshot_bytes, self._snapshot_ms)
         if is_due or replica.raft.lacks_snapshot:
             self.save_snapshot(replica, now_ms)
+
+    def _apply_some(self, replica: Replica, now_ms: int) -> bool:
+        """False if an entry cannot be applied now."""
+        machine = replica.machine
+        size = steps = 0
+        for _ in range(self._entries):
+            for index, term, body in replica.raft.take_committed(1, 1):
+                replica.applied(index)
+                if body and not self._apply_entry(replica, index, term, body, now_ms):
+                    return False
+                size += len(body)
+                steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
+            if not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
+                break
+        return True
 
     def _apply_entry(
         self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int

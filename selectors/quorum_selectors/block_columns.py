@@ -38,7 +38,7 @@ from quorum_selectors.batch_columns import (
 )
 from quorum_selectors.expression import FieldValue
 from quorum_selectors.lines import BACK, FRONT, Lines
-from quorum_selectors.sparse_fields import Run, SparseField
+from quorum_selectors.sparse_fields import Run, SparseField, runs_bytes
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
@@ -303,7 +303,7 @@ class _Slot:
 class BlockColumns:
     """The columns of the messages in slots 0..size-1. A slot that nothing was appended for has no fields."""
 
-    __slots__ = ("_dense", "_dense_count", "_filled", "_sparse", "size")
+    __slots__ = ("_dense", "_dense_count", "_filled", "_sparse", "size", "sparse_bytes")
 
     def __init__(self, size: int = BLOCK_SIZE) -> None:
         self.size = size
@@ -314,6 +314,8 @@ class BlockColumns:
         self._dense: dict[str, dict[int, _DenseColumn]] = {}
         self._dense_count = 0
         self._sparse: dict[str, SparseField] = {}
+        self.sparse_bytes = 0
+        """Of memory that values in no column take, about."""
         self._filled = 0  # a bit for each slot that was appended
 
     def append(self, first_slot: int, batch: BatchColumns, first_ordinal: int, count: int) -> None:
@@ -337,6 +339,11 @@ class BlockColumns:
                 self._put_sparse(key, [(first_slot, first_slot + count, value)])
         for column in batch.columns:
             self._append_column(first_slot, column, first_ordinal, count)
+
+    @property
+    def filled(self) -> int:
+        """A bit for each slot that was appended."""
+        return self._filled
 
     def _dense_column(self, key: str, kind: int, first_slot: int) -> _DenseColumn | None:
         """The column for this key and kind, made if need be; None if there are too many already."""
@@ -384,7 +391,9 @@ class BlockColumns:
         field = self._sparse.get(key)
         if field is None:
             field = self._sparse[key] = SparseField()
+            self.sparse_bytes += field.nbytes
         field.put(runs)
+        self.sparse_bytes += runs_bytes(runs)
 
     def _clear(self, slot: int, count: int) -> None:
         for kinds in self._dense.values():
@@ -394,6 +403,7 @@ class BlockColumns:
                     column.mask[start:end] = False
         for field in self._sparse.values():
             field.clear(slot, slot + count)
+        self.sparse_bytes = sum([field.nbytes for field in self._sparse.values()])
 
     def get(self, slot: int, key: str) -> FieldValue | None:
         """One field of one message; None if it is absent."""
@@ -460,5 +470,4 @@ class BlockColumns:
     def nbytes(self) -> int:
         """Bytes of memory all of this takes, about."""
         dense = sum(column.nbytes for kinds in self._dense.values() for column in kinds.values())
-        sparse = sum(field.nbytes for field in self._sparse.values())
-        return dense + sparse + self.size // 8
+        return dense + self.sparse_bytes + self.size // 8

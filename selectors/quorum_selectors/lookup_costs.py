@@ -19,7 +19,7 @@ import math
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from quorum_selectors.expression import Expression, steps
+from quorum_selectors.expression import Expression
 from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, requirement
 
 LOOKUP_STEPS = 4
@@ -43,11 +43,6 @@ def cells(expression: Expression) -> tuple[Cell, ...]:
     if found is None:
         return (ANYTHING,)
     return tuple(dict.fromkeys(cell for predicate in found for cell in _cells_of(predicate)))
-
-
-def filed(expression: Expression) -> Filed:
-    """What `LookupCosts` has to know of an expression."""
-    return cells(expression), steps(expression)
 
 
 def _cells_of(predicate: Predicate) -> tuple[Cell, ...]:

@@ -24,6 +24,11 @@ _first = itemgetter(0)
 _end = itemgetter(1)
 
 
+def runs_bytes(runs: list[Run]) -> int:
+    """Bytes of memory that runs take, about."""
+    return len(runs) * RUN_BYTES + sum([len(value) for _, _, value in runs if isinstance(value, str)])
+
+
 class SparseField:
     """Runs of slots, sorted; no two of them overlap."""
 
@@ -75,5 +80,4 @@ class SparseField:
     @property
     def nbytes(self) -> int:
         """Bytes of memory, about."""
-        texts = sum(len(value) for _, _, value in self._runs if isinstance(value, str))
-        return FIELD_BYTES + len(self._runs) * RUN_BYTES + texts
+        return FIELD_BYTES + runs_bytes(self._runs)

@@ -57,10 +57,8 @@ def test_one_red_message_behind_a_million_blue_ones(world: World) -> None:
     _, entries = attach(world, name, "red", 10, "colour = 'red'")
     assert [sequences(applied) for applied in entries if sequences(applied)] == [[blues + 1]]
     assert red == []
-    read_steps = BLOCK_SIZE * (
-        1 + 1 + 100 / 1_024
-    )  # to evaluate it, and to read the fields of 100 bytes again
-    assert len(entries) <= 62 // -(-STEP_BUDGET // read_steps) + 2
+    steps = BLOCK_SIZE * (1 + 1 + 100 / 1_024) + 3 * (192 + 96)  # to evaluate a block, and to read it again
+    assert len(entries) <= 62 * steps // STEP_BUDGET + 2
     assert evaluated(world) <= blues + 1
     assert sequences(world.publish(name, 2, [BLUE, RED])) == [blues + 3]
 
@@ -98,7 +96,7 @@ def test_ten_among_a_million_in_bounded_entries_while_others_are_served(world: W
     wanted = [1 + 100_003 * place for place in range(10)]
     for first in range(0, 64 * BLOCK_SIZE, BLOCK_SIZE):
         world.publish(name, BLOCK_SIZE, [{SIZE: first + place} for place in range(BLOCK_SIZE)])
-    blocks_an_entry = -(-STEP_BUDGET // (10 * BLOCK_SIZE))  # ten comparisons a message
+    steps = 64 * BLOCK_SIZE * (10 + 1)  # ten comparisons a message, and reading its fields
     _, applied = world.attach(name, "sparse", 100, " OR ".join(f"size = {each - 1}" for each in wanted))
     found = sequences(applied)
     assert found == wanted[:1], "deliveries begin with the first entry"
@@ -112,7 +110,7 @@ def test_ten_among_a_million_in_bounded_entries_while_others_are_served(world: W
         found += sequences(applied, "sparse")
         entries += 1
     assert found == wanted
-    assert 64 // blocks_an_entry <= entries <= 64 // blocks_an_entry + 2
+    assert steps // STEP_BUDGET <= entries <= steps // STEP_BUDGET + 2
 
 
 def test_a_return_among_a_thousand_consumers_evaluates_nothing(world: World) -> None:

@@ -115,8 +115,9 @@ def test_a_front_moves_only_with_credit_and_only_as_far_as_needed() -> None:
         world.do(name, Credit(1, "a", 2))
         assert group(world, "colour = 'red'").front == 8
         world.do(name, Credit(1, "a", 5))
-        assert group(world, "colour = 'red'").front == 16
+        assert group(world, "colour = 'red'").front == 14, "the entry's steps end within a block"
         world.do(name, Credit(1, "a", 100))
+        world.wake_until_done()
         assert group(world, "colour = 'red'").front == TAIL
         world.do(name, Credit(1, "a", 0))
         assert group(world, "colour = 'red'").front == 25
@@ -134,9 +135,8 @@ def test_a_long_scan_goes_on_by_wake_ups_and_never_starves() -> None:
         assert world.machine.next_wake() == world.now_ms
         wakes = world.wake_until_done()
         assert [sequences(entry) for entry in wakes if sequences(entry)] == [[200]]
-        assert (
-            len(wakes) == 12
-        )  # 26 blocks, 2 an entry: 24 steps are the budget, a block has 8, and 10 to read it again
+        # 26 blocks, about one an entry: 24 steps are the budget, a block has 8, and 16 or more to read it again
+        assert len(wakes) == 24
 
 
 def test_a_scan_costs_the_same_whatever_is_known_locally() -> None:

@@ -1,14 +1,20 @@
 """The columns of a block of single-message publishes are read from the log once an entry, and decoded together.
 
 They were read once a message: an entry of a thousand publishes was read, checked and taken apart a thousand times.
+Later a front read the fields of whole blocks in one entry, also where it could pass only a part of them.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from fifo import fields
+from fifo.blocks import BLOCK_SIZE
 from fifo.commands import (
     Address,
+    Attach,
     CreateQueue,
     Enqueue,
     Meta,
@@ -16,13 +22,19 @@ from fifo.commands import (
     Origin,
     QueueConfig,
     RegisterProducer,
+    Wake,
 )
+from fifo.effects import Deliver
+from fifo.fields import Selector
 from fifo.group import GroupMachine
+from fifo.read_costs import READ_SINGLE_STEPS
+from fifo.state import STEP_BUDGET, Waiting
 from fifo.versions import CURRENT
 from quorum.log import Log
 from quorum.node.operations import Command, command_parts, encode
 from quorum.node.replica import FieldSource
-from quorum_selectors import columns
+from quorum_selectors import canonical, columns, jms
+from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines
 
 PRODUCER = b"P" * 16
@@ -66,7 +78,7 @@ def rebuild(machine: GroupMachine) -> list[Any]:
     """The field `n` of all messages of the first block."""
     queue = machine.queues[1]
     block = queue.blocks.get(0)
-    found = queue.groups.fields.columns(block)
+    found = queue.groups.fields.columns(block, block.kept)
     return [found.get(slot, "application-properties.n") for slot in range(block.kept.bit_length())][1:]
 
 
@@ -82,3 +94,132 @@ def test_reading_single_publishes_again_costs_a_few_lines_a_message() -> None:
         return count_lines(lambda: rebuild(machine)) - count_lines(lambda: rebuild(machine))
 
     assert lines(2_000) - lines(1_000) <= 40 * 1_000
+
+
+SOME = STEP_BUDGET // READ_SINGLE_STEPS
+"""Messages published alone whose fields one entry may read."""
+
+
+class Attached:
+    """One consumer of a queue that holds so many single publishes whose columns are not in memory."""
+
+    def __init__(self, entries: int, each: int, text: str, *, is_cold: bool = False) -> None:
+        self.log, self.machine = published(entries, each)
+        self.asked: list[int] = []
+        """how many messages' fields each entry has read"""
+        self.found: list[int] = []
+        self._index = 1 + entries
+        queue = self.machine.queues[1]
+        if is_cold:
+            for number in queue.blocks.numbers()[:-1]:
+                queue.blocks.page_out(number)
+        self._source = cast(Any, queue.groups.fields)._source
+        cast(Any, queue.groups.fields)._source = self
+        attach = Attach(1, "c", canonical.encode(jms.parse(text)), 1_000)
+        self._apply(Operation(0, Origin(PRODUCER, 1, entries * each + 1), attach))
+        while self.machine.next_wake() is not None:
+            self._apply(Operation(0, None, Wake()))
+
+    def columns(self, index: int, operation: int) -> bytes:
+        self.asked[-1] += 1
+        return cast(bytes, self._source.columns(index, operation))
+
+    def _apply(self, operation: Operation) -> None:
+        self._index += 1
+        self.asked.append(0)
+        applied = self.machine.apply(Meta(self._index, 1, 1, CURRENT), [operation])
+        for effect in applied.effects:
+            if isinstance(effect, Deliver):
+                self.found += [run.first_sequence for run in effect.runs]
+
+
+def test_an_entry_reads_the_fields_of_a_part_of_a_block() -> None:
+    attached = Attached(entries=20, each=1_000, text="n + 0 = 19999")
+    assert attached.found == [19_999]
+    assert sum(attached.asked) == 20_000, "each message is read once"
+    assert max(attached.asked) <= SOME
+
+
+def test_where_entries_hold_one_publish_each_a_front_passes_fewer_of_them() -> None:
+    attached = Attached(entries=3_000, each=1, text="n + 0 = 2999")
+    assert attached.found == [2_999]
+    assert max(attached.asked) <= SOME // 4
+
+
+def test_a_front_gets_as_far_in_cold_blocks_as_in_warm_ones() -> None:
+    warm, cold = [Attached(20, 1_000, "n = 5 OR n + 0 = 19999", is_cold=each) for each in (False, True)]
+    assert warm.found == cold.found == [5, 19_999]
+    assert warm.machine.running_hash == cold.machine.running_hash
+    assert warm.asked == cold.asked
+
+
+def test_what_arrives_after_the_columns_were_dropped_is_not_read_again() -> None:
+    log, machine = published(entries=2, each=100)
+    command = Enqueue(1, 201, 201, 1, 100, columns=columns.encode([{"application-properties.n": 201}]))
+    machine.apply(Meta(4, 1, 1, CURRENT), [Operation(0, Origin(PRODUCER, 1, 201), command)])
+    block = machine.queues[1].blocks.get(0)
+    found = machine.queues[1].groups.fields.columns(block, 1 << 201)
+    assert found.get(201, "application-properties.n") == 201
+    assert log.reads == []
+
+
+def test_a_look_stops_within_a_block() -> None:
+    log, machine = published(entries=17, each=1_000)
+    selector = canonical.encode(jms.parse("n + 0 > 16000"))
+    page, pages = machine.waiting(1, 0, 10, selector), 1
+    assert len(log.reads) <= SOME // 1_000 + 1
+    while isinstance(page, Waiting) and not page.runs and page.next_sequence is not None:
+        page, pages = machine.waiting(1, page.next_sequence, 10, selector), pages + 1
+    assert isinstance(page, Waiting)
+    assert (page.runs[0].first_sequence, page.runs[0].count) == (16_001, 10)
+    assert pages >= BLOCK_SIZE // SOME
+
+
+# ---- fields that few messages have
+
+
+def with_own_fields(count: int, each: int) -> tuple[CountedLog, GroupMachine]:
+    """Entries of one message each, with so many fields that no other message has, and `n`."""
+    log = CountedLog()
+    machine = GroupMachine(FieldSource(cast(Log, log), 1))
+    config = QueueConfig("orders", filter_enabled=True, filter_field_names=("*",))
+    first = Operation(0, None, CreateQueue(1, config))
+    session = Operation(1, Origin(PRODUCER, 1, 0), RegisterProducer(Address(1, 1, 1)))
+    machine.apply(Meta(1, 1, 1, CURRENT), [first, session])
+    for number in range(1, count + 1):
+        row: dict[str, Any] = {f"application-properties.{number}-{place}": 1 for place in range(each)}
+        row["application-properties.n"] = number
+        command = Enqueue(1, number, number, 1, 100, columns=columns.encode([row]))
+        operation = encode(command, Origin(PRODUCER, 1, number), b"batch")
+        log.bodies[1 + number] = b"\0" + b"".join(command_parts([operation], 1, CURRENT))
+        machine.apply(
+            Meta(1 + number, 1, 1, CURRENT), Command(memoryview(log.bodies[1 + number])[1:]).decode()
+        )
+    return log, machine
+
+
+def test_fields_that_each_message_has_for_itself_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 200_000
+    monkeypatch.setattr(fields, "MOST_BYTES", most)
+    _, machine = with_own_fields(100, 100)
+    queue = machine.queues[1]
+    block = queue.blocks.get(0)
+    one = 100 * 400  # a field and its value take less than 400 bytes
+    assert block.columns.nbytes <= most + one
+    selector = Selector(canonical.encode(jms.parse("n + 0 > 50")))
+    assert queue.groups.fields.select(block, selector, block.ready) == block.ready >> 51 << 51
+    assert block.columns.nbytes <= most + 100 * one  # what is decoded together
+
+
+def test_fields_that_are_read_in_several_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(fields, "READ_SINGLES", 7)
+    _, machine = with_own_fields(100, 10)
+    queue = machine.queues[1]
+    index: PredicateIndex[bytes] = PredicateIndex()
+    for number in (3, 60, 99):
+        index.add(b"%d" % number, jms.parse(f"n = {number}"))
+    block = queue.blocks.get(0)
+    found = list(queue.groups.fields.candidates(block, index, block.ready))
+    assert dict(found) == {b"3": 1 << 3, b"60": 1 << 60, b"99": 1 << 99}
+    assert not block.has_fields

@@ -7,10 +7,15 @@ import random
 import pytest
 
 from quorum_selectors import jms
+from quorum_selectors.expression import Expression, steps
 from quorum_selectors.like import parse_pattern
 from quorum_selectors.lines import Lines
-from quorum_selectors.lookup_costs import LOOKUP_STEPS, LookupCosts, filed
+from quorum_selectors.lookup_costs import LOOKUP_STEPS, Filed, LookupCosts, cells
 from support.counted_lines import count_lines
+
+
+def filed(expression: Expression) -> Filed:
+    return cells(expression), steps(expression)
 
 
 def cost(*texts: str) -> int:

@@ -55,7 +55,9 @@ class Rules:
     shared_steps: int = 4_096
     fewest: int = 16
     read_steps: int = 1
-    read_entry_steps: int = 8
+    read_single_steps: int = 24
+    read_batch_steps: int = 192
+    read_entry_steps: int = 96
     read_bytes: int = 1_024
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
@@ -67,6 +69,7 @@ class Message:
     expiry: int
     index: int
     fields: Fields
+    is_alone: bool  # in its batch
     is_held: bool = False
     is_gone: bool = False
     was_delivered: bool = False
@@ -102,7 +105,7 @@ class Left:
     messages: int
     steps: int
     arrivals: int
-    read: set[int] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)  # sequences
     reads_arrivals: bool = False
     expired: set[int] = field(default_factory=set)
     moved: int = 0
@@ -196,11 +199,13 @@ class ModelQueue:
 
     # ---- changes
 
-    def place(self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields) -> None:
+    def place(
+        self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields, *, is_alone: bool
+    ) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
         self.fronts.stay(meta)
-        message = Message(self.next_sequence, body, expiry, meta.index, fields)
+        message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone)
         self.next_sequence += 1
         self.messages.append(message)
         self.note_expiry(message)
@@ -215,7 +220,7 @@ class ModelQueue:
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
-            self.place(meta, body, ttl, rows[ordinal] if rows else {})
+            self.place(meta, body, ttl, rows[ordinal] if rows else {}, is_alone=command.count == 1)
         return True
 
     def note_expiry(self, message: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fifo import commands as c
@@ -85,9 +86,10 @@ class ModelFronts:
                 self.behind = None
                 break
             first = max(self.behind, number * rules.block_size)
-            last = min(end, (number + 1) * rules.block_size, first + max(left.arrivals // each, 1))
-            if first < arrived_from or left.reads_arrivals:
-                left.arrivals -= self.read_steps(left, number)
+            is_read = first < arrived_from or left.reads_arrivals
+            last = self.reach(first, number, each, left.arrivals, is_read=is_read)
+            if is_read:
+                left.arrivals -= self.pay(left, first, last, number)
             left.arrivals -= max(min(last - first, self.live(number)), rules.fewest) * each
             self.behind = last if last < end else None
 
@@ -106,33 +108,46 @@ class ModelFronts:
             return False
         each = steps(canonical.decode(group.selector))
         first = max(group.front, number * rules.block_size)
-        last = min(self.queue.next_sequence, (number + 1) * rules.block_size)
-        live = self.live(number)
-        if min(last - first, live) * each > rules.step_budget:
-            last = first + max(rules.step_budget // each, 1)
+        last = self.reach(first, number, each, left.steps, is_read=True)
         left.blocks -= 1
-        left.steps -= min(last - first, live) * each + self.read_steps(left, number)
+        left.steps -= min(last - first, self.live(number)) * each + self.pay(left, first, last, number)
         group.front = last
         if last == self.queue.next_sequence:
             self.join(group)
         return True
 
-    def read_steps(self, left: Left, number: int) -> int:
-        """What reading the fields of a block costs, once in an entry."""
-        queue, rules = self.queue, self.queue.rules
+    def reach(self, first: int, number: int, each: int, steps: int, *, is_read: bool) -> int:
+        """Where a front that is at `first` gets with so many steps."""
+        rules = self.queue.rules
+        last = min(self.queue.next_sequence, (number + 1) * rules.block_size)
+        there = min(last - first, self.live(number))
+        cost = there * each + (self.part_cost(number, there) if is_read else 0)
+        return last if cost <= steps else min(last, first + max(there * steps // cost, rules.fewest))
+
+    def pay(self, left: Left, first: int, last: int, number: int) -> int:
+        """What reading the fields of the messages first .. last-1 costs that are new in this entry."""
+        new = set(range(first, last)) - left.read
+        left.read |= new
+        return self.part_cost(number, len(new))
+
+    def part_cost(self, number: int, count: int) -> int:
         live = self.live(number)
-        if number in left.read:
-            return 0
-        left.read.add(number)
-        if not live:
-            return 0
-        copied = [
-            message
-            for pin in queue.pins.pins + queue.pins.ended
-            if number in pin.changed
-            for message in pin.messages
-        ]
-        entries = {m.body[0] for m in queue.messages + copied if queue.block_of(m) == number}
+        return -(-self.read_cost(number) * min(count, live) // live) if live else 0
+
+    def read_cost(self, number: int) -> int:
+        """What reading the fields of a whole block costs."""
+        queue, rules = self.queue, self.queue.rules
+        here = sorted(
+            [message for message in queue.messages if queue.block_of(message) == number],
+            key=lambda message: message.sequence,
+        )
+        singles = sum(message.is_alone for message in here)
+        batches = len(list(groupby(message.body[:2] for message in here if not message.is_alone)))
+        entries = len(list(groupby(message.body[0] for message in here)))
         return (
-            rules.read_steps * live + rules.read_entry_steps * len(entries) + 100 * live // rules.read_bytes
+            rules.read_single_steps * singles
+            + rules.read_steps * (len(here) - singles)
+            + rules.read_batch_steps * batches
+            + rules.read_entry_steps * entries
+            + 100 * len(here) // rules.read_bytes
         )

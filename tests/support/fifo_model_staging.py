@@ -131,7 +131,11 @@ class ModelStaging:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
                 for ordinal, ttl in enumerate(ttls):
                     self.queue.place(
-                        meta, (index, operation, ordinal), ttl, fields[ordinal] if fields else {}
+                        meta,
+                        (index, operation, ordinal),
+                        ttl,
+                        fields[ordinal] if fields else {},
+                        is_alone=len(ttls) == 1,
                     )
         most_messages, most_chunks, most_bytes = self.queue.rules.looked_up
         if (

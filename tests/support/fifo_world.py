@@ -45,7 +45,8 @@ SMALL = Rules(
     max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
-    arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_entry_steps=2, read_bytes=250,
+    arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_single_steps=2, read_batch_steps=3,
+    read_entry_steps=2, read_bytes=250,
 )  # fmt: skip
 
 
@@ -84,6 +85,8 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "SHARED_STEPS": rules.shared_steps,
         "FEWEST": rules.fewest,
         "READ_STEPS": rules.read_steps,
+        "READ_SINGLE_STEPS": rules.read_single_steps,
+        "READ_BATCH_STEPS": rules.read_batch_steps,
         "READ_ENTRY_STEPS": rules.read_entry_steps,
         "READ_BYTES": rules.read_bytes,
     }

@@ -1,0 +1,67 @@
+"""How much of what is committed a member applies in one step (quorum/node/applying.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Applied, AttachedReply
+from fifo.group import GroupMachine
+from quorum.node import applying
+from quorum_selectors import canonical, columns, jms
+from support.cluster import Cluster, Session, batch
+
+
+def publish(session: Session, group: int, queue: int, count: int) -> None:
+    """So many entries of one message each."""
+    for _ in range(count):
+        first = session.next_sequence
+        session.next_sequence += 1
+        fields = columns.encode([{"application-properties.n": first}])
+        session.send(group, c.Enqueue(queue, first, 1, 1, 1, columns=fields), (first, first), batch([b"x"]))
+        session.cluster.run(20)
+    session.cluster.until(lambda: len(session.confirmed()) == session.next_sequence - 1, "all confirmed")
+
+
+def most_in_a_step(cluster: Cluster, name: str, group: int, patch: pytest.MonkeyPatch) -> int:
+    """Entries that a member which was away applies in one step, at most."""
+    member = cluster.members[name]
+    machine = member.replicas[group].machine
+    step, apply = member.step, GroupMachine.apply
+    counts = [0]
+
+    def counted_step(*given: Any) -> Any:
+        counts.append(0)
+        return step(*given)
+
+    def counted_apply(own: GroupMachine, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
+        counts[-1] += own is machine
+        return apply(own, meta, operations)
+
+    patch.setattr(member, "step", counted_step)
+    patch.setattr(GroupMachine, "apply", counted_apply)
+    cluster.run(5_000)
+    assert sum(counts) >= 30, "it has caught up"
+    return max(counts)
+
+
+@pytest.mark.parametrize(("allowed", "least", "most"), [(1, 1, 3), (1 << 16, 6, 64)])
+def test_a_member_that_lags_behind_applies_costly_entries_one_at_a_time(
+    allowed: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "APPLY_STEPS", allowed)
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    consumer = Session(cluster, "n1")
+    selector = canonical.encode(jms.parse("n < 0"))
+    assert isinstance(consumer.call(group, c.Attach(queue, "c", selector, 100)), AttachedReply)
+    away = next(name for name in cluster.names if name not in ("n1", cluster.leader(group)))
+    cluster.crash(away)
+    publish(Session(cluster, "n1"), group, queue, 40)
+    cluster.start(away)
+    found = most_in_a_step(cluster, away, group, monkeypatch)
+    assert least <= found <= most, "entries that evaluate nothing count for nothing"
