@@ -29,6 +29,9 @@ from quorum.node.heartbeats import Heartbeats
 from quorum.node.member import Member
 from quorum.node.membership import Membership
 from quorum.node.roster import Roster
+from quorum.replication import codec
+from quorum.replication.group import Group
+from quorum.replication.outbox import Outbox
 from support import broken_builds as broken
 from support.simulation.world import Build
 
@@ -65,6 +68,17 @@ class StampWithoutCrc(Stamp):
 
 def any_body_is_good(header: Header, body: bytes) -> bool:
     return len(body) == header.length
+
+
+class PromisesBeforeSync(Outbox):
+    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
+
+    def queue(self, peer: str, message: codec.Message) -> None:
+        self._waiting.append((0, peer, codec.encode(message)))
+
+
+class GroupThatPromisesEarly(Group):
+    outbox_class = PromisesBeforeSync
 
 
 class ForgetsReferences(Retention):
@@ -165,6 +179,11 @@ CANARIES: tuple[Canary, ...] = (
         "what is confirmed survives a power cut of all",
         is_quick=True,
         quorum__log__log__Writer=ConfirmsBeforeSync,
+    ),
+    _patched(
+        "promise before sync",
+        "no vote and no acknowledgement leaves before its sync",
+        quorum__node__member__Group=GroupThatPromisesEarly,
     ),
     _patched(
         "CRC skipped",
