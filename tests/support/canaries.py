@@ -227,6 +227,7 @@ CANARIES: tuple[Canary, ...] = (
         scenario="wipe",
         quorum__node__membership__Membership__met=meets_anew,
         quorum__node__roster__Roster__incarnation=whoever,
+        quorum__node__marks__Marks__remembered=broken.believes_itself,
     ),
     # ---- publishing
     _patched(
