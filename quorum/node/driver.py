@@ -18,6 +18,7 @@ from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.digests import Diverged
 from quorum.node.events import Input, Output
 from quorum.node.healing import PageUnreadable
+from quorum.node.marks import RolledBack
 from quorum.node.member import Frame, Member
 from quorum.replication.connection import PeerNetwork
 
@@ -101,7 +102,7 @@ def _fail_stop(error: BaseException) -> None:
             what = "its disk has failed" if isinstance(error, LogFailed) else "its disk is full"
         logger.critical(f"member stops: {what}", error=str(error))
         os._exit(DISK_FAILED)
-    if isinstance(error, PageUnreadable | Diverged):
+    if isinstance(error, PageUnreadable | Diverged | RolledBack):
         logger.critical("member stops: started again, it begins the group anew", error=str(error))
         os._exit(BEGINS_ANEW)
     logger.critical("member stops", error=str(error), exc_info=error)

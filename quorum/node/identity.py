@@ -67,6 +67,10 @@ class Memory:
     """the catalog's members when it was last looked at: where to find them after a start"""
     lease_settings: LeaseSettings | None = None
     """the newest of the catalog's that this node has seen"""
+    mark: int = 0
+    """the last that this node has given to anybody (marks.py)"""
+    heard: dict[str, int] = field(default_factory=dict)
+    """id -> the last mark that it has given to this node"""
     skipped: tuple[tuple[int, int], ...] = ()
     """(group, index) of entries whose effect was ever left out here (skipping.py)"""
     parted: tuple[tuple[int, int], ...] = ()
@@ -109,6 +113,8 @@ def read_identity(directory: Path, files: Files) -> Identity | None:
             {str(each): str(met) for each, met in known["met"].items()},
             tuple(CatalogMember(**each) for each in known["known"]),
             LeaseSettings.restored(known.get("lease_settings")),
+            int(known.get("mark", 0)),
+            {str(each): int(mark) for each, mark in known.get("heard", {}).items()},
             tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
             tuple((int(group), int(index)) for group, index in known.get("parted", ())),
         )
@@ -152,6 +158,8 @@ def begin_life(
             "met": memory.met,
             "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
             "known": [asdict(each) for each in memory.members],
+            "mark": memory.mark,
+            "heard": memory.heard,
             "skipped": memory.skipped,
             "parted": memory.parted,
         }

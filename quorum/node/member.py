@@ -48,6 +48,7 @@ from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartb
 from quorum.node.identity import Memory
 from quorum.node.lease_times import LeaseTimesKeeper
 from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
+from quorum.node.marks import KIND_MARK, KIND_NEW_MARK, Marks
 from quorum.node.membership import Membership
 from quorum.node.paging import Pager
 from quorum.node.questions import Questions
@@ -256,6 +257,7 @@ class Member:
         )
         self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
         self.standings = Standings(self.replicas, network.send)
+        self._marks = Marks(self.membership.memory, log, range(config.queue_groups + 1), network.send)
         for number in range(config.queue_groups + 1):
             self.replicas[number] = self._replica(number, clock, random)
         self._skipping.begin()
@@ -451,6 +453,7 @@ class Member:
             self._upkeep()
         elif self._carrying_out.goes_on_at_once and not self.disk_watch.is_silent:
             self._carry_out()
+        self._marks.turn(self._connected, now_ms)
         self.questions.answer(self)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -479,6 +482,7 @@ class Member:
                 remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
                 if remembered:
                     self._network.send(peer, KIND_MET, [remembered.encode()])
+                self._marks.connected(peer, self._now_ms)
             else:
                 self.librarian.forget(peer)
                 self.fetcher.disconnected(peer)
@@ -534,6 +538,10 @@ class Member:
             self.read_indexes.answered(ReadIndex.decode(frame.data))
         elif frame.kind == KIND_MET:
             self.membership.vouched(frame.peer, bytes(frame.data).decode("ascii", "replace"))
+        elif frame.kind == KIND_MARK:
+            self._marks.remembered(frame.peer, frame.data, self._now_ms)
+        elif frame.kind == KIND_NEW_MARK:
+            self._marks.told(frame.peer, frame.data)
         elif frame.kind == KIND_TRANSFER:
             view = memoryview(frame.data)
             (group,) = forwarding.GROUP.unpack_from(view)

@@ -209,6 +209,17 @@ def test_silent_producers_are_forgotten_after_a_day() -> None:
     assert list(numbering.speakers) == [bytes(16), (99).to_bytes(16, "big")]
 
 
+def test_a_cluster_has_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.catalog.machine.MAX_QUEUES", 3)
+    me = client()
+    for name in "abc":
+        assert isinstance(me.declare(name), QueueDeclared)
+    assert me.declare("d") == Refused("limit", "there are 3 queues; at most 3 are allowed")
+    assert me.declare("a") == QueueDeclared(0, 1, 1), "it exists"
+    me.call(RemoveQueue("b"))
+    assert isinstance(me.declare("d"), QueueDeclared), "there is space for it now"
+
+
 def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 4)
     numbering = Numbering()

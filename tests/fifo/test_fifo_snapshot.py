@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,26 +55,51 @@ def test_the_rest_of_a_log_after_a_snapshot_gives_the_same_state_as_all_of_it() 
         assert again.state_hash() == world.machine.state_hash()
 
 
-def test_replay_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+def replay_under(python: str, hash_seed: str) -> str:
+    """The hashes of the busy world's state and history, computed in a process of its own."""
     code = (
         "import sys; sys.path[:0] = ['.', 'selectors', 'tests', 'tests/fifo']\n"
         "from test_fifo_snapshot import busy_world\n"
         "world = busy_world(); print(world.machine.state_hash().hex(), world.machine.running_hash)"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("0", "1", "4711")
-    }
-    assert len(found) == 1
+    done = subprocess.run(
+        [python, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+def test_replay_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+    found = {replay_under(sys.executable, seed) for seed in ("0", "1", "4711")}
     world = busy_world()
     assert found == {f"{world.machine.state_hash().hex()} {world.machine.running_hash}\n"}
+
+
+def other_pythons() -> list[str]:
+    """Interpreters of other versions, with what this module imports: QUORUM_OTHER_PYTHONS names them, or PATH has
+    them."""
+    named = os.environ.get("QUORUM_OTHER_PYTHONS", "").split(os.pathsep)
+    found = [shutil.which(f"python3.{minor}") for minor in range(11, 20) if minor != sys.version_info.minor]
+    probe = (
+        "import sys, numpy, lark, sortedcontainers, hypothesis, pytest\n"
+        f"sys.exit(not (3, 11) <= sys.version_info[:2] != {tuple(sys.version_info[:2])})"
+    )
+
+    def has_all(python: str) -> bool:
+        return subprocess.run([python, "-c", probe], check=False, capture_output=True).returncode == 0
+
+    return [each for each in (*named, *found) if each and has_all(each)]
+
+
+def test_replay_gives_the_same_bytes_in_another_version_of_python() -> None:
+    pythons = other_pythons()
+    if not pythons:
+        pytest.skip("no other version of Python here has the packages; name one in QUORUM_OTHER_PYTHONS")
+    assert {replay_under(each, "1") for each in pythons} == {replay_under(sys.executable, "1")}
 
 
 def test_a_changed_reply_changes_the_running_hash() -> None:

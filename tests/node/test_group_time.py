@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,3 +182,18 @@ def test_time_never_goes_back_and_never_leaps(steps: list[tuple[int, list[int]]]
         now = clock.now(monotonic, walls)
         assert before <= now <= before + progress + MAX_CREDIT_MS // SLEW_DIVISOR
         before = now
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_a_message_expires_within_a_tenth_of_its_time_when_all_clocks_jump_and_the_leader_fails(
+    jump_ms: int,
+) -> None:
+    cluster = Cluster(3)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    cluster.wall_skew = dict.fromkeys(cluster.names, jump_ms)
+    lived_ms = lifetime(cluster, group, queue, lambda: cluster.crash(leader))
+    slowest, fastest = SLEW_DIVISOR - 1, SLEW_DIVISOR + 1
+    assert TTL_MS * SLEW_DIVISOR // fastest <= lived_ms < TTL_MS * SLEW_DIVISOR // slowest + 1_000

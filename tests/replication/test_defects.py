@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pysyncobj import SyncObj
 
 from quorum.log import Log
 from quorum.log.record import crc32c
@@ -31,12 +30,18 @@ from support.raft_ablations import (
     AnySnapshotIsTaken,
     EveryResetCounts,
     EveryVoteMessageCounts,
+    GroupLibraryApplies,
+    GroupLibraryForwards,
+    GroupLibrarySends,
+    GroupSwallowsBadSnapshots,
+    LibraryRestart,
     NoAcknowledgementClamp,
     NoCommitClamp,
     NoConflictRule,
     NothingWaitsForTheDisk,
     SnapshotMovesCommit,
     guarded_by,
+    stock,
 )
 from support.raft_checks import Violation
 from support.raft_log import ModelDisk, ModelLog
@@ -44,11 +49,6 @@ from support.raft_world import GROUP, QUICK, World, as_kept
 
 HASTY = replace(QUICK, keep_entries=0)
 """Compaction waits for nobody."""
-
-
-def stock(name: str) -> object:
-    """A method of the library as it is."""
-    return vars(SyncObj)[name]
 
 
 def frame(message: codec.Message) -> bytes:
@@ -286,27 +286,6 @@ def test_d4_a_vote_counts_once_a_voter() -> None:
 # ---- D5
 
 
-class ClearedJournalView(JournalView):
-    """What the library expects of a journal that it clears."""
-
-    def clear(self) -> None:
-        self.journal.reset_to_snapshot(self.snapshot_index - 2, 0)
-
-
-class LibraryRestart(Group):
-    """Restarts as the library does: compares its first two entries with the snapshot's."""
-
-    view_class = ClearedJournalView
-
-    def start(self) -> None:
-        super().start()
-        index, term = self._view.snapshot_index, self._view.snapshot_term
-        if index:
-            dump = (None, (b"\1", index, term), (b"\1", index - 1, term), None)
-            self._engine._SyncObj__serializer.deserialize = lambda: dump
-            stock("_SyncObj__loadDumpFile")(self._engine, False)  # type: ignore[operator]
-
-
 def restarted_behind_a_snapshot(group_class: type[Group]) -> World:
     world = World(3, group_class=group_class)
     world.elect("n1")
@@ -361,20 +340,6 @@ def test_d6_term_and_vote_are_on_disk_before_the_vote_leaves() -> None:
 
 
 # ---- D7
-
-
-class LibraryApplies(Engine):
-    """The library's own apply loop, with a command that cannot be applied."""
-
-    def _SyncObj__applyLogEntries(self) -> bool:
-        return stock("_SyncObj__applyLogEntries")(self)  # type: ignore[operator,no-any-return]
-
-    def _SyncObj__doApplyCommand(self, command: object) -> None:  # type: ignore[override]
-        raise ValueError("poison")
-
-
-class GroupLibraryApplies(Group):
-    engine_class = LibraryApplies
 
 
 def test_d7_no_entry_is_executed_inside_a_tick() -> None:
@@ -435,20 +400,6 @@ def test_d7_an_exception_in_a_callback_is_the_end_of_the_replica() -> None:
 # ---- D8
 
 
-class SwallowsBadSnapshots(Engine):
-    """As the library: errors of loading are logged and forgotten."""
-
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        try:
-            super()._SyncObj__loadDumpFile(clearJournal)
-        except RuntimeError:
-            return
-
-
-class GroupSwallowsBadSnapshots(Group):
-    engine_class = SwallowsBadSnapshots
-
-
 def test_d8_a_snapshot_that_cannot_be_loaded_stops_the_replica() -> None:
     def broken(state: bytes, index: int, term: int) -> None:
         raise RuntimeError("unreadable")
@@ -479,15 +430,6 @@ def test_d8_a_snapshot_that_cannot_be_loaded_stops_the_replica() -> None:
 
 
 # ---- D9
-
-
-class LibrarySends(Engine):
-    def _SyncObj__sendAppendEntries(self) -> None:
-        stock("_SyncObj__sendAppendEntries")(self)  # type: ignore[operator]
-
-
-class GroupLibrarySends(Group):
-    engine_class = LibrarySends
 
 
 @pytest.mark.parametrize("size", [65_535, 131_071, 524_287, 1_048_575])
@@ -607,18 +549,6 @@ def test_d11_an_old_snapshot_is_refused() -> None:
 
 
 # ---- D12
-
-
-class LibraryForwards(Engine):
-    def _applyCommand(self, command: bytes, callback: object, commandType: object = None) -> None:  # type: ignore[override]
-        stock("_applyCommand")(self, command, callback, commandType)  # type: ignore[operator]
-
-    def _checkCommandsToApply(self) -> None:
-        stock("_checkCommandsToApply")(self)  # type: ignore[operator]
-
-
-class GroupLibraryForwards(Group):
-    engine_class = LibraryForwards
 
 
 def test_d12_nothing_is_forwarded() -> None:

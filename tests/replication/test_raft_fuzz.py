@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quorum.replication.errors import ReplicationFailed
-from support.raft_ablations import ABLATIONS
-from support.raft_checks import Violation
-from support.raft_fuzz import run
+from quorum.replication.group import Group
+from support.raft_ablations import RULES, Rule
+from support.raft_fuzz import MOST_SEEDS, catch, run, run_without
 from support.raft_world import RealLogWorld
 
 CAMPAIGN = bool(os.environ.get("QUORUM_CAMPAIGN"))
@@ -47,37 +46,29 @@ def test_raft_holds_while_logs_run_out_of_room_and_have_it_again() -> None:
     assert refusals > 2 * len(seeds)
 
 
-def test_the_fuzz_finds_a_full_log_that_acknowledges_what_it_has() -> None:
-    for seed in range(1, 31):
-        try:
-            run(seed, 5000, 3, ABLATIONS["full-log"], fills_disks=True)
-        except (Violation, ReplicationFailed):
-            return
-    pytest.fail("nothing went wrong")
+def test_raft_holds_while_frames_of_earlier_terms_arrive_again() -> None:
+    for seed in range(1, SEEDS // 3 + 1):
+        run(seed, STEPS, 3, echoes=True)
 
 
-CAUGHT_BY_FUZZ = {
-    "conflict": (3, range(1, 16)),
-    "acknowledgement-clamp": (3, range(1, 26)),
-    "snapshot-commit": (3, range(1, 16)),
-    "vote": (5, range(1, 26)),
-    "reset": (3, range(1, 16)),
-    "park": (3, range(1, 26)),
-    "hold": (3, range(1, 4)),
-}
-"""Which runs find a rule missing. The others (commit-clamp, answer-term, snapshot-newer, read) are
-too rare in it and have a scene of their own: test_defects.py."""
+@pytest.mark.parametrize("rule", [each for each in RULES if not each.scene], ids=lambda rule: rule.name)
+def test_the_fuzz_finds_a_missing_rule(rule: Rule) -> None:
+    """Those that are too rare in it have a scene of their own: test_defects.py."""
+    assert any(run_without(rule, seed) for seed in range(1, 2 * MOST_SEEDS))
 
 
-@pytest.mark.parametrize("rule", CAUGHT_BY_FUZZ)
-def test_the_fuzz_finds_a_missing_rule(rule: str) -> None:
-    size, seeds = CAUGHT_BY_FUZZ[rule]
-    for seed in seeds:
-        try:
-            run(seed, 5000, size, ABLATIONS[rule])
-        except (Violation, ReplicationFailed):
-            return
-    pytest.fail(f"without the rule {rule!r} nothing went wrong")
+def test_a_rule_that_the_fuzz_cannot_find_missing_has_a_scene_of_its_own() -> None:
+    scenes = Path(__file__).with_name("test_defects.py").read_text(encoding="utf-8")
+    assert all(f"def {rule.scene}(" in scenes for rule in RULES if rule.scene)
+
+
+def test_the_search_for_missing_rules_prints_their_seeds_and_the_median() -> None:
+    said: list[str] = []
+    wanted = [rule for rule in RULES if rule.name in ("hold", "read")]
+    assert catch(wanted, 1, said.append) == []
+    assert said[0].split()[:7] == ["hold", "1,", "2,", "3,", "4,", "5", "1"]
+    assert said[1].split()[:4] == ["read", "not", "by", "seeds:"]
+    assert catch([Rule("sound", "nothing", Group)], 1, said.append) == ["sound"]
 
 
 def test_a_seed_is_the_same_run_under_any_hash_seed() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -126,6 +130,28 @@ def test_a_power_cut_in_a_sync_may_leave_nothing_of_it() -> None:
         made.bury()
 
 
+def test_a_follower_on_a_slow_disk_holds_up_no_confirm() -> None:
+    """As much is confirmed as with three quick disks, or nearly so."""
+    confirmed = []
+    for is_slow in (False, True):
+        with prepared(1, world.Build()):
+            made = world.World(1)
+            made.run_until(made._is_ready, "every group has a leader", 30_000)
+            made._declare()
+            made._start_apps()
+            made.run_for(2_000)
+            leaders = {replica.raft.leader for replica in made.nodes["n1"].member.replicas.values()}
+            [follower, *_] = [node for node in made.members() if node.id not in leaders]
+            follower.disk.slow_ms = 2_000 if is_slow else 0
+            before = len(made.rules.confirmed)
+            made.run_for(5_000)
+            confirmed.append(len(made.rules.confirmed) - before)
+            made.bury()
+    quick, slow = confirmed
+    assert quick > 100
+    assert slow > 0.9 * quick
+
+
 def test_a_member_whose_state_has_rotted_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(*_: object) -> list[Output]:
         raise PageUnreadable(1, 7, "rotten")
@@ -160,6 +186,22 @@ def test_a_broken_build_is_caught(canary: Canary) -> None:
     """By one of the first seeds; `make simulate CANARIES=1` looks for all of them, several times each."""
     said: list[str] = []
     assert runner.catch([canary], 1, QUICK_SEEDS, 1, said.append, catches=1) == 0, said
+
+
+@pytest.mark.parametrize("canary", [each for each in CANARIES if each.scene], ids=lambda each: each.name)
+def test_a_broken_build_that_seeds_meet_too_seldom_fails_the_test_that_is_named(canary: Canary) -> None:
+    file, name = canary.scene.split("::")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    scene = getattr(module, name)
+    scene()
+    with ExitStack() as stack:
+        for place, value in canary.build().patches.items():
+            stack.enter_context(mock.patch(place, value))
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            scene()
 
 
 def test_a_broken_seed_is_named_with_its_story_and_the_status_says_so() -> None:

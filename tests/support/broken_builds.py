@@ -138,6 +138,13 @@ def always_current(stream: object, deliver: Deliver) -> bool:
     return True
 
 
+# ---- members
+
+
+def believes_itself(*_: object) -> None:
+    """In the place of Marks.remembered: what others remember of this member counts for nothing."""
+
+
 # ---- snapshots
 
 

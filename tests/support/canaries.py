@@ -2,8 +2,8 @@
 where the product's own would.
 
 Nothing here is reachable from the product. `CANARIES` is the one list. `make simulate CANARIES=1` says for each how
-many seeds it takes until one catches it; `make test` takes those that are quick, from the first seed on. What breaks a
-single rule of Raft is found by its own fuzz (raft_ablations.py).
+many seeds it takes until one catches it; `make test` takes those that are quick, from the first seed on. Builds without
+a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a fraction of a second each.
 """
 
 from __future__ import annotations
@@ -30,17 +30,7 @@ from quorum.node.member import Member
 from quorum.node.membership import Membership
 from quorum.node.roster import Roster
 from quorum.replication import codec
-from quorum.replication.codec import (
-    AppendAnswer,
-    AppendEntries,
-    SnapshotAnswer,
-    SnapshotChunk,
-    Vote,
-    VoteRequest,
-)
 from quorum.replication.group import Group
-from quorum.replication.guard import Guard
-from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from support import broken_builds as broken
 from support.simulation.world import Build
@@ -80,55 +70,6 @@ def any_body_is_good(header: Header, body: bytes) -> bool:
     return len(body) == header.length
 
 
-class ForgetsVotes(Messages):
-    def _on_vote_request(self, peer: str, m: VoteRequest) -> None:
-        self._engine._SyncObj__votedForNodeId = None
-        super()._on_vote_request(peer, m)
-
-
-class VotesTwice(Group):
-    """Whoever asks gets a vote, also in a term in which another one has got it."""
-
-    messages_class = ForgetsVotes
-
-
-class NoGuard(Guard):
-    """The library sees what came over the wire."""
-
-    def cut_matching(self, m: AppendEntries) -> AppendEntries:
-        return m
-
-    def clamp_commit(self, commit_index: int, proved: int) -> int:
-        return commit_index
-
-    def clamp_acknowledgement(self, proved: int) -> None:
-        return
-
-    def never_below_commit(self, index: int) -> None:
-        return
-
-    def commit_of_snapshot(self, leader_commit: int) -> int:
-        return leader_commit
-
-    def is_newer(self, chunk: SnapshotChunk) -> bool:
-        return True
-
-    def answers_this_office(self, m: AppendAnswer | SnapshotAnswer) -> bool:
-        return self.is_leader
-
-    def is_fresh_reset(self, peer: str, m: AppendAnswer) -> bool:
-        return m.next_index > 1
-
-    def never_below_match(self, peer: str, next_index: int) -> int:
-        return next_index
-
-    def park(self, peer: str, acknowledged: int) -> int:
-        return acknowledged
-
-    def is_first_vote(self, peer: str, m: Vote) -> bool:
-        return True
-
-
 class PromisesBeforeSync(Outbox):
     """Acknowledgements and votes leave while what they promise is on its way to the disk."""
 
@@ -152,10 +93,6 @@ class ForgetsReferences(Retention):
 class LogThatDropsLive(Log):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, retention=ForgetsReferences, **settings)
-
-
-class GroupWithoutGuard(Group):
-    guard_class = NoGuard
 
 
 class ForgetsUnsettled(GroupMachine):
@@ -217,20 +154,22 @@ async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: C
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """promise: what it breaks. is_quick: it is caught within a few seeds, so that every `make test` looks for it."""
+    """promise: what it breaks. is_quick: it is caught within a few seeds, so that every `make test` looks for it.
+    scene: the test that fails on it, file::name, where the moment is too rare in the simulation."""
 
     name: str
     promise: str
     build: Callable[[], Build]
     is_quick: bool = False
+    scene: str = ""
 
 
 def _patched(
-    name: str, promise: str, *, scenario: str = "", is_quick: bool = False, **patches: Any
+    name: str, promise: str, *, scenario: str = "", is_quick: bool = False, scene: str = "", **patches: Any
 ) -> Canary:
     """scenario: see Build. patches: what stands in which place, with __ for each dot."""
     by_place = {key.replace("__", "."): value for key, value in patches.items()}
-    return Canary(name, promise, lambda: Build(name, patches=by_place, scenario=scenario), is_quick)
+    return Canary(name, promise, lambda: Build(name, patches=by_place, scenario=scenario), is_quick, scene)
 
 
 CANARIES: tuple[Canary, ...] = (
@@ -249,6 +188,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "CRC skipped",
         "damage is noticed and never served",
+        scene="tests/log/test_log_damage.py::test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader",
         quorum__log__scanner__body_is_good=any_body_is_good,
         quorum__log__reader__body_is_good=any_body_is_good,
         quorum__log__segments__Stamp=StampWithoutCrc,
@@ -280,20 +220,14 @@ CANARIES: tuple[Canary, ...] = (
         "a member takes part with a snapshot only once it has the bodies",
         quorum__node__arrivals__Arrivals__prepare=broken.without_bodies,
     ),
-    # ---- Raft
-    _patched("vote twice", "one vote a term", quorum__node__member__Group=VotesTwice),
-    _patched(
-        "guard off",
-        "the guard's rules, all of them",
-        is_quick=True,
-        quorum__node__member__Group=GroupWithoutGuard,
-    ),
+    # ---- members
     _patched(
         "emptied disk welcome",
         "a member that lost its disk is refused under its old identity",
         scenario="wipe",
         quorum__node__membership__Membership__met=meets_anew,
         quorum__node__roster__Roster__incarnation=whoever,
+        quorum__node__marks__Marks__remembered=broken.believes_itself,
     ),
     # ---- publishing
     _patched(
@@ -349,6 +283,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "missed answers not asked for",
         "a session goes on after its node was sent a snapshot",
+        scene="tests/node/test_member.py::test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over",
         quorum__node__session_table__SessionTable__answers_missed=broken.not_asked_again,
     ),
     # ---- leases and reads
@@ -368,6 +303,8 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "lease too long",
         "nobody is handed what another one holds with a lease",
+        scene="tests/node/test_member_leases.py::"
+        "test_a_cluster_that_shrank_to_one_member_and_grew_again_hands_out_no_message_twice",
         quorum__node__leases__Leases__held_until=broken.too_long,
     ),
     _patched(

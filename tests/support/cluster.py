@@ -118,8 +118,8 @@ class Cluster:
         addresses = {each: (f"{each}:1", f"{each}:2") for each in founders}
         config = MemberConfig(name, founders, self._boot, addresses=addresses, **self._config)
         kept = self.memories.setdefault(name, self.first_memory(name))
-        memory = replace(kept, met=dict(kept.met))
-        memory.save = lambda: self.memories.update({name: replace(memory, met=dict(memory.met))})
+        memory = copied(kept)
+        memory.save = lambda: self.memories.update({name: copied(memory)})
         self.dialed[name] = self.gone[name] = frozenset()
         self.leases[name] = {}
         self.low[name] = {}
@@ -456,6 +456,11 @@ class Session:
                     bodies = bodies_of(bytes(batch_of(command.operation(run.operation))))
                     found += bodies[run.ordinal : run.ordinal + run.count]
         return found
+
+
+def copied(memory: Memory) -> Memory:
+    """What is on a disk does not change with what is in memory."""
+    return replace(memory, met=dict(memory.met), heard=dict(memory.heard))
 
 
 def batch(bodies: Iterable[bytes]) -> bytes:

@@ -6,9 +6,10 @@ import asyncio
 import struct
 from typing import Self
 
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING = 0, 1, 3, 4, 6
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 _INITIAL_WINDOW_SIZE = 4
+_CANCEL = 8
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -65,3 +66,25 @@ class StalledClient:
 
     def close(self) -> None:
         self._writer.close()
+
+
+class FloodingClient(StalledClient):
+    """Opens calls and resets them at once, and sends pings without end."""
+
+    async def reset_calls(self, path: str, count: int) -> None:
+        fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
+        fields |= {"te": "trailers", "content-type": "application/grpc"}
+        block = b"".join(_literal(name, value) for name, value in fields.items())
+        cancelled = struct.pack(">I", _CANCEL)
+        for _ in range(count):
+            self._writer.write(
+                _frame(HEADERS, END_HEADERS, self._stream, block)
+                + _frame(RST_STREAM, 0, self._stream, cancelled)
+            )
+            self._stream += 2
+        await self._writer.drain()
+
+    async def ping(self, count: int) -> None:
+        for number in range(count):
+            self._writer.write(_frame(PING, 0, 0, struct.pack(">Q", number)))
+        await self._writer.drain()

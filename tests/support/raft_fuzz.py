@@ -14,16 +14,34 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median_high
 
+from quorum.replication import codec
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.group import Group, GroupConfig
+from support.raft_ablations import ABLATIONS, RULES, Rule
 from support.raft_checks import Violation
 from support.raft_log import ModelLog
 from support.raft_world import QUICK, RealLogWorld, World
 
 STEP_S = 0.004
 LINK_LIMIT = 300
+STEPS = 5_000
+"""Of a run that looks for a missing rule."""
+CATCHES = 5
+"""Seeds that have to find each rule missing."""
+MOST_SEEDS = 20
+"""That it may take until one does: the median of the gaps between them."""
+ECHOED_FRAMES = 300
+"""So many of the last frames of each kind may arrive a second time: those of some terms."""
+
+
+PATIENT = replace(QUICK, leader_fallback_s=4.0, chunk_bytes=1 << 16)
+"""A leader that nobody answers stays in office for long, and a snapshot is one frame."""
 
 
 class Run:
@@ -40,9 +58,10 @@ class Run:
         world_class: type[World] = World,
         spares: int = 0,
         fills_disks: bool = False,
+        echoes: bool = False,
     ) -> None:
         """spares: nodes beside the founding members; with any, members come and go. fills_disks: logs run out of
-        room and have it again; only with model logs."""
+        space and have it again; only with model logs. echoes: frames of long ago arrive a second time."""
         self.chance = random.Random(f"raft {seed} {size}")
         self.world = world_class(size, seed, group_class, config, spares)
         self.is_ordered = self.chance.random() < 0.5 if is_ordered is None else is_ordered
@@ -71,6 +90,11 @@ class Run:
         self.refusals = 0
         if fills_disks:
             self._actions.append((150, self.fill_or_empty))
+        self._sent: dict[type, deque[tuple[str, str, bytes]]] = {}
+        """kind of message -> the last ones, with sender and receiver"""
+        self.echoes = echoes
+        if echoes:
+            self._actions.append((2500, self.echo))
         self._weights = [weight for weight, _ in self._actions]
 
     # ---- one step
@@ -116,6 +140,8 @@ class Run:
         if not links:
             return
         link = chance.choice(links)
+        if self.echoes:
+            self.remember(*link, world.links[link][0])
         if self.is_ordered:
             world.deliver(*link)
         else:
@@ -163,6 +189,19 @@ class Run:
             world.separate(one, other)
         else:
             world.isolate(one)
+
+    def remember(self, sender: str, to: str, frame: bytes) -> None:
+        kind = type(codec.decode(frame))
+        self._sent.setdefault(kind, deque(maxlen=ECHOED_FRAMES)).append((sender, to, frame))
+
+    def echo(self) -> None:
+        """A frame that was sent long ago, in an earlier term perhaps, arrives a second time, whatever is cut now."""
+        if self._sent:
+            kind = self.chance.choice(list(self._sent))
+            sender, to, frame = self.chance.choice(self._sent[kind])
+            if to in self.world.nodes:
+                self.world.nodes[to].group.receive(sender, frame)
+                self.settle(to, 0.4)
 
     def stall(self) -> None:
         links = sorted(self.world.links)
@@ -268,6 +307,7 @@ def run(
     world_class: type[World] = World,
     spares: int = 0,
     fills_disks: bool = False,
+    echoes: bool = False,
 ) -> Run:
     """One whole run; Violation or ReplicationFailed if it went wrong."""
     made = Run(
@@ -275,14 +315,55 @@ def run(
         size,
         group_class,
         is_ordered=is_ordered,
+        config=PATIENT if echoes else QUICK,
         world_class=world_class,
         spares=spares,
         fills_disks=fills_disks,
+        echoes=echoes,
     )
     for _ in range(steps):
         made.step()
     made.heal()
     return made
+
+
+def run_without(rule: Rule, seed: int, steps: int = STEPS) -> str:
+    """What went wrong in a run of a build without the rule; empty if nothing did."""
+    try:
+        run(
+            seed,
+            steps,
+            rule.size,
+            rule.group_class,
+            spares=rule.spares,
+            fills_disks=rule.fills_disks,
+            echoes=rule.echoes,
+        )
+    except Exception as error:  # whatever ends a run has noticed something
+        return f"seed {seed}: {type(error).__name__}: {error}"
+    return ""
+
+
+def catch(rules: Iterable[Rule], first: int, say: Callable[[str], None]) -> list[str]:
+    """Looks for the first seeds that find each rule missing; the names of those that no seed finds, or too few."""
+    missed = []
+    for rule in rules:
+        if rule.scene:
+            say(f"  {rule.name:22}  not by seeds: {rule.scene}")
+            continue
+        seeds: list[int] = []
+        noticed = ""
+        for seed in range(first, first + CATCHES * MOST_SEEDS):
+            if found := run_without(rule, seed):
+                seeds.append(seed)
+                noticed = noticed or found
+                if len(seeds) == CATCHES:
+                    break
+        median = median_high(b - a for a, b in pairwise([first - 1, *seeds])) if seeds else 0
+        if len(seeds) < CATCHES or median > MOST_SEEDS:
+            missed.append(rule.name)
+        say(f"  {rule.name:22}  {', '.join(map(str, seeds)):24}  {median:6}  {rule.promise}  {noticed[:100]}")
+    return missed
 
 
 def main(arguments: list[str]) -> int:
@@ -295,15 +376,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--size", type=int, default=3)
     parser.add_argument("--spares", type=int, default=0, help="nodes that come in and go out again")
     parser.add_argument("--real-log", action="store_true", help="the node's log on a simulated disk")
-    parser.add_argument("--rules-off", metavar="NAME", help="an ablation of support.raft_ablations")
+    parser.add_argument(
+        "--rules-off", metavar="NAME", help="an ablation of support.raft_ablations, or all of them"
+    )
     options = parser.parse_args(arguments)
-    group_class = Group
-    if options.rules_off:
-        from support.raft_ablations import ABLATIONS
-
-        group_class = ABLATIONS[options.rules_off]
-    bad = commands = reads = lives = changes = 0
     first, count = options.seeds
+    if options.rules_off == "all":
+        missed = catch(RULES, first, print)
+        print(f"{len(RULES)} rules" + (f"; missed: {missed}" if missed else ", none missed"))
+        return 1 if missed else 0
+    group_class = ABLATIONS[options.rules_off] if options.rules_off else Group
+    bad = commands = reads = lives = changes = 0
     for seed in range(first, first + count):
         try:
             world_class = RealLogWorld if options.real_log else World

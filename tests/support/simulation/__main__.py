@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from support import raft_fuzz
 from support.canaries import CANARIES, LIMIT
+from support.raft_ablations import RULES
 from support.simulation.runner import catch, cores, simulate
 
 
@@ -27,12 +29,15 @@ def main(arguments: list[str]) -> int:
 
     if given.canaries is None:
         return simulate(given.first, given.seeds, given.jobs, say, given.build)
-    chosen = [each for each in CANARIES if given.canaries in ("all", "1") or given.canaries in each.name]
-    if not chosen:
-        parser.error(
-            f"no broken build has {given.canaries!r} in its name; there are {[c.name for c in CANARIES]}"
-        )
-    return catch(chosen, given.first, LIMIT, given.jobs, say)
+    part = "" if given.canaries in ("all", "1") else given.canaries
+    chosen = [each for each in CANARIES if part in each.name]
+    rules = [each for each in RULES if part in each.name]
+    if not chosen and not rules:
+        known = [each.name for each in (*CANARIES, *RULES)]
+        parser.error(f"no broken build has {part!r} in its name; there are {known}")
+    missed = raft_fuzz.catch(rules, given.first, say)
+    status = catch(chosen, given.first, LIMIT, given.jobs, say) if chosen else 0
+    return 1 if missed else status
 
 
 if __name__ == "__main__":

@@ -103,6 +103,9 @@ def catch(
     missed = []
     rows = [("broken build", "seeds", "median", "promise", "noticed by")]
     for canary in canaries:
+        if canary.scene:
+            rows.append((canary.name, "none", "-", canary.promise, f"not by seeds: {canary.scene}"))
+            continue
         caught, tried = _first_catches(canary, first, limit, jobs, catches)
         seeds = [outcome.seed for outcome in caught]
         median = _median_gap(first, seeds)
