@@ -208,7 +208,7 @@ class Consumer(App):
         reading = self.spawn(self._read(consumer))
         draining: asyncio.Task[None] | None = None
         while not reading.done() or self.held:
-            await asyncio.sleep(chance.choice((0.005, 0.01, 0.02)))
+            await asyncio.sleep(chance.choice((0.01, 0.02, 0.04)))
             self.held = [message for message in self.held if not message.delivery.is_void]
             if (
                 self.held
@@ -216,9 +216,9 @@ class Consumer(App):
                 and (self.is_hasty or chance.random() < self.haste)
             ):
                 self._dispose()
-            if draining is None and not self.world.is_draining and chance.random() < 0.0015:
+            if draining is None and not self.world.is_draining and chance.random() < 0.003:
                 draining = self.spawn(self._drain(consumer))
-            elif chance.random() < 0.001 and not self.world.is_draining:
+            elif chance.random() < 0.002 and not self.world.is_draining:
                 break  # what is checked out to an attachment has to come in the end, without a new one
         self.held.clear()
         await asyncio.sleep(0)  # what is to be settled is said before the cancel, which gives the rest back

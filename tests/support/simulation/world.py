@@ -60,6 +60,8 @@ START_AGAIN_MS = 1_000
 START_LIMIT_MS = 30_000
 PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
+ASK_MS = 5
+"""Between two looks at whether a phase of the run is over."""
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
 FEW_PART = 0.15
@@ -189,6 +191,8 @@ class World:
 
     def wake(self, process: Process) -> None:
         """It may have something to do earlier than it had."""
+        if process.queued_ms <= self.now_ms:
+            return
         at = process.next_ms()
         if at < process.queued_ms:
             process.queued_ms = at
@@ -206,16 +210,18 @@ class World:
             raise Broken(f"no progress: {what} not within {limit_ms} ms of the world's time")
 
     def _run_to(self, end_ms: int, done: Callable[[], bool]) -> bool:
-        """done is asked once a moment."""
-        runs = 0
+        """done is asked every few moments, because it may look at all members and queues."""
+        runs = ask_ms = 0
         while True:
             at = min(self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER)
             if at > self.now_ms:
-                if done():
-                    return True
+                if self.now_ms >= ask_ms:
+                    ask_ms = self.now_ms + ASK_MS
+                    if done():
+                        return True
                 if at > end_ms:
                     self.now_ms = end_ms
-                    return False
+                    return done()
                 self.now_ms, runs = at, 0
             runs += 1
             if runs > MAX_RUNS_AT_ONCE:
@@ -365,9 +371,9 @@ class World:
         plain, other, fields = self.places
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
-            Consumer(self, 11, plain, None, 0.3),
-            Consumer(self, 12, plain, None, 0.001),
-            Consumer(self, 13, other, None, 0.05),
+            Consumer(self, 11, plain, None, 0.5),
+            Consumer(self, 12, plain, None, 0.002),
+            Consumer(self, 13, other, None, 0.1),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
             Operator(self, 20),
@@ -387,7 +393,7 @@ class World:
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
-            Consumer(self, number, fields, selector, 0.05) for number, selector in enumerate(SELECTORS, 16)
+            Consumer(self, number, fields, selector, 0.1) for number, selector in enumerate(SELECTORS, 16)
         ]
 
     def _declare(self) -> None:
@@ -489,7 +495,7 @@ class World:
         return found
 
     def _only_unwanted_left(self) -> bool:
-        """Asked at every moment, so the cheap questions come first."""
+        """Asked every few moments, so the cheap questions come first."""
         left = self._left()
         if set(left) - {"fields"}:
             return False
