@@ -215,24 +215,29 @@ def _has_handed_over(member: Member) -> bool:
     return member.membership.leads_nothing or not member.membership.can_hand_over
 
 
+def _health(member: Member) -> tuple[str, bool, str]:
+    """The member's standing, whether it is ready, and if it is not, why clients have to leave it, empty if they need
+    not."""
+    is_ready = member.is_ready()
+    return member.membership.standing, is_ready, "" if is_ready else member.reason_to_leave()
+
+
 async def _watch(hub: Hub, server: Server) -> None:
     """Health: serving while every group has a leader that this node knows. And streams whose lease has lapsed, or
-    whose node is drained."""
+    whose node is drained. Each look is one question, because an idle member makes a step for each."""
     serving, standing = False, ""
     logger = structlog.get_logger()
     while True:
-        now = await hub.ask(lambda member: member.membership.standing)
+        now, ready, reason = await hub.ask(_health)
         if now != standing:
             standing = now
             if standing != "member":
                 logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
                 hub.leave(standing)
-        ready = await hub.ask(Member.is_ready)
         if ready != serving:
             serving = ready
             server.set_serving(ready)
         hub.check_leases()
-        reason = "" if ready else await hub.ask(Member.reason_to_leave)
         if reason:
             hub.leave(reason)
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)

@@ -325,9 +325,11 @@ class Group:
 
     def next_due(self) -> float:
         """When tick should be called if nothing comes in, on the group's clock; AT_ONCE, whatever it shows."""
-        if self.messages.is_due or self._reads.wants_round or (self.is_leader and self._feeder.has_more):
+        if self.messages.is_due or self._reads.wants_round:
             return AT_ONCE
         if self.is_leader:
+            if self._feeder.has_more:
+                return AT_ONCE
             due: float = self._engine._SyncObj__newAppendEntriesTime
             return due
         if self.quarantine.is_on:

@@ -26,8 +26,15 @@ from support.simulation.report import MANY, Outcome, Report
 from support.simulation.rules import Broken
 from support.simulation.seed import prepared
 
-SEEDS = 6
+SEEDS = 4
 BY_NAME = {canary.name: canary for canary in CANARIES}
+NOTICED = {
+    "TTL never expires": "has expired and is",
+    "drop-head drops the newest": "had to go, and older ones are left",
+    "reject-publish refuses nothing": "came to a queue of at most",
+    "delivery limit of one": "left the queue and nobody has settled it",
+}
+"""What is said of a build that breaks a promise about a bounded queue."""
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> str:
@@ -54,9 +61,8 @@ def test_nothing_is_lost_doubled_reordered_or_stuck() -> None:
     said: list[str] = []
     status = runner.simulate(1, SEEDS, runner.cores(), said.append)
     assert status == 0, "\n".join(said)
-    assert re.match(rf"{SEEDS} seeds, none broken; [\d,]{{5,}} messages confirmed, \d{{3}}", said[-1]), said[
-        -1
-    ]
+    wanted = rf"{SEEDS} seeds, none broken; [\d,]{{5,}} messages confirmed, \d{{2,}}"
+    assert re.match(wanted, said[-1]), said[-1]
 
 
 CHANGING_SEEDS = 12
@@ -86,12 +92,19 @@ def test_members_come_go_and_lose_their_disks_while_everything_fails() -> None:
 
 
 def test_a_cluster_of_one_member_grows_to_three_while_everything_fails() -> None:
-    grown = 0
     for seed in range(1, 4):
         outcome = runner.one(seed, build=world.Build("few founders", scenario="few"))
         assert outcome.broken == ""
-        grown += outcome.counts["clusters grown"]
-    assert grown
+        if outcome.counts["clusters grown"]:
+            return
+    pytest.fail("no cluster has grown")
+
+
+def test_lease_times_change_and_wide_batches_come_while_everything_fails() -> None:
+    for scenario, wanted in (("leases", "lease times changed or settled"), ("wide", "wide batches")):
+        outcome = runner.one(3, build=world.Build(scenario, scenario=scenario))
+        assert outcome.broken == ""
+        assert outcome.counts[wanted]
 
 
 def test_a_disk_is_lost_only_where_the_groups_can_do_without() -> None:
@@ -174,9 +187,9 @@ def test_a_member_whose_state_has_rotted_ends_and_comes_back(monkeypatch: pytest
 
 def test_a_seed_repeats_byte_for_byte() -> None:
     """In another process, under another hash seed, and whatever ran there before."""
-    alone = simulate("--first", "14", "--seeds", "1", "--jobs", "1", hash_seed="1")
-    behind = simulate("--first", "13", "--seeds", "2", "--jobs", "1", hash_seed="4711")
-    line = next(line for line in alone.splitlines() if line.startswith("seed 14: digest "))
+    alone = simulate("--first", "4", "--seeds", "1", "--jobs", "1", hash_seed="1")
+    behind = simulate("--first", "3", "--seeds", "2", "--jobs", "1", hash_seed="4711")
+    line = next(line for line in alone.splitlines() if line.startswith("seed 4: digest "))
     assert line in behind.splitlines()
     assert len({line.split(",")[0].split()[-1] for line in behind.splitlines() if "digest" in line}) == 2
 
@@ -186,6 +199,7 @@ def test_a_broken_build_is_caught(canary: Canary) -> None:
     """By one of the first seeds; `make simulate CANARIES=1` looks for all of them, several times each."""
     said: list[str] = []
     assert runner.catch([canary], 1, QUICK_SEEDS, 1, said.append, catches=1) == 0, said
+    assert NOTICED.get(canary.name, "") in said[0], said
 
 
 @pytest.mark.parametrize("canary", [each for each in CANARIES if each.scene], ids=lambda each: each.name)
@@ -236,15 +250,11 @@ def test_the_search_ends_with_a_table_of_seeds_and_their_median_gap() -> None:
 
 def test_a_queue_is_judged_in_every_entry() -> None:
     """A broken machine is noticed by the ledger where it does the wrong thing, not when the run ends."""
-    for name, noticed in (
-        ("TTL never expires", "has expired and is"),
-        ("drop-head drops the newest", "had to go, and older ones are left"),
-        ("reject-publish refuses nothing", "came to a queue of at most"),
-        ("delivery limit of one", "left the queue and nobody has settled it"),
-    ):
-        said: list[str] = []
-        assert runner.catch([BY_NAME[name]], 1, 6, 1, said.append, catches=1) == 0, said
-        assert noticed in said[0], said
+    for name, noticed in NOTICED.items():
+        if not BY_NAME[name].is_quick:
+            said: list[str] = []
+            assert runner.catch([BY_NAME[name]], 1, 6, 1, said.append, catches=1) == 0, said
+            assert noticed in said[0], said
 
 
 # ---- empty proofs

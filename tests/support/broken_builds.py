@@ -17,6 +17,7 @@ from fifo.machine import QueueMachine
 from fifo.selector_groups import SelectorGroups
 from fifo.sessions import Producer
 from fifo.state import Entry
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
@@ -62,6 +63,10 @@ def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -
 def skips_arrivals(groups: SelectorGroups) -> None:
     """In the place of SelectorGroups.look_up_arrivals: consumers that have seen everything see nothing new."""
     groups._followed = groups.machine.next_sequence
+
+
+def loses_rare_fields(columns: object, key: str, runs: object) -> None:
+    """In the place of BlockColumns._put_sparse: fields beyond a block's dense columns are not kept."""
 
 
 # ---- what may leave a queue
@@ -131,6 +136,11 @@ def too_long(leases: Leases, *arguments: Any, **more: Any) -> int:
     """In the place of Leases.held_until: 2.5 s longer than others count on."""
     until = _held_until(leases, *arguments, **more)
     return until + 2_500 if until else 0
+
+
+def settled_at_once(settings: LeaseSettings, wanted: LeaseTimes) -> LeaseSettings:
+    """In the place of LeaseSettings.changed: nobody waits for the leases that were granted before."""
+    return LeaseSettings(settings.revision + 1, wanted, wanted, wanted)
 
 
 def always_current(stream: object, deliver: Deliver) -> bool:

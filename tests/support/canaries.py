@@ -281,6 +281,12 @@ CANARIES: tuple[Canary, ...] = (
         fifo__selector_groups__SelectorGroups__look_up_arrivals=broken.skips_arrivals,
     ),
     _patched(
+        "rare fields lost",
+        "a selector sees every field that its queue keeps",
+        scenario="wide",
+        quorum_selectors__block_columns__BlockColumns___put_sparse=broken.loses_rare_fields,
+    ),
+    _patched(
         "missed answers not asked for",
         "a session goes on after its node was sent a snapshot",
         scene="tests/node/test_member.py::test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over",
@@ -311,6 +317,12 @@ CANARIES: tuple[Canary, ...] = (
         "node declared down early",
         "a member's sessions end only when its lease is over",
         quorum__node__leases__Leases__is_down=broken.down_after_a_moment,
+    ),
+    _patched(
+        "lease times settled at once",
+        "a successor waits for every lease that was granted before lease times were lowered",
+        scenario="leases",
+        quorum__catalog__lease_times__LeaseSettings__changed=broken.settled_at_once,
     ),
     _patched(
         "no barrier before reads",

@@ -299,7 +299,9 @@ class SimDisk:
         self.change("sync directory", sync)
 
     def list_directory(self, path: Path) -> list[str]:
-        names = {found.relative_to(path).parts[0] for found in self.names if path in found.parents}
+        parts = path.parts
+        depth = len(parts)
+        names = {found.parts[depth] for found in self.names if found.parts[:depth] == parts and found != path}
         if not names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return sorted(names)

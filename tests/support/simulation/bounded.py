@@ -33,7 +33,7 @@ TTLS_MS = (None, None, 0, 150, 1_000, 6_000)
 """Of single messages; the queue's own TTL may be shorter."""
 FAILING_PART = 0.65
 """Of what is received from a queue with a delivery limit."""
-HASTE = {"brief": 0.02, "short": 0.02, "strict": 0.04, "patient": 0.3}
+HASTE = {"brief": 0.04, "short": 0.04, "strict": 0.08, "patient": 0.6}
 
 
 def bounded_places(chance: random.Random, scenario: str = "") -> list[Place]:

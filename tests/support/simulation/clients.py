@@ -47,6 +47,13 @@ def fields_of(n: int) -> dict[str, Any]:
     return {"n": n, "kind": KINDS[n % len(KINDS)], "half": n / 2}
 
 
+WIDE = {f"w{n}": n for n in range(80)}
+"""More fields than a block keeps as dense columns. All messages of a wide batch share theirs."""
+WIDE_SELECTOR = "w70 > 0"
+WIDE_PART = 0.15
+"""Of the batches with fields and several messages, in the seeds that have wide ones."""
+
+
 class App(Process):
     """A process with one client in it, which it opens again as long as it is there."""
 
@@ -137,11 +144,12 @@ class Producer(App):
         numbers = range(self._next, self._next + count)
         self._next += count
         size = self.chance.choice((0, 20, 200, 900))
+        shared = self._shared_fields(numbers) if place.has_fields else None
         messages = []
         for n in numbers:
             body = b"%d:%d:" % (self.number, n) + b"." * size
             self.world.rules.sent[body] = None
-            fields = fields_of(n) if place.has_fields else None
+            fields = (shared or fields_of(n)) if place.has_fields else None
             if fields is not None:
                 is_wanted = any(wants(fields) for wants in SELECTORS.values())
                 self.world.rules.published[self.number, n] = is_wanted
@@ -153,6 +161,13 @@ class Producer(App):
             del self.unconfirmed[numbers[0]]
             return
         future.add_done_callback(lambda done: self._decided(done, numbers, place))
+
+    def _shared_fields(self, numbers: range) -> dict[str, Any] | None:
+        """Those of a wide batch; None if this is none."""
+        if not self.world.has_wide or len(numbers) == 1 or self.chance.random() >= WIDE_PART:
+            return None
+        self.world.rules.counts["wide batches"] += 1
+        return {**fields_of(numbers[0]), **WIDE}
 
     def _decided(self, done: asyncio.Future[int], numbers: range, place: Place) -> None:
         del self.unconfirmed[numbers[0]]
@@ -208,7 +223,7 @@ class Consumer(App):
         reading = self.spawn(self._read(consumer))
         draining: asyncio.Task[None] | None = None
         while not reading.done() or self.held:
-            await asyncio.sleep(chance.choice((0.005, 0.01, 0.02)))
+            await asyncio.sleep(chance.choice((0.01, 0.02, 0.04)))
             self.held = [message for message in self.held if not message.delivery.is_void]
             if (
                 self.held
@@ -216,9 +231,9 @@ class Consumer(App):
                 and (self.is_hasty or chance.random() < self.haste)
             ):
                 self._dispose()
-            if draining is None and not self.world.is_draining and chance.random() < 0.0015:
+            if draining is None and not self.world.is_draining and chance.random() < 0.003:
                 draining = self.spawn(self._drain(consumer))
-            elif chance.random() < 0.001 and not self.world.is_draining:
+            elif chance.random() < 0.002 and not self.world.is_draining:
                 break  # what is checked out to an attachment has to come in the end, without a new one
         self.held.clear()
         await asyncio.sleep(0)  # what is to be settled is said before the cancel, which gives the rest back
@@ -495,6 +510,7 @@ SELECTORS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "kind LIKE '%e%' AND NOT kind = 'grey' OR half < 20.5": lambda fields: (
         ("e" in fields["kind"] and fields["kind"] != "grey") or fields["half"] < 20.5
     ),
+    WIDE_SELECTOR: lambda fields: fields.get("w70", 0) > 0,
 }
-"""Together they want everything but grey messages, and the first grey ones."""
+"""Together they want everything but grey messages that are not wide, and the first grey ones."""
 FILTERS = {"a property filter: kind ends in e": {"application_properties": {"kind": "&s:e"}}}

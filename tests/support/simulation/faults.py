@@ -218,6 +218,10 @@ class Faults:
 
     # ---- scheduling
 
+    def calm_down(self) -> None:
+        """From now on strikes come far apart."""
+        self._gaps_ms = CALM_GAPS_MS
+
     def begin(self) -> None:
         self._world.after(300, self._next)
 
@@ -240,6 +244,10 @@ class Faults:
 
     def strike_in(self, for_ms: int, kind: str) -> None:
         self._world.after(for_ms, lambda: None if self.is_over else self._strike(kind))
+
+    def cut_off(self, node: Node, for_ms: int) -> None:
+        """Nothing reaches or leaves this member for a while. Its clients do not notice."""
+        self._partition("isolated", node, for_ms)
 
     def _strike(self, kind: str, aimed: Node | None = None) -> None:
         world, chance = self._world, self.chance

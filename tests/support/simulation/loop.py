@@ -8,15 +8,20 @@ that was killed is a loop that is never run again, with all that its tasks were 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from support.simulation.world import World
 
 RESOLUTION_S = 1e-6
+NOTHING: tuple[Any, ...] = ()
 PARTS = 1_000_000
 LOOK_MS, MOST_LOOKS = 0.002, 400
 NEVER = 1 << 62
@@ -34,17 +39,27 @@ class Clock:
         self._base_ms = world.now_ms + offset_ms
         self._drift_ppm = drift_ppm
         self.wall_jump_ms = 0
-        self._looked_ms = self._looks = 0
+        self._looked_ms, self._looks = -1, 0
+        self._shown_ms = 0
+        """what it shows at the world's _looked_ms"""
 
     def ms(self) -> int:
-        return self._at(self._world.now_ms)
+        if self._looked_ms != self._world.now_ms:
+            self._look()
+        return self._shown_ms
 
     def s(self) -> float:
         """Goes on with every look, a little: code that compares two looks at it in one step has to bear that."""
         if self._looked_ms != self._world.now_ms:
-            self._looked_ms, self._looks = self._world.now_ms, 0
-        self._looks = min(self._looks + 1, MOST_LOOKS)
-        return (self.ms() + self._looks * LOOK_MS) / 1000
+            self._look()
+        if self._looks < MOST_LOOKS:
+            self._looks += 1
+        return (self._shown_ms + self._looks * LOOK_MS) / 1000
+
+    def _look(self) -> None:
+        """For the first time at this moment of the world."""
+        self._looked_ms, self._looks = self._world.now_ms, 0
+        self._shown_ms = self._at(self._looked_ms)
 
     def _at(self, now_ms: int) -> int:
         passed = now_ms - self._since_ms
@@ -63,22 +78,42 @@ class Clock:
         return guess
 
 
-class _NoSelector:
-    """Nothing ever comes from a socket."""
+class Handle:
+    """A callback that the loop calls once, with the methods of asyncio's handles."""
 
-    def select(self, timeout: float | None) -> list[Any]:
-        return []
+    __slots__ = ("_when_s", "arguments", "context", "is_cancelled", "work")
+
+    def __init__(
+        self, when_s: float, work: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self._when_s = when_s
+        self.work: Callable[..., Any] | None = work
+        self.arguments = arguments
+        self.context = copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.work, self.arguments = None, NOTHING
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when_s
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs only when told to; its time is the process's clock."""
+    """Runs only when told to; its time is the process's clock. The queues of callbacks are its own: asyncio's do more
+    than is needed here, for every callback."""
 
     def __init__(self, clock: Clock, failed: Callable[[str], None]) -> None:
         super().__init__()
         self._sim_clock = clock
-        self._selector = _NoSelector()
-        self._clock_resolution = RESOLUTION_S
         self._failed = failed
+        self._soon: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._timer_numbers = itertools.count()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that are not done, in the order in which they were made."""
         self.set_task_factory(self._task)
@@ -87,11 +122,41 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._sim_clock.s()
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    # ---- callbacks
 
-    def _write_to_self(self) -> None:
-        """Nobody sleeps that would have to be woken."""
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(0.0, callback, args, context)
+        self._soon.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(when, callback, args, context)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self._sim_clock.s() + delay, callback, *args, context=context)
+
+    def _turn(self) -> None:
+        """Calls everything that is ready or due; what that makes ready, in the next turn."""
+        soon, timers = self._soon, self._timers
+        if not soon and timers:
+            self._sim_clock.s()
+        end_s = self._sim_clock.s() + RESOLUTION_S
+        while timers and timers[0][0] < end_s:
+            soon.append(heapq.heappop(timers)[2])
+        for _ in range(len(soon)):
+            handle = soon.popleft()
+            if not handle.is_cancelled:
+                try:
+                    handle.context.run(handle.work, *handle.arguments)  # type: ignore[arg-type]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    message = f"Exception in callback {handle.work}"
+                    self.call_exception_handler({"message": message, "exception": error})
 
     def _task(self, loop: Any, work: Coroutine[Any, Any, Any], **more: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
@@ -119,25 +184,24 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def next_ms(self) -> int:
         """When there is something to run, on the process's clock."""
-        if self._ready:  # type: ignore[attr-defined]
+        if self._soon:
             return -NEVER
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
-            timer = events_pop(scheduled)
-            timer._scheduled = False
-            self._timer_cancelled_count -= 1
-        if not scheduled:
+        timers = self._timers
+        while timers and timers[0][2].is_cancelled:
+            heapq.heappop(timers)
+        if not timers:
             return NEVER
-        return math.ceil(scheduled[0]._when * 1000 - 1e-4)
+        return math.ceil(timers[0][0] * 1000 - 1e-4)
 
     def run_now(self) -> None:
         """Everything that is ready or due, and what becomes ready by it."""
+        now_ms = self._sim_clock.ms()
         events._set_running_loop(self)
         try:
             for _ in range(MAX_TURNS):
-                if self.next_ms() > self._sim_clock.ms():
+                if not self._soon and self.next_ms() > now_ms:
                     return
-                self._run_once()  # type: ignore[attr-defined]
+                self._turn()
         finally:
             events._set_running_loop(None)
         self._failed(f"a loop runs in circles: {list(self.tasks)[:5]}")
@@ -161,15 +225,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 task.cancel()
             self.run_now()
         assert not self.tasks, f"tasks that cannot be ended: {list(self.tasks)}"
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._soon.clear()
+        self._timers.clear()
         self.close()
-
-
-def events_pop(scheduled: list[Any]) -> Any:
-    import heapq
-
-    return heapq.heappop(scheduled)
 
 
 def _described(context: dict[str, Any]) -> str:

@@ -64,6 +64,8 @@ class PeerNetwork:
         self._ways: dict[Way, Direction] = {}
         self._pairs: dict[Way, Pair] = {}
         self._machines: list[str] = []
+        self._connected: dict[str, list[str]] = {}
+        """machine -> the machines that it is connected to, as long as no connection is made or broken"""
         self.wild = Wildness()
 
     def add(self, machine: str) -> None:
@@ -75,26 +77,31 @@ class PeerNetwork:
             self._pairs[pair] = Pair(self._world.now_ms)
             self._retry_later(pair)
         self._machines.append(machine)
+        self._connected.clear()
 
     def is_connected(self, one: str, other: str) -> bool:
         return self._pairs[_pair(one, other)].is_up
 
     def links(self, node: Node) -> list[str]:
         """The ids at the other ends of this node's connections."""
-        return [
-            self._world.nodes[other].id
-            for other in self._machines
-            if other != node.name and self.is_connected(node.name, other)
-        ]
+        return [self._world.nodes[other].id for other in self._others(node.name)]
 
     def other_end(self, node: Node, peer: str) -> Node | None:
         """The node with this id, if it is connected to this one."""
-        for other in self._machines:
-            if other != node.name and self.is_connected(node.name, other):
-                found = self._world.nodes[other]
-                if found.id == peer:
-                    return found
+        for other in self._others(node.name):
+            found = self._world.nodes[other]
+            if found.id == peer:
+                return found
         return None
+
+    def _others(self, name: str) -> list[str]:
+        """The machines that this one is connected to."""
+        found = self._connected.get(name)
+        if found is None:
+            found = self._connected[name] = [
+                other for other in self._machines if other != name and self.is_connected(name, other)
+            ]
+        return found
 
     def peers_changed(self, node: Node) -> None:
         """It has no connections to those who are gone."""
@@ -152,6 +159,7 @@ class PeerNetwork:
         pair = self._pairs[name]
         if pair.is_up:
             pair.is_up = False
+            self._connected.clear()
             pair.life += 1
             pair.down_ms = self._world.now_ms
         for way in (name, name[::-1]):
@@ -186,6 +194,7 @@ class PeerNetwork:
             and (self._dial(one, other) or self._dial(other, one) or self._dial_late(pair, one, other))
         ):
             pair.is_up = True
+            self._connected.clear()
             one.poke()
             other.poke()
         else:

@@ -87,6 +87,8 @@ class Node(Process):
         self.lease_until: dict[int, int] = {}
         self.judged: dict[int, int] = {}
         """group -> up to which entry the rules have looked at what it says is committed"""
+        self.compared: dict[int, int] = {}
+        """group -> the running hash that the rules have compared last"""
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
         self.undo: list[Callable[[], None]] = []

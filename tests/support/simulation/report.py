@@ -39,6 +39,7 @@ OPERATIONS = (
     *("leaders removed", "leaders replaced", "wiped members refused"),
     *("messages expired", "messages dropped by max-length", "messages dropped by delivery limit"),
     *("refused by max-length", "lazy queues", "clusters grown", "entries healed"),
+    *("lease times changed or settled", "wide batches"),
     *("odd requests", "odd requests refused", "silent calls"),
 )
 """What was done, not what was called: a module that is only run through (fifo/expiry.py where nothing expires) counts

@@ -93,6 +93,9 @@ class Rules:
                 )
             if group != SYSTEM_GROUP:
                 machine = member.queue_machine(group)
+                if node.compared.get(group) == machine.running_hash:
+                    continue
+                node.compared[group] = machine.running_hash
                 known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))
                 if known[0] != machine.running_hash:
                     raise Broken(f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}")
@@ -101,7 +104,11 @@ class Rules:
     def _committed_for_good(self, node: Node, group: int, raft: Group) -> None:
         """What is committed stays (Raft §5.4.3): every member commits the same entry at an index, in all its lives. An
         entry is known by index and term."""
-        for index in range(node.judged.get(group, 0) + 1, raft.commit_index + 1):
+        judged, commit_index = node.judged.get(group, 0), raft.commit_index
+        if commit_index <= judged:
+            return
+        node.judged[group] = commit_index
+        for index in range(judged + 1, commit_index + 1):
             term = raft.term_at(index)
             if term:
                 known = self._committed.setdefault((group, index), (term, node.id))
@@ -110,7 +117,6 @@ class Rules:
                         f"entry {index} of group {group} is committed in term {term}, says {node.id}, and was in term "
                         f"{known[0]}, said {known[1]}"
                     )
-        node.judged[group] = max(node.judged.get(group, 0), raft.commit_index)
 
     def installed(self, node: Node, group: int, index: int) -> None:
         """A snapshot counts for redundancy only with the bodies it refers to: this member acknowledges its index from

@@ -31,6 +31,7 @@ from support.simulation.bulk import Browser, Reader, Writer
 from support.simulation.changes import Changes, Mover
 from support.simulation.clients import (
     SELECTORS,
+    WIDE_SELECTOR,
     Administrator,
     App,
     Consumer,
@@ -42,6 +43,7 @@ from support.simulation.clients import (
 from support.simulation.disk import FaultyDisk
 from support.simulation.faults import Faults, states_of
 from support.simulation.hostile import hostile_apps
+from support.simulation.lease_changes import FIRST_LEASE_MS, LeaseChanges
 from support.simulation.ledger import Ledger
 from support.simulation.loop import NEVER, Clock
 from support.simulation.machine import CLUSTER, Machine
@@ -60,8 +62,11 @@ START_AGAIN_MS = 1_000
 START_LIMIT_MS = 30_000
 PROGRESS_LIMIT_MS = 60_000
 """Far more than elections, leases, and the client's growing patience with silent nodes take together."""
+ASK_MS = 5
+"""Between two looks at whether a phase of the run is over."""
 MAX_RUNS_AT_ONCE = 20_000
 LEASE_MS = 1_500
+WIDE_SEEDS = 0.25
 FEW_PART = 0.15
 """Of all seeds: the cluster is founded with one or two members, and grows to three."""
 LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
@@ -78,7 +83,7 @@ class Build:
     patches: dict[str, Any] = field(default_factory=dict)
     scenario: str = ""
     """Where the bug of a broken build lives: a bounded queue that every seed has then (bounded.py), "wipe", "bulk",
-    or "few" founders."""
+    "leases" whose times change, "wide" batches, or "few" founders."""
 
 
 class World:
@@ -120,6 +125,7 @@ class World:
         self._configure(self.random_of("configuration"))
         self.faults = Faults(self)
         self.changes = Changes(self)
+        self.lease_changes = LeaseChanges(self)
         self.apps: list[App] = []
         for name in self.founders:
             self.start(name)
@@ -138,6 +144,8 @@ class World:
         self._machine_chance = chance
         for name in self.founders:
             self.add_machine(name, self.founders)
+        self.has_wide = self.random_of("wide").random() < WIDE_SEEDS or self.build.scenario == "wide"
+        """some batches have more fields than a block keeps as dense columns"""
 
     def add_machine(self, name: str, founders: tuple[str, ...] = ()) -> Machine:
         """One more, with nothing running on it yet. founders: what its configuration says; none: it joins."""
@@ -151,7 +159,10 @@ class World:
 
     def settings_of(self, name: str, life: int) -> dict[str, Any]:
         """What a node is started with."""
-        return {**self.member_settings, "lease_ms": self.random_of(f"lease {name} {life}").choice(LEASES_MS)}
+        lease_ms = self.random_of(f"lease {name} {life}").choice(LEASES_MS)
+        if self.lease_changes.has_any:
+            lease_ms = FIRST_LEASE_MS
+        return {**self.member_settings, "lease_ms": lease_ms}
 
     def random_of(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -189,6 +200,8 @@ class World:
 
     def wake(self, process: Process) -> None:
         """It may have something to do earlier than it had."""
+        if process.queued_ms <= self.now_ms:
+            return
         at = process.next_ms()
         if at < process.queued_ms:
             process.queued_ms = at
@@ -206,16 +219,18 @@ class World:
             raise Broken(f"no progress: {what} not within {limit_ms} ms of the world's time")
 
     def _run_to(self, end_ms: int, done: Callable[[], bool]) -> bool:
-        """done is asked once a moment."""
-        runs = 0
+        """done is asked every few moments, because it may look at all members and queues."""
+        runs = ask_ms = 0
         while True:
             at = min(self._events[0][0] if self._events else NEVER, self._runs[0][0] if self._runs else NEVER)
             if at > self.now_ms:
-                if done():
-                    return True
+                if self.now_ms >= ask_ms:
+                    ask_ms = self.now_ms + ASK_MS
+                    if done():
+                        return True
                 if at > end_ms:
                     self.now_ms = end_ms
-                    return False
+                    return done()
                 self.now_ms, runs = at, 0
             runs += 1
             if runs > MAX_RUNS_AT_ONCE:
@@ -365,9 +380,9 @@ class World:
         plain, other, fields = self.places
         self.apps += [Producer(self, number) for number in range(1, 4)]
         self.apps += [
-            Consumer(self, 11, plain, None, 0.3),
-            Consumer(self, 12, plain, None, 0.001),
-            Consumer(self, 13, other, None, 0.05),
+            Consumer(self, 11, plain, None, 0.5),
+            Consumer(self, 12, plain, None, 0.002),
+            Consumer(self, 13, other, None, 0.1),
             Getter(self, 14, other, None, 0.1),
             Administrator(self, 15),
             Operator(self, 20),
@@ -387,7 +402,9 @@ class World:
         if self.changes.has_any:
             self.apps.append(Mover(self, 21))
         self.apps += [
-            Consumer(self, number, fields, selector, 0.05) for number, selector in enumerate(SELECTORS, 16)
+            Consumer(self, number, fields, selector, 0.1)
+            for number, selector in enumerate(SELECTORS, 16)
+            if self.has_wide or selector != WIDE_SELECTOR
         ]
 
     def _declare(self) -> None:
@@ -409,6 +426,7 @@ class World:
         self._start_apps()
         self.run_for(300)
         self.phase = "faults"
+        self.lease_changes.begin()
         self.faults.begin()
         ebb_at = self.random_of("ebb").randrange(FAULTY_MS // 2)
         for name, for_ms in (("flood", ebb_at), ("ebb", EBB_MS), ("flood", FAULTY_MS - ebb_at - EBB_MS)):
@@ -464,6 +482,10 @@ class World:
         self.run_until(
             lambda: self.changes.is_done, "the groups have the members that are wished for", PROGRESS_LIMIT_MS
         )
+        self.run_until(
+            lambda: self.lease_changes.is_settled, "all members use the newest lease times", PROGRESS_LIMIT_MS
+        )
+        self.lease_changes.count()
         self.rules.counts["clusters grown"] += len(self.founders) < len(self.changes.wished)
 
     @property
@@ -489,7 +511,7 @@ class World:
         return found
 
     def _only_unwanted_left(self) -> bool:
-        """Asked at every moment, so the cheap questions come first."""
+        """Asked every few moments, so the cheap questions come first."""
         left = self._left()
         if set(left) - {"fields"}:
             return False
