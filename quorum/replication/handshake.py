@@ -165,6 +165,8 @@ def encode_name(name: str) -> bytes:
 
 def _decode_name(data: bytes) -> str:
     try:
-        return data.rstrip(b"\0").decode()
-    except UnicodeDecodeError:
-        raise HandshakeError("a name that is no text") from None
+        name = data.rstrip(b"\0").decode()
+        encode_name(name)
+    except ValueError as error:  # UnicodeDecodeError, too
+        raise HandshakeError(f"a sender whose name no node can have: {error}") from None
+    return name

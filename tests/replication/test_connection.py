@@ -22,6 +22,8 @@ from quorum.replication.errors import WireError
 from quorum.replication.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
+    NAME_BYTES,
+    PROOF_BYTES,
     UNKNOWN,
     HandshakeError,
     Identity,
@@ -330,6 +332,33 @@ def test_a_stranger_that_resets_behind_its_hello_ends_nothing(cluster: Cluster, 
         stranger.sendall(Identity("b", 9, SECRET, "test", incarnation=b"o" * 16).hello("a", bytes(32)))
         stranger.close()
     cluster.until(lambda: network.stats.refused_handshakes >= 5)
+    cluster.add("b")
+    cluster.until(lambda: cluster.connected("a", "b"))
+
+
+NAMES = [b"b", b"c", b"a", b"stranger", b"", b"\0b", b"b\0b", b"\xff", b"\x1b[2J\n", b"x" * NAME_BYTES]
+SENDER_AT = 72
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_that_a_stranger_sends_before_its_proof_ends_anything(cluster: Cluster, seed: int) -> None:
+    random_ = random.Random(seed)
+    cluster.add("a", known=lambda peer: b"k" * 16 if peer == "b" else UNKNOWN)
+    for _ in range(100):
+        hello = bytearray(Identity("b", 9, SECRET, "test").hello("a", bytes(32)))
+        assert hello[SENDER_AT : SENDER_AT + 2] == b"b\0"
+        hello[SENDER_AT : SENDER_AT + NAME_BYTES] = random_.choice(NAMES).ljust(NAME_BYTES, b"\0")
+        if random_.random() < 0.3:
+            hello[random_.randrange(len(hello))] ^= 1 << random_.randrange(8)
+        data = bytes(hello) + random_.randbytes(random_.choice((0, 0, PROOF_BYTES, 5_000)))
+        stranger = dial(cluster)
+        if random_.random() < 0.5:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.sendall(data if random_.random() < 0.7 else data[: random_.randrange(len(data))])
+        if random_.random() < 0.5:
+            cluster.poll()
+        stranger.close()
+        cluster.poll()
     cluster.add("b")
     cluster.until(lambda: cluster.connected("a", "b"))
 
