@@ -11,9 +11,10 @@ import asyncio
 import itertools
 import os
 import struct
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -22,7 +23,7 @@ from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
 from quorum.api.deliveries import BodyReader
-from quorum.api.shares import ByteWindow, WindowFull
+from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.log import Log
@@ -37,7 +38,8 @@ from quorum.node.replica import SYSTEM_GROUP
 T = TypeVar("T")
 
 MAX_CALLS = 10_000
-"""Unary calls of a node that their groups have not answered yet."""
+"""Unary calls of a node that their groups have not answered yet: of one group as many as are left free, so a group
+without a leader leaves room for the other groups."""
 NO_LEADER_POLL_S = 1.0
 NO_LEADER_POLLS = 3
 """A call gives up after so many looks in a row at a group without a leader, or one that is not served because states
@@ -402,21 +404,30 @@ class Hub:
         return await self._own.get(group, queue, count)
 
 
+@dataclass(slots=True)
+class _Numbers:
+    """The node's own messages to one group."""
+
+    next_sequence: int = 1
+    unconfirmed: dict[int, None] = field(default_factory=dict)
+    """first numbers of batches, ascending"""
+
+
 class _OwnSession:
-    """The node as a client of its groups: numbered like any session, begun anew when it has been ended."""
+    """The node as a client of its groups: numbered like any session, begun anew when it has been ended. A group that
+    answers nothing holds up none of the others: each has message numbers and a share of the calls of its own."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._number = 0
-        self._next_sequence = 1
-        self._unconfirmed: dict[int, None] = {}
-        self._calls: dict[asyncio.Future[Reply | None], None] = {}
-        """What the group has not answered yet, also where nobody waits for it any more."""
+        self._numbers: defaultdict[int, _Numbers] = defaultdict(_Numbers)
+        self._calls: dict[asyncio.Future[Reply | None], int] = {}
+        """What its group has not answered yet, also where nobody waits for it any more."""
+        self._shares = Shares(MAX_CALLS)
         self._gets: dict[int, deque[asyncio.Future[Deliver | None]]] = {}
 
     def open(self) -> None:
-        self._next_sequence = 1
-        self._unconfirmed = {}
+        self._numbers = defaultdict(_Numbers)
         self._number = self._hub.open_session(self, self._hub.random_bytes(16), 1, c.NODE)
 
     @property
@@ -427,23 +438,24 @@ class _OwnSession:
     async def call(self, group: int, command: c.Command | CatalogCommand) -> Reply | None:
         """The group's answer, a refusal too."""
         _check_wire_form(command)
-        future = self._expect()
+        future = self._expect(group)
         self._hub.submit(ev.Submit(self._number, group, command, future, is_wanted=_is_wanted(future)))
         with _given_up(future):
             return await self._hub.decided((group,), future)
 
-    def _expect(self) -> asyncio.Future[Reply | None]:
+    def _expect(self, group: int) -> asyncio.Future[Reply | None]:
         """Where an answer will come. It is kept until it has come: where the caller has given up, nothing is done in
         the operation's stead (ev.Submit.is_wanted), but its number is still to be answered. So the number of those is
         bounded here."""
-        if len(self._calls) >= MAX_CALLS:
+        if not self._shares.enter(group):
             raise status.unavailable(
                 "overloaded",
-                f"{len(self._calls)} calls at this node wait for their group; at most {MAX_CALLS} may",
+                f"{self._shares.of(group)} calls at this node wait for group {group}, {self._shares.total} for all "
+                f"groups; allowed for one group: as many as are left free of {self._shares.most}",
             )
         future: asyncio.Future[Reply | None] = self._hub.loop.create_future()
         future.add_done_callback(_looked_at)
-        self._calls[future] = None
+        self._calls[future] = group
         return future
 
     async def publish(
@@ -452,8 +464,9 @@ class _OwnSession:
         """It is always new: the node numbers it."""
 
         def numbered(future: asyncio.Future[Reply | None]) -> c.Enqueue:
-            first, unconfirmed = self._next_sequence, self._unconfirmed
-            self._next_sequence += count
+            numbers = self._numbers[group]
+            first, unconfirmed = numbers.next_sequence, numbers.unconfirmed
+            numbers.next_sequence += count
             unconfirmed[first] = None
             future.add_done_callback(lambda _: unconfirmed.pop(first, None))
             return make(first, next(iter(unconfirmed)))
@@ -472,7 +485,7 @@ class _OwnSession:
         window, size = self._hub.publishing, len(batch)
         await self._hub.take_room(group, size)
         try:
-            future = self._expect()
+            future = self._expect(group)
         except status.StatusError:
             window.give(size, group)
             raise
@@ -483,7 +496,7 @@ class _OwnSession:
     async def get(self, group: int, queue: int, count: int) -> Deliver | None:
         delivery: asyncio.Future[Deliver | None] = self._hub.loop.create_future()
         delivery.add_done_callback(_looked_at)
-        future = self._expect()
+        future = self._expect(group)
         command = c.Get(queue, count, settled=True)
         token = (future, delivery, queue)
         self._hub.submit(ev.Submit(self._number, group, command, token, is_wanted=_is_wanted(future)))
@@ -501,7 +514,9 @@ class _OwnSession:
         else:
             future = token
         assert isinstance(future, asyncio.Future)
-        self._calls.pop(future, None)
+        group = self._calls.pop(future, None)
+        if group is not None:
+            self._shares.leave(group)
         if not future.done():
             future.set_result(reply)
 
@@ -530,6 +545,7 @@ class _OwnSession:
             if not delivery.done():
                 delivery.set_exception(error)
         self._calls.clear()
+        self._shares = Shares(MAX_CALLS)
         self._gets.clear()
         if reason != "stopping":
             self.open()

@@ -6,6 +6,7 @@ has spoken to has heard of its end, also when a later epoch of the same producer
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from fifo.commands import Address, Origin
@@ -16,10 +17,14 @@ from quorum.node.sessions import RESEND_AFTER_MS, Conversation, Session
 RESEND_GAP_MS = 50
 """A gap noticed in a group's answers is mended at once, but not more often than this."""
 
-LINK_BYTES = 16 << 20
-"""Operations on their way to one leader and not yet answered, or one larger operation: what sessions here have more
-than that waits with them. Far below what a peer's connection holds back before it is given up (replication.connection),
-so that no amount of publishing, or of sending again, breaks the connection that it needs."""
+LINK_BYTES = 32 << 20
+"""Operations on their way to one leader and not yet answered; what sessions here have more than that waits with them. A
+group may use as many as are left free, so a group whose leader decides nothing leaves room for the leader's other
+groups."""
+MOST_LINK_BYTES = 2 * LINK_BYTES
+"""Up to here a group that has nothing on the way may send one operation, of any size. Far below what a peer's
+connection holds back before it is given up (replication.connection), so that no amount of publishing, or of sending
+again, breaks the connection that it needs."""
 
 Send = Callable[[int, Sequence[bytes]], None]
 Link = Callable[[int], str | None]
@@ -47,8 +52,8 @@ class SessionTable:
         """every session by producer and epoch, also one that is closing while its successor is at work"""
         self._waiting: dict[int, dict[tuple[bytes, int], Conversation]] = {}
         """group -> conversations with something to send, the longest waiting first"""
-        self._in_flight: dict[str, int] = {}
-        """link -> bytes that are on their way there"""
+        self._in_flight: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        """link -> group -> bytes that are on their way there"""
 
     def become(self, number: int) -> None:
         """This node's number is known, or has changed: sessions that were opened before it begin anew."""
@@ -184,7 +189,7 @@ class SessionTable:
 
     def _release(self, conversation: Conversation, size: int) -> None:
         if size:
-            self._in_flight[conversation.link] -= size
+            self._in_flight[conversation.link][conversation.group] -= size
 
     def _wait(self, conversation: Conversation) -> None:
         if conversation.has_unsent:
@@ -197,7 +202,8 @@ class SessionTable:
         link = self._link(group) if waiting else None
         if not waiting or link is None:
             return
-        used = self._in_flight.get(link, 0)
+        in_flight = self._in_flight[link]
+        total, own = in_flight.total(), in_flight[group]
         operations: list[bytes] = []
         is_full = False
         while waiting and not is_full:
@@ -211,14 +217,15 @@ class SessionTable:
                 break  # the leader has changed in this very step: it is about to be rewound
             while conversation.has_unsent:
                 size = conversation.next_size()
-                if link and used and used + size > LINK_BYTES:
+                if link and not _has_room(total, own, size):
                     is_full = True
                     break
                 operations.append(conversation.send_next())
-                used += size
+                total += size
+                own += size
             else:
                 del waiting[key]
-        self._in_flight[link] = used
+        in_flight[group] = own
         if operations:
             self._send(group, operations)
 
@@ -245,3 +252,10 @@ class SessionTable:
         self._by_origin.pop(session.origin, None)
         if self._by_producer.get(session.producer) is session:
             del self._by_producer[session.producer]
+
+
+def _has_room(total: int, own: int, size: int) -> bool:
+    """Whether an operation may be sent to a leader, where `total` bytes are on the way there, `own` of its group."""
+    if not own:
+        return not total or total + size <= MOST_LINK_BYTES
+    return own + size <= LINK_BYTES - total

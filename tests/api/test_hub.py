@@ -125,7 +125,7 @@ def test_publishes_to_a_group_that_does_not_answer_leave_room_for_the_other_grou
             "half of the window is one group's"
         )
         submit = driver.submitted[-1]
-        hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(6, 6))])
+        hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(1, 1))])
         await other
         for task in stuck:
             task.cancel()
@@ -147,30 +147,69 @@ def test_a_publish_does_not_wait_for_a_group_that_answers_nothing(monkeypatch: p
     with_hub(run)
 
 
-def test_calls_beyond_the_limit_are_refused_even_if_their_callers_have_given_up(
+def test_calls_beyond_a_groups_share_are_refused_even_if_their_callers_have_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "MAX_CALLS", 3)
+    monkeypatch.setattr(hub_module, "MAX_CALLS", 6)
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
         for _ in range(3):
-            task = asyncio.create_task(hub.call(0, c.Wake()))
+            task = asyncio.create_task(hub.call(1, c.Wake()))
             await settle_down()
             task.cancel()
-        with pytest.raises(StatusError, match="wait for their group"):
-            await hub.call(0, c.Wake())
-        with pytest.raises(StatusError, match="wait for their group"):
+        with pytest.raises(StatusError, match="3 calls at this node wait for group 1"):
+            await hub.call(1, c.Wake())
+        with pytest.raises(StatusError, match="wait for group 1"):
             await hub.publish(1, make, bytes(10), 1)
-        with pytest.raises(StatusError, match="wait for their group"):
+        with pytest.raises(StatusError, match="wait for group 1"):
             await hub.get(1, 7, 1)
         submit = driver.submitted[0]
         hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
-        again = asyncio.create_task(hub.call(0, c.Wake()))
+        again = asyncio.create_task(hub.call(1, c.Wake()))
         await settle_down()
         assert len(driver.submitted) == 4
         hub._dispatch([ev.Answered(submit.session, driver.submitted[3].token, Refused("not_found", "x"))])
         with pytest.raises(StatusError):
             await again
+
+    with_hub(run)
+
+
+def test_calls_to_a_group_that_does_not_answer_leave_room_for_the_other_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "MAX_CALLS", 6)
+
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        stuck = [asyncio.create_task(hub.call(1, c.Wake())) for _ in range(10)]
+        await settle_down()
+        for group in (0, 2, 0, 2):
+            other = asyncio.create_task(hub.call(group, c.Wake()))
+            await settle_down()
+            submit = driver.submitted[-1]
+            assert submit.group == group
+            hub._dispatch([ev.Answered(submit.session, submit.token, Ok())])
+            assert await other == Ok()
+        for task in stuck:
+            task.cancel()
+
+    with_hub(run)
+
+
+def test_a_message_that_its_group_does_not_confirm_holds_up_no_numbers_of_the_other_groups() -> None:
+    async def run(hub: Hub, driver: FakeDriver) -> None:
+        stuck = asyncio.create_task(hub.publish(1, make, bytes(10), 1))
+        await settle_down()
+        for expected in (1, 2, 3):
+            other = asyncio.create_task(hub.publish(2, make, bytes(10), 1))
+            await settle_down()
+            submit = driver.submitted[-1]
+            command = submit.command
+            assert isinstance(command, c.Enqueue)
+            assert (command.first_client_sequence, command.lowest_unconfirmed) == (expected, expected)
+            hub._dispatch([ev.Answered(submit.session, submit.token, Confirmed(expected, expected))])
+            await other
+        stuck.cancel()
 
     with_hub(run)
 
