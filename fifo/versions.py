@@ -10,6 +10,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | producers are forgotten at once or by time, never to make room; past a limit or a share new ones are refused |
 | 2 | a group takes a producer's messages only in ascending order |
 | 2 | the catalog checks what a new member says of itself |
+| 2 | new queues and policies have at most 4 KiB of arguments |
 | 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
 | 2 | the consumers of a queue are limited |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |

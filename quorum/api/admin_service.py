@@ -21,7 +21,7 @@ from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
-from quorum.catalog.arguments import ArgumentError, check_queue_name, effective_config
+from quorum.catalog.arguments import ArgumentError, check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogMachine, CatalogQueue
 from quorum.config import NodeConfig
@@ -32,6 +32,8 @@ from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+LISTED_BYTES = 3 << 20
+"""Of one answer with queues, or one queue: gRPC's clients take 4 MiB where they are told nothing."""
 PART_QUEUES, PART_BLOCKS = 200, 5_000
 """Queues whose counts are asked for in one question, and blocks of messages in them: some milliseconds."""
 
@@ -55,6 +57,8 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         try:
             arguments = {name: argument(name, value) for name, value in request.arguments.items()}
             effective_config(request.queue, arguments)
+            if self._hub.member.catalog.queue(request.queue) is None:
+                check_size(arguments)
             pairs = tuple(sorted(arguments.items()))
             reply = await self._hub.change(
                 lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
@@ -105,26 +109,29 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             if 0 < request.limit < len(found):
                 del found[request.limit :]
                 response.next_after = found[-1].name
-            at = 0
-            while at < len(found):
+            at, left = 0, LISTED_BYTES
+            while at < len(found) and left > 0:
                 part = found[at : at + PART_QUEUES]
                 infos = await self._hub.ask_now(partial(_infos, queues=part), {each.group for each in part})
-                at += len(infos)
-                self._show(response, part, infos)
+                for queue, info in zip(part, infos, strict=False):
+                    at += 1
+                    left -= self._show(response, queue, info)
+                    if left <= 0:
+                        break
+            if at < len(found):
+                response.next_after = found[at - 1].name
         except status.StatusError as error:
             await _abort(context, error)
         return response
 
-    def _show(
-        self,
-        response: pb.ListQueuesResponse,
-        queues: Sequence[CatalogQueue],
-        infos: Sequence[pb.QueueInfo | None],
-    ) -> None:
-        for queue, info in zip(queues, infos, strict=False):
-            if info is not None:
-                show_policy(info, self._hub.member.catalog.effective(queue))
-                response.queues.append(info)
+    def _show(self, response: pb.ListQueuesResponse, queue: CatalogQueue, info: pb.QueueInfo | None) -> int:
+        """Returns how many bytes that took."""
+        if info is None:
+            return 0
+        show_policy(info, self._hub.member.catalog.effective(queue))
+        response.queues.append(info)
+        size: int = info.ByteSize()
+        return size
 
     async def DescribeQueue(
         self,

@@ -9,7 +9,7 @@ import grpc
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.hub import Hub
-from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_text
+from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
 from quorum.catalog.policies import MAX_NAME_BYTES, Effective, check_policy
 from quorum.node.replica import SYSTEM_GROUP
@@ -32,6 +32,8 @@ class PolicyService:
             arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
             check_policy(policy.name, policy.pattern, policy.priority)
             check_policy_arguments(arguments)
+            if policy.name not in self._hub.member.catalog.policies.by_name:
+                check_size(arguments)
             pairs = tuple(sorted(arguments.items()))
             reply = await self._hub.change(
                 lambda catalog: SetPolicy(

@@ -25,6 +25,9 @@ MAX_QUEUE_NAME_BYTES = 255
 MAX_COUNT = 1 << 48
 MAX_TTL_MS = 1 << 53
 MAX_FILTER_BYTES = 1 << 24
+MAX_ARGUMENTS_BYTES = 4 << 10
+"""Names and texts of one queue's or policy's arguments: every member keeps them, and every snapshot of the catalog and
+every listing has them."""
 
 OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
 """Outward name -> name in code."""
@@ -98,6 +101,17 @@ def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> Queue
         delivery_limit=_number(checked, "x-delivery-limit"),
         queue_mode=str(checked.get("x-queue-mode", "default")),
     )
+
+
+def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
+    """Raises ArgumentError where a new queue or policy has too much of them. Those of entries of version 1 may have
+    more."""
+    texts = [*arguments, *(value for value in arguments.values() if isinstance(value, str))]
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if size > MAX_ARGUMENTS_BYTES:
+        raise ArgumentError(
+            f"arguments of {size} bytes (names and texts); allowed: {MAX_ARGUMENTS_BYTES} together"
+        )
 
 
 def differences(wanted: QueueConfig, present: QueueConfig) -> str:

@@ -10,7 +10,7 @@ the machines of `fifo`: time is group time, order is defined everywhere, same en
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
@@ -20,7 +20,9 @@ from fifo.sessions import Fence
 from quorum.catalog.arguments import (
     ArgumentError,
     Arguments,
+    ArgumentValue,
     check_policy_arguments,
+    check_size,
     differences,
     effective_config,
 )
@@ -143,7 +145,9 @@ class CatalogMachine:
             return self._left_out(command)
         if isinstance(command, c.CloseSession):
             self._numbering.close(origin, meta.now_ms, meta.version)
-        if isinstance(command, AddMember | RemoveMember | DrainMember | RemoveQueue):
+        if isinstance(
+            command, AddMember | RemoveMember | DrainMember | DeclareQueue | RemoveQueue | SetPolicy
+        ):
             return handler(self, command, meta.version)
         return handler(self, command)
 
@@ -155,7 +159,7 @@ class CatalogMachine:
             self.revision += LEAP
         return Refused("bad_argument", "an operator has this command left out (skip_entries)")
 
-    def _declare(self, command: DeclareQueue) -> Reply:
+    def _declare(self, command: DeclareQueue, version: int) -> Reply:
         arguments = dict(command.arguments)
         try:
             config = effective_config(command.name, arguments)
@@ -171,6 +175,9 @@ class CatalogMachine:
             return QueueDeclared(0, known.id, known.group)
         if command.seen not in (UNSEEN, self.removals):
             return _outdated("DeclareQueue")
+        refused = _refuse_size(arguments, version)
+        if refused is not None:
+            return refused
         if len(self._by_name) >= MAX_QUEUES:
             return Refused(
                 "limit", f"there are {len(self._by_name)} queues; at most {MAX_QUEUES} are allowed"
@@ -199,7 +206,7 @@ class CatalogMachine:
         self.policies.forget(queue.id)
         return QueueRemoved(1, queue.id, queue.group)
 
-    def _set_policy(self, command: SetPolicy) -> Reply:
+    def _set_policy(self, command: SetPolicy, version: int) -> Reply:
         """count: 1 if it changes anything."""
         arguments = dict(command.arguments)
         try:
@@ -216,6 +223,9 @@ class CatalogMachine:
         policy = Policy(command.name, command.pattern, command.priority, pairs)
         if policy == known:
             return Ok(0)
+        refused = _refuse_size(arguments, version)
+        if refused is not None:
+            return refused
         self._change_policies(self.policies.with_policy(policy))
         return Ok(1)
 
@@ -385,6 +395,15 @@ class CatalogMachine:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
         return machine
+
+
+def _refuse_size(arguments: Mapping[str, ArgumentValue], version: int) -> Refused | None:
+    if version >= 2:
+        try:
+            check_size(arguments)
+        except ArgumentError as error:
+            return Refused("bad_argument", str(error))
+    return None
 
 
 def _outdated(name: str) -> Refused:

@@ -175,3 +175,37 @@ def test_the_heads_of_many_queues_are_prepared_over_many_steps_of_a_snapshot(
         assert len(made) <= 2_010, "the rest was prepared"
 
     with_api(run, queues=1, size=1)
+
+
+def test_a_page_of_queues_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_service, "LISTED_BYTES", 40)
+
+    async def run(api: Api) -> None:
+        for limit in (0, 4):
+            after, pages = "", []
+            while not pages or after:
+                page = await api.list(limit=limit, after=after)
+                pages.append([each.name for each in page.queues])
+                after = page.next_after
+            assert [name for page in pages for name in page] == [f"q{number:05}" for number in range(7)]
+            assert all(1 <= len(page) < 4 for page in pages)
+
+    with_api(run, queues=7)
+
+
+def test_long_arguments_do_not_reach_the_catalog() -> None:
+    text = queue_pb2.Value(text="a" + " " * 5_000)
+    enabled = queue_pb2.Value(boolean=True)
+
+    async def run(api: Api) -> None:
+        context: Any = Context()
+        before = last_entries(api.cluster)
+        names = {"x-filter-field-names": text}
+        queue = admin_pb2.DeclareQueueRequest(queue="q", arguments={**names, "x-filter-enabled": enabled})
+        policy = admin_pb2.SetPolicyRequest(policy=admin_pb2.Policy(name="p", pattern="*", arguments=names))
+        for call in (api.admin.DeclareQueue(queue, context), api.admin.SetPolicy(policy, context)):
+            with pytest.raises(Aborted, match="allowed: 4096 together"):
+                await api.call(call)
+        assert last_entries(api.cluster) == before
+
+    with_api(run, queues=1, size=1)

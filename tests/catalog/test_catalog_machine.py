@@ -47,13 +47,14 @@ class Client:
         self.n = 0
         self.index = 0
         self.now_ms = 1_000
+        self.version = CURRENT
         self.register()
 
     def send(self, command: Any, n: int, epoch: int | None = None) -> Reply | None:
         self.index += 1
         origin = c.Origin(self.producer, self.epoch if epoch is None else epoch, n)
         applied = self.machine.apply(
-            c.Meta(self.index, 1, self.now_ms, CURRENT), (c.Operation(0, origin, command),)
+            c.Meta(self.index, 1, self.now_ms, self.version), (c.Operation(0, origin, command),)
         )
         assert applied.effects == ()
         return applied.replies[0]
@@ -409,3 +410,27 @@ def test_the_same_entries_give_the_same_bytes_whatever_the_hash_seed() -> None:
         )
         digests.add(done.stdout)
     assert len(digests) == 1
+
+
+LONG = (("x-filter-enabled", True), ("x-filter-field-names", "a" + " " * 5_000))
+
+
+@pytest.mark.parametrize(
+    "command", [DeclareQueue("q", LONG), SetPolicy("p", "*", 0, LONG[1:])], ids=["queue", "policy"]
+)
+def test_arguments_of_more_than_four_kibibytes_are_refused_except_in_entries_of_version_1(
+    command: DeclareQueue | SetPolicy,
+) -> None:
+    me = client()
+    reply = me.call(command)
+    assert isinstance(reply, Refused)
+    assert (reply.reason, reply.detail) == (
+        "bad_argument",
+        f"arguments of {5_001 + sum(len(name) for name, _ in command.arguments)} bytes (names and texts); "
+        "allowed: 4096 together",
+    )
+    me.version = 1
+    assert isinstance(me.call(command), Ok)
+    me.version = CURRENT
+    assert me.call(command) in (Ok(0), QueueDeclared(0, 1, 1)), "as it is known already"
+    assert CatalogMachine.restore(me.machine.snapshot()).snapshot() == me.machine.snapshot()
