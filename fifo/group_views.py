@@ -53,6 +53,16 @@ class GroupViews:
         """Processes of this node up to this boot number were declared gone; -1 if none was."""
         return self.sessions.departed.get(node, -1)
 
+    def taken(
+        self, producer: bytes, epoch: int, first: int, last: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
+        """Which of a producer's messages first..last this group has taken, as ranges, and the highest number of all
+        that it has taken. None where the producer is not in this epoch here."""
+        known = self.sessions.producers.get(producer)
+        if known is None or known.epoch != epoch:
+            return None
+        return known.taken(first, last), known.highest
+
     def block_count(self, queue: int) -> int:
         """How many blocks the queue's messages take: what `info` costs."""
         machine = self.queues.get(queue)

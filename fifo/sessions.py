@@ -112,6 +112,20 @@ class Producer:
             return 0
         return len(fresh) - (first + fresh[-1][0] > self.accepted[-1][1])
 
+    def taken(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of the messages first..last were accepted: disjoint ranges (first, last), ascending."""
+        found = [(first, min(last, self.floor - 1))] if first < self.floor else []
+        for start, end in islice(self.accepted, bisect_left(self.accepted, first, key=_end), None):
+            if start > last:
+                break
+            found.append((max(start, first), min(end, last)))
+        return found
+
+    @property
+    def highest(self) -> int:
+        """The highest number that was accepted; 0 if none was."""
+        return self.accepted[-1][1] if self.accepted else max(0, self.floor - 1)
+
     @property
     def is_blank(self) -> bool:
         """No message of it was accepted here."""

@@ -179,8 +179,7 @@ class Hub:
         return self._clock_s() * 1000 < self._lease_until.get(group, 0)
 
     def check_room(self, group: int) -> None:
-        """StatusError if a voter of the group has too little room on its disk for more messages. To be asked about
-        messages that were never sent before; what was perhaps taken already is for the group to decide."""
+        """StatusError if a voter of the group has too little room on its disk for more messages."""
         low = self._low_disks.get(group)
         if low:
             raise status.disk_low(low)

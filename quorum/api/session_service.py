@@ -102,8 +102,12 @@ class Stream:
         self._kept: dict[int, tuple[KeptFields | None, int]] = {}
         """by queue id: see _look_up_kept"""
         self._next_sequence = 1
-        self._new_from: int | None = None
-        """see _first_new"""
+        self._new_from = 0
+        """What the client says: numbers from here on were sent in no earlier session. 0: not told."""
+        self._taken_to: dict[int, int] = {}
+        """By id of each queue whose group was asked: numbers above it were taken in no earlier session."""
+        self._origin = (b"", 0)
+        """producer, epoch"""
         self._unanswered = 0
         self._under_way = 0
         self._bytes = 0
@@ -132,7 +136,10 @@ class Stream:
         if self._is_outdated(token, reply):
             self.ended("outdated")  # the client sends it again, in order, on its next stream
             return
-        if isinstance(token, _Published):
+        if isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_result(reply)
+        elif isinstance(token, _Published):
             self._unanswered -= 1
             self._bytes -= token.size
             self._bytes_of[token.queue.group] -= token.size
@@ -279,7 +286,8 @@ class Stream:
         refusal = self._hub.refusal()
         if refusal is not None:
             raise status.of_ended(refusal)
-        self._new_from = first.open.first_new_sequence or (1 if first.open.epoch == 1 else None)
+        self._new_from = first.open.first_new_sequence or int(first.open.epoch == 1)
+        self._origin = (first.open.producer_id, first.open.epoch)
         owner = owner_of(context.peer())
         self._number = self._hub.open_session(self, first.open.producer_id, first.open.epoch, owner)
         limits = self._hub.limits
@@ -352,25 +360,19 @@ class Stream:
 
     async def _publish(self, request: pb.PublishBatch) -> None:
         batch, first = request.batch, request.first_sequence
-        count = 1
+        queue = None
         try:
             queue = await self._hub.queue(request.queue)
             kept, max_bytes = self._kept.get(queue.id) or await self._look_up_kept(queue)
             checked = batches.check(batch, self._hub.limits, kept, max_bytes)
             count = checked.count
             self._check_sequence(request, count)
-            if first >= self._first_new(request):
-                self._hub.check_room(queue.group)
+            self._hub.check_room(queue.group)
         except (batches.BatchError, status.StatusError) as error:
             if isinstance(error, status.StatusError) and error.status.code == code_pb2.UNAVAILABLE:
                 raise  # the client sends it again, in order, on its next stream
-            refused = error.status if isinstance(error, status.StatusError) else status.of_error(error)
-            count = min(batches.claimed_count(batch), MAX_WINDOW_MESSAGES)
-            last = min(first + count - 1, MAX_UINT64)
-            if last < MAX_CLIENT_SEQUENCE:
-                self._next_sequence = max(self._next_sequence, last + 1)
-            self._reject(first, last, refused)
-            self._work.set()
+            why = error.status if isinstance(error, status.StatusError) else status.of_error(error)
+            await self._refuse_batch(request, queue, why)
             return
         self._next_sequence = first + count
         size = len(batch)
@@ -400,12 +402,56 @@ class Stream:
         self._kept[queue.id] = kept
         return kept
 
-    def _first_new(self, request: pb.PublishBatch) -> int:
-        """The lowest number that cannot have been sent in an earlier session of this producer. What may have been is
-        never refused here: it may have been taken, and its producer would send it once more under a new number."""
-        if self._new_from is None:
-            self._new_from = request.lowest_unconfirmed + MAX_WINDOW_MESSAGES
-        return self._new_from
+    async def _refuse_batch(
+        self, request: pb.PublishBatch, queue: CatalogQueue | None, why: status_pb2.Status
+    ) -> None:
+        """Rejects the messages of a batch, except those that were taken in an earlier session: these are confirmed,
+        because their producer would publish them once more under new numbers."""
+        first = request.first_sequence
+        count = min(batches.claimed_count(request.batch), MAX_WINDOW_MESSAGES)
+        last = min(first + count - 1, MAX_UINT64)
+        taken: list[tuple[int, int]] = []
+        if queue is not None and self._is_in_sequence(request, count):
+            taken = await self._taken_before(queue, first, last)
+        if last < MAX_CLIENT_SEQUENCE:
+            self._next_sequence = max(self._next_sequence, last + 1)
+        for start, end in taken:
+            if first < start:
+                self._reject(first, start - 1, why)
+            self._confirmed.append((start, end))
+            first = end + 1
+        if first <= last:
+            self._reject(first, last, why)
+        self._work.set()
+
+    async def _taken_before(self, queue: CatalogQueue, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of the messages the queue's group has taken in an earlier session. It can tell when this session is
+        registered there: earlier sessions are fenced from then on, so what it has not taken by then it never takes."""
+        if 0 < self._new_from <= first or first > self._taken_to.get(queue.id, MAX_UINT64):
+            return []
+        group, name = queue.group, queue.name
+        if queue.id not in self._taken_to:
+            current = await self._hub.ask_now(lambda member: member.catalog.queue(name), (SYSTEM_GROUP,))
+            if current is None or current.id != queue.id:
+                raise status.of_ended("outdated")  # another group may know of these messages
+            registered: asyncio.Future[Reply | None] = self._hub.loop.create_future()
+            self._under_way += 1
+            self._hub.submit(events.Submit(self._number, group, c.Wake(), registered))
+            await self._hub.decided((group,), registered)
+        found = await self._hub.ask(
+            lambda member: member.queue_machine(group).taken(*self._origin, first, last), group
+        )
+        if found is None:
+            raise status.of_ended("resync")
+        ranges, self._taken_to[queue.id] = found
+        return ranges
+
+    def _is_in_sequence(self, request: pb.PublishBatch, count: int) -> bool:
+        try:
+            self._check_sequence(request, count)
+        except status.StatusError:
+            return False
+        return True
 
     def _check_sequence(self, request: pb.PublishBatch, count: int) -> None:
         first, lowest = request.first_sequence, request.lowest_unconfirmed

@@ -504,3 +504,20 @@ def test_refused_commands_leave_the_state_as_it_was() -> None:
         for attribute in ("index", "now_ms", "running_hash"):
             setattr(world.machine, attribute, getattr(world.machine.restore(before, world.log), attribute))
         assert world.machine.snapshot() == before, command
+
+
+def test_a_group_tells_which_messages_of_a_producer_it_has_taken() -> None:
+    world = World()
+    world.queue(max_length=4, overflow="reject_publish")
+    name = world.session()
+    assert world.machine.taken(name, 1, 1, 10) == ([], 0)
+    world.do(name, Enqueue(1, 1, 1, 3, 3))
+    world.do(name, Enqueue(1, 4, 1, 2, 2))  # refused: the queue is full
+    world.do(name, Enqueue(1, 6, 1, 1, 1))
+    assert world.machine.taken(name, 1, 1, 10) == ([(1, 3), (6, 6)], 6)
+    assert world.machine.taken(name, 1, 2, 5) == ([(2, 3)], 6)
+    assert world.machine.taken(name, 1, 4, 5) == ([], 6)
+    world.do(name, Enqueue(1, 6, 6, 1, 1))  # its client knows what has become of the messages below 6
+    assert world.machine.taken(name, 1, 5, 7) == ([(5, 5), (6, 6)], 6)
+    assert world.machine.taken(name, 2, 1, 10) is None, "a session of another epoch"
+    assert world.machine.taken(b"another producer", 1, 1, 10) is None

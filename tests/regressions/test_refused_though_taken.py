@@ -1,0 +1,222 @@
+"""A batch that its group had taken was refused for good when it was sent again, where a limit had changed meanwhile.
+A client that called all its messages old was never refused for a low disk. The group says what it has taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.rpc import code_pb2
+
+from quorum.api import hub as hub_module
+from quorum.api.hub import Hub
+from quorum.api.session_service import Stream
+from quorum.api.status import StatusError
+from quorum.catalog.machine import CatalogQueue
+from quorum.client.errors import reason_of
+from quorum.node import events as ev
+from quorum.node.batches import BatchLimits
+from quorum.v1 import queue_pb2 as pb
+from support.cluster import Cluster, Session, batch
+
+PRODUCER = b"p" * 16
+LONG = b"longer than the limit"
+Ranges = list[tuple[int, int]]
+
+
+class Opened:
+    async def write(self, response: object) -> None:
+        """What a stream answers first."""
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:51234"
+
+
+class Edge:
+    """The API of one member, with messages of ten bytes at most."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        limits = BatchLimits(100, 10, 1_000)
+        member, log = cluster.members[name], cluster.logs[name]
+        self.hub = Hub(member, log, limits, 10_000, 10_000, clock_s=lambda: cluster.clock_ms(name) / 1000)
+        self.hub.attach(self)  # type: ignore[arg-type]
+        hear = cluster._hear
+
+        def listen(at: str, output: ev.Output) -> None:
+            if at == name:
+                self.hub._dispatch([output])
+            hear(at, output)
+
+        cluster._hear = listen  # type: ignore[method-assign]
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        self.cluster.submit(self.name, *items)
+
+    async def call(self, answer: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(answer)
+        for _ in range(2_000):
+            if task.done():
+                break
+            self.cluster.run(5)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        return task.result()
+
+    async def open(self, epoch: int, first_new: int) -> Stream:
+        stream = Stream(self.hub)
+
+        async def requests() -> Any:
+            hello = pb.Open(producer_id=PRODUCER, epoch=epoch, first_new_sequence=first_new)
+            yield pb.SessionRequest(open=hello)
+
+        await stream._open(requests(), Opened())  # type: ignore[arg-type]
+        return stream
+
+    async def publish(self, stream: Stream, first: int, *bodies: bytes) -> tuple[Ranges, Ranges, set[str]]:
+        """(confirmed, rejected, why) when it is decided."""
+        request = pb.PublishBatch(
+            queue="orders", first_sequence=first, lowest_unconfirmed=1, batch=batch(bodies)
+        )
+        await self.call(stream._publish(request))
+        self.cluster.until(lambda: not stream._unanswered, "the batch is decided")
+        confirmed, rejected = stream._confirmed, stream._rejected
+        stream._confirmed, stream._rejected = [], []
+        return (
+            confirmed,
+            [(each.range.first, each.range.last) for each in rejected],
+            {reason_of(each.status)[0] for each in rejected},
+        )
+
+
+class World:
+    """Three members with the queue "orders". `edge` is at the member that leads its group."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.cluster.ready()
+        self.group, self.queue = self.cluster.declare("orders")
+        leader = self.cluster.leader(self.group)
+        assert leader is not None
+        self.edge = Edge(self.cluster, leader)
+        other = next(name for name in self.cluster.names if name != leader)
+        self.earlier = Session(self.cluster, other, PRODUCER)
+
+    def take(self, *bodies: bytes) -> None:
+        """The group takes a batch in the producer's first session; its client does not hear of it."""
+        first, last = self.earlier.publish(self.group, self.queue, *bodies)
+        self.cluster.until(
+            lambda: set(range(first, last + 1)) <= set(self.earlier.confirmed()), "the batch is taken"
+        )
+
+    @property
+    def ready(self) -> int:
+        info = self.cluster.members[self.edge.name].queue_machine(self.group).info(self.queue)
+        assert info is not None
+        return info.ready
+
+
+def in_world(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        await scenario(World())
+
+    asyncio.run(body())
+
+
+def test_what_was_taken_before_is_confirmed_although_a_limit_would_refuse_it_now() -> None:
+    async def scenario(world: World) -> None:
+        world.take(LONG, LONG)
+        stream = await world.edge.open(2, first_new=5)
+        assert await world.edge.publish(stream, 1, LONG) == ([(1, 1)], [], set())
+        assert await world.edge.publish(stream, 2, LONG, LONG, LONG) == (
+            [(2, 2)],
+            [(3, 4)],
+            {"MESSAGE_TOO_LARGE"},
+        )
+        assert await world.edge.publish(stream, 5, LONG) == ([], [(5, 5)], {"MESSAGE_TOO_LARGE"})
+        assert await world.edge.publish(stream, 6, b"short") == ([(6, 6)], [], set())
+        assert world.ready == 3
+
+    in_world(scenario)
+
+
+def test_what_was_refused_is_not_taken_when_it_arrives_late_in_an_earlier_session() -> None:
+    async def scenario(world: World) -> None:
+        world.cluster.isolate(world.earlier.name)
+        world.earlier.publish(world.group, world.queue, LONG)
+        stream = await world.edge.open(2, first_new=2)
+        assert await world.edge.publish(stream, 1, LONG) == ([], [(1, 1)], {"MESSAGE_TOO_LARGE"})
+        world.cluster.heal()
+        world.cluster.until(
+            lambda: world.earlier.ended == "fenced", "the earlier session hears that it is over"
+        )
+        assert world.ready == 0
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first_new"), [(1, 1 << 63), (2, 1 << 63), (2, 0)], ids=["first", "later", "not told"]
+)
+def test_a_client_that_calls_its_messages_old_is_refused_where_a_disk_is_low(
+    epoch: int, first_new: int
+) -> None:
+    async def scenario(world: World) -> None:
+        if epoch > 1:
+            world.take(b"1", b"2")
+        stream = await world.edge.open(epoch, first_new)
+        world.edge.hub._dispatch([ev.DisksLow({world.group: (ev.LowDisk("n2", 1, 2),)})])
+        before = world.ready
+        if epoch > 1:
+            assert await world.edge.publish(stream, 1, b"1", b"2", b"3") == ([(1, 2)], [(3, 3)], {"DISK_LOW"})
+        last_index = world.cluster.members[world.edge.name].replicas[world.group].raft.last_index
+        for first in range(10, 20):
+            assert await world.edge.publish(stream, first, b"x") == ([], [(first, first)], {"DISK_LOW"})
+        raft = world.cluster.members[world.edge.name].replicas[world.group].raft
+        assert raft.last_index <= last_index + 2, "one question, however much is refused"
+        assert world.ready == before
+        world.edge.hub._dispatch([ev.DisksLow({})])
+        assert await world.edge.publish(stream, 20, b"x") == ([(20, 20)], [], set())
+
+    in_world(scenario)
+
+
+def test_nothing_is_refused_for_good_while_nobody_can_tell_what_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "NO_LEADER_POLL_S", 0.0)
+
+    async def scenario(world: World) -> None:
+        world.take(LONG)
+        stream = await world.edge.open(2, first_new=2)
+        world.cluster.isolate(world.edge.name)
+        world.cluster.until(
+            lambda: world.cluster.members[world.edge.name].replicas[world.group].raft.leader is None,
+            "the member knows no leader",
+        )
+        with pytest.raises(StatusError) as ended:
+            await world.edge.publish(stream, 1, LONG)
+        assert ended.value.status.code == code_pb2.UNAVAILABLE
+        assert stream._rejected == []
+
+    in_world(scenario)
+
+
+def test_a_node_that_takes_the_name_for_a_deleted_queue_refuses_nothing_for_good() -> None:
+    async def scenario(world: World) -> None:
+        world.take(LONG)
+        stream = await world.edge.open(2, first_new=2)
+        present = await world.edge.hub.queue("orders")
+
+        async def deleted(name: str) -> CatalogQueue:
+            return replace(present, id=present.id + 1)
+
+        world.edge.hub.queue = deleted  # type: ignore[method-assign]
+        with pytest.raises(StatusError, match="its name may belong to another one now"):
+            await world.edge.publish(stream, 1, LONG)
+        assert stream._rejected == []
+
+    in_world(scenario)
