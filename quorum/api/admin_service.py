@@ -79,9 +79,10 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.DeleteQueueRequest, pb.DeleteQueueResponse],
     ) -> pb.DeleteQueueResponse:
         check_queue_name(request.queue)
-        queue = await self._hub.queue(request.queue)
+        queue = await self._meant(request)
         total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
-        await self._hub.change(partial(_removal, name=request.queue))
+        if await self._hub.change(partial(_removal, name=request.queue, meant=request.id)) is None:
+            raise status.no_queue(request.queue, request.id)
         await self._hub.await_queue(queue.group, queue.id, present=False)
         return pb.DeleteQueueResponse(message_count=total)
 
@@ -91,11 +92,27 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.PurgeQueueRequest,
         context: grpc.aio.ServicerContext[pb.PurgeQueueRequest, pb.PurgeQueueResponse],
     ) -> pb.PurgeQueueResponse:
-        queue = await self._hub.queue(request.queue)
-        before = await self._hub.ask_now(lambda member: _next_sequence(member, queue), (queue.group,))
+        if request.before_sequence and not request.id:
+            text = f"before_sequence {request.before_sequence} without an id; give the id of the queue that it is of"
+            raise status.invalid("bad_argument", text)
+        queue = await self._meant(request)
+        before = request.before_sequence or await self._hub.ask_now(
+            lambda member: _next_sequence(member, queue), (queue.group,)
+        )
         reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
+
+    async def _meant(self, request: pb.DeleteQueueRequest | pb.PurgeQueueRequest) -> CatalogQueue:
+        """The queue of this name and id; NOT_FOUND where the name belongs to another one."""
+        queue: CatalogQueue | None = await self._hub.queue(request.queue)
+        if queue is not None and request.id not in (0, queue.id):  # perhaps this node is behind
+            queue = await self._hub.ask_now(
+                lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,)
+            )
+        if queue is None or request.id not in (0, queue.id):
+            raise status.no_queue(request.queue, request.id)
+        return queue
 
     async def ListQueues(
         self,
@@ -194,10 +211,12 @@ def _next_sequence(member: Member, queue: CatalogQueue) -> int:
     return 0 if info is None else info.next_sequence
 
 
-def _removal(catalog: CatalogMachine, name: str) -> RemoveQueue:
-    """Of the queue that has the name now; of none that will have it later."""
+def _removal(catalog: CatalogMachine, name: str, meant: int) -> RemoveQueue | None:
+    """Of the queue that has the name now; of none that will have it later. meant: its id, 0 for any; None where the
+    name belongs to another queue."""
     queue = catalog.queue(name)
-    return RemoveQueue(name, NO_QUEUE if queue is None else queue.id)
+    found = NO_QUEUE if queue is None else queue.id
+    return RemoveQueue(name, found) if meant in (0, found) else None
 
 
 def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[CatalogQueue]:

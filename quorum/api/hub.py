@@ -373,15 +373,17 @@ class Hub:
         """A numbered operation of the node's own; raises StatusError where it is refused."""
         return _accepted(await self._own.call(group, command))
 
-    async def change(self, make: Callable[[CatalogMachine], CatalogCommand]) -> Reply | None:
+    async def change(self, make: Callable[[CatalogMachine], CatalogCommand | None]) -> Reply | None:
         """A command to the catalog, made from what this node knows of the catalog. make must not raise. Where that was
-        outdated when the command came to be carried out, it is made again from the present state."""
+        outdated when the command came to be carried out, it is made again from the present state. None where make finds
+        nothing to do."""
         command = make(self.member.catalog)
-        while True:
+        while command is not None:
             reply = await self._own.call(SYSTEM_GROUP, command)
             if not isinstance(reply, Refused) or reply.reason != "outdated":
                 return _accepted(reply)
             command = await self.ask_now(lambda member: make(member.catalog), (SYSTEM_GROUP,))
+        return None
 
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int

@@ -116,8 +116,10 @@ def not_found(message: str) -> StatusError:
     return StatusError(make(code_pb2.NOT_FOUND, "not_found", message))
 
 
-def no_queue(name: str) -> StatusError:
-    return StatusError(make(code_pb2.NOT_FOUND, "not_found", f"there is no queue {name!r}", queue=name))
+def no_queue(name: str, number: int = 0) -> StatusError:
+    """number: the id that was asked for, 0 for any."""
+    text = f"there is no queue {name!r}" + (f" with the id {number}" if number else "")
+    return StatusError(make(code_pb2.NOT_FOUND, "not_found", text, queue=name))
 
 
 def disk_low(disks: Sequence[LowDisk]) -> StatusError:

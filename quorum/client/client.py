@@ -3,7 +3,8 @@
 Every call that waits takes timeout_ms; None means the client's default. A publish whose deadline passes while
 it waits for the window was not sent (TimedOut); one that was sent raises PublishUnknown, whose `confirmation`
 can be awaited again. Unary calls are tried at the next endpoint until their deadline when a node is
-unavailable; all of them may be repeated safely.
+unavailable; all of them may be repeated safely. A delete or purge names its queue by the id that the queue had
+when the call began.
 """
 
 from __future__ import annotations
@@ -326,24 +327,28 @@ class Client(PolicyCalls):
         return bool((await self._admin("DeclareQueue", request, timeout_ms)).created)
 
     async def delete(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Deletes the queue; answers how many messages went with it (0 if an earlier try had done it)."""
-        request = admin_pb2.DeleteQueueRequest(queue=name)
-        return int((await self._admin("DeleteQueue", request, timeout_ms)).message_count)
+        """Deletes the queue; answers how many messages went with it (0 if an earlier try had done it). A repeat never
+        deletes another queue that was declared under this name meanwhile."""
+        left_ms = self._time_left(timeout_ms)
+        queue = await self._look_up(name, "DeleteQueue", left_ms())
+        request = admin_pb2.DeleteQueueRequest(queue=name, id=queue.id)
+        return int((await self._admin("DeleteQueue", request, left_ms())).message_count)
 
     async def purge(self, name: str, *, timeout_ms: int | None = None) -> int:
-        """Removes what is ready, leaves what is held; answers how many."""
-        request = admin_pb2.PurgeQueueRequest(queue=name)
-        return int((await self._admin("PurgeQueue", request, timeout_ms)).message_count)
+        """Removes what is ready, leaves what is held; answers how many (fewer if an earlier try had removed some). What
+        is published after the call began may stay, and a repeat never removes it."""
+        left_ms = self._time_left(timeout_ms)
+        queue = await self._look_up(name, "PurgeQueue", left_ms())
+        request = admin_pb2.PurgeQueueRequest(queue=name, id=queue.id, before_sequence=queue.next_sequence)
+        return int((await self._admin("PurgeQueue", request, left_ms())).message_count)
 
     async def queues(self, prefix: str = "", *, timeout_ms: int | None = None) -> list[QueueInfo]:
         """Queues whose names begin with prefix, in the service's order (by name)."""
         found: list[QueueInfo] = []
         request = admin_pb2.ListQueuesRequest(prefix=prefix, limit=LISTED_QUEUES)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout_ms) / 1000
+        left_ms = self._time_left(timeout_ms)
         while True:
-            left_ms = max(1, int((deadline - loop.time()) * 1000))
-            response = await self._admin("ListQueues", request, left_ms)
+            response = await self._admin("ListQueues", request, left_ms())
             found += (QueueInfo.of(queue) for queue in response.queues)
             if not response.next_after:
                 return found
@@ -352,11 +357,9 @@ class Client(PolicyCalls):
     async def describe(self, name: str, *, timeout_ms: int | None = None) -> QueueDescription:
         request = admin_pb2.DescribeQueueRequest(queue=name)
         consumers: list[ConsumerInfo] = []
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limit(timeout_ms) / 1000
+        left_ms = self._time_left(timeout_ms)
         while True:
-            left_ms = max(1, int((deadline - loop.time()) * 1000))
-            response = await self._admin("DescribeQueue", request, left_ms)
+            response = await self._admin("DescribeQueue", request, left_ms())
             consumers += (ConsumerInfo.of(consumer) for consumer in response.consumers)
             if not response.next_consumers_after:
                 break
@@ -417,12 +420,29 @@ class Client(PolicyCalls):
 
     # ---- inside
 
-    async def _admin(self, method: str, request: Any, timeout_ms: int | None) -> Any:
-        """One unary call, at the next endpoint while a node is unavailable and the deadline allows."""
+    async def _look_up(self, name: str, method: str, timeout_ms: int) -> admin_pb2.QueueInfo:
+        """The queue that has the name now, for all tries of a call of this method."""
+        request = admin_pb2.DescribeQueueRequest(queue=name)
+        response = await self._admin("DescribeQueue", request, timeout_ms, DOING[method])
+        found: admin_pb2.QueueInfo = response.queue
+        return found
+
+    def _time_left(self, timeout_ms: int | None) -> Callable[[], int]:
+        """Tells how many milliseconds are left for a call of several steps; at least 1."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limit(timeout_ms) / 1000
+        return lambda: max(1, int((deadline - loop.time()) * 1000))
+
+    async def _admin(
+        self, method: str, request: Any, timeout_ms: int | None, doing: str | None = None
+    ) -> Any:
+        """One unary call, at the next endpoint while a node is unavailable and the deadline allows. doing: in place of
+        the method's words in the texts of errors."""
         limit_s = self._limit(timeout_ms) / 1000
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
-        doing = f"{DOING[method]} {request.queue!r}" if hasattr(request, "queue") else DOING[method]
+        doing = doing or DOING[method]
+        doing += f" {request.queue!r}" if hasattr(request, "queue") else ""
         attempt = 0
         told: QuorumError | None = None
         while True:

@@ -29,10 +29,12 @@ class DeclareQueueResponse(_message.Message):
     def __init__(self, created: _Optional[bool] = ...) -> None: ...
 
 class DeleteQueueRequest(_message.Message):
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "id")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+    id: int
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
 
 class DeleteQueueResponse(_message.Message):
     __slots__ = ("message_count",)
@@ -41,10 +43,14 @@ class DeleteQueueResponse(_message.Message):
     def __init__(self, message_count: _Optional[int] = ...) -> None: ...
 
 class PurgeQueueRequest(_message.Message):
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "id", "before_sequence")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    def __init__(self, queue: _Optional[str] = ...) -> None: ...
+    id: int
+    before_sequence: int
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[int] = ..., before_sequence: _Optional[int] = ...) -> None: ...
 
 class PurgeQueueResponse(_message.Message):
     __slots__ = ("message_count",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import quorum
@@ -56,11 +58,48 @@ async def test_a_call_moves_on_while_a_node_is_unavailable(world: World) -> None
 @on_cluster()
 async def test_a_delete_that_an_earlier_try_did_is_done(world: World) -> None:
     async with quorum.connect(world.url) as client:
-        del world.cluster.queues["q"]
-        world.nodes[0].unavailable_calls = 1
+        world.nodes[0].losing = lambda: None
         assert await client.delete("q") == 0
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match="deleting queue 'q'"):
             await client.delete("q")
+
+
+@on_cluster()
+async def test_a_delete_that_is_repeated_leaves_a_queue_that_was_declared_since(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.nodes[0].losing = lambda: world.cluster.declare("q")
+        assert await client.delete("q") == 0
+        assert [queue.name for queue in await client.queues()] == ["q"]
+
+
+@on_cluster()
+async def test_a_purge_that_is_repeated_leaves_what_was_published_since(world: World) -> None:
+    async with quorum.connect(world.url) as client, quorum.connect(world.url) as other:
+        await client.publish_batch("q", [b"old"])
+        late: list[asyncio.Task[None]] = []
+
+        def publish() -> None:
+            late.append(asyncio.ensure_future(other.publish_batch("q", [b"new"])))
+            world.nodes[1].unavailable_calls = 1  # the repeat comes after it
+
+        world.nodes[0].losing = publish
+        assert await client.purge("q") == 0
+        await asyncio.gather(*late)
+        assert [message.body for message in await client.get("q", 10)] == [b"new"]
+
+
+@on_cluster()
+async def test_a_purge_that_is_repeated_leaves_a_queue_that_was_declared_since(world: World) -> None:
+    async with quorum.connect(world.url) as client, quorum.connect(world.url) as other:
+        await client.publish_batch("q", [b"old"])
+
+        def declare_again() -> None:
+            world.cluster.declare("q")
+
+        world.nodes[0].losing = declare_again
+        with pytest.raises(NotFound):
+            await client.purge("q")
+        assert (await other.describe("q")).queue.next_sequence == 1
 
 
 @on_cluster()

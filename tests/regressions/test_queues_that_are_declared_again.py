@@ -12,7 +12,7 @@ import pytest
 
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.member import KIND_RAFT, SYSTEM_GROUP
-from quorum.v1 import bulk_pb2, queue_pb2
+from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
 from support.cluster import Cluster, Session, batch
 from support.services import Aborted, Api, Context, collected
 
@@ -117,6 +117,69 @@ def test_queue_info_is_of_the_new_queue() -> None:
     async def run(api: Api) -> None:
         info = await api.call(api.bulk.QueueInfo(bulk_pb2.QueueInfoRequest(queue="orders"), Context()))
         assert info.ready == 1
+
+    with_queue_declared_again((SYSTEM_GROUP,), run)
+
+
+async def found(api: Api) -> admin_pb2.QueueInfo:
+    request = admin_pb2.DescribeQueueRequest(queue="orders")
+    return (await api.call(api.admin.DescribeQueue(request, Context()))).queue  # type: ignore[arg-type, no-any-return]
+
+
+@LATE
+def test_a_delete_of_the_old_queue_is_refused_and_the_new_one_stays(late: tuple[int, ...]) -> None:
+    async def run(api: Api) -> None:
+        old = api.cluster.members[api.name].catalog.queue("orders")
+        assert old is not None
+        request = admin_pb2.DeleteQueueRequest(queue="orders", id=old.id)
+        with pytest.raises(Aborted, match=f"no queue 'orders' with the id {old.id}"):
+            await api.call(api.admin.DeleteQueue(request, Context()))  # type: ignore[arg-type]
+        assert (await found(api)).ready == 1
+
+    with_queue_declared_again(late, run)
+
+
+@LATE
+def test_a_delete_by_id_of_the_new_queue_is_done_though_the_node_is_behind(late: tuple[int, ...]) -> None:
+    async def run(api: Api) -> None:
+        leader = api.cluster.members[api.cluster.leader(SYSTEM_GROUP)]
+        new = leader.catalog.queue("orders")
+        assert new is not None
+        request = admin_pb2.DeleteQueueRequest(queue="orders", id=new.id)
+        answer = await api.call(api.admin.DeleteQueue(request, Context()))  # type: ignore[arg-type]
+        assert answer.message_count == 1
+        assert not (await api.list()).queues
+
+    with_queue_declared_again(late, run)
+
+
+@LATE
+def test_a_purge_of_the_old_queue_is_refused_and_leaves_the_new_one(late: tuple[int, ...]) -> None:
+    async def run(api: Api) -> None:
+        old = api.cluster.members[api.name].catalog.queue("orders")
+        assert old is not None
+        request = admin_pb2.PurgeQueueRequest(queue="orders", id=old.id, before_sequence=10)
+        with pytest.raises(Aborted, match="no queue"):
+            await api.call(api.admin.PurgeQueue(request, Context()))  # type: ignore[arg-type]
+        assert (await found(api)).ready == 1
+
+    with_queue_declared_again(late, run)
+
+
+def test_a_purge_removes_only_what_is_before_the_sequence_that_it_names() -> None:
+    async def run(api: Api) -> None:
+        queue = await found(api)
+        publish = queue_pb2.PublishRequest(queue="orders", messages=[queue_pb2.Message(body=b"second")])
+        await api.call(api.queues.Publish(publish, Context()))  # type: ignore[arg-type]
+        request = admin_pb2.PurgeQueueRequest(
+            queue="orders", id=queue.id, before_sequence=queue.next_sequence
+        )
+        answer = await api.call(api.admin.PurgeQueue(request, Context()))  # type: ignore[arg-type]
+        assert answer.message_count == 1
+        assert await bodies(api) == [b"second"]
+        wrong = admin_pb2.PurgeQueueRequest(queue="orders", before_sequence=2)
+        with pytest.raises(Aborted, match="before_sequence 2 without an id"):
+            await api.call(api.admin.PurgeQueue(wrong, Context()))  # type: ignore[arg-type]
 
     with_queue_declared_again((SYSTEM_GROUP,), run)
 

@@ -9,7 +9,7 @@ text to a predicate.
 Faults on command: `node.cut()` breaks the streams, `node.stop()` takes the server away, `node.muted` reads
 and never answers, `node.is_cut_off` refuses attaches for want of a leader, `cluster.holds_confirms` accepts
 publishes and keeps the answers, `cluster.cut_after` breaks the stream right after so many publishes were
-accepted, unanswered.
+accepted, unanswered; `node.losing` carries the next delete or purge out, is called, and the answer is lost.
 """
 
 from __future__ import annotations
@@ -415,6 +415,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.is_cut_off = False
         self.refuses_sessions: Refusal | None = None
         self.unavailable_calls = 0  # so many unary calls answer UNAVAILABLE first
+        self.losing: Callable[[], None] | None = None
         self.streams: list[FakeStream] = []
         self._server: Any = None
 
@@ -464,20 +465,24 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
 
     async def DeleteQueue(self, request: Any, context: Any) -> Any:
         await self._gate(context)
-        queue = await self._queue(request.queue, context)
+        queue = await self._queue(request.queue, context, request.id)
         del self.cluster.queues[request.queue]
         refusal = Refusal(code_pb2.NOT_FOUND, "QUEUE_DELETED", "the queue was deleted")
         for consumer in queue.consumers:
             cancelled = queue_pb2.Cancelled(consumer_tag=consumer.tag, status=refusal.status)
             consumer.stream.answer(cancelled=cancelled)
+        await self._lose_answer(context)
         return admin_pb2.DeleteQueueResponse(message_count=len(queue.ready))
 
     async def PurgeQueue(self, request: Any, context: Any) -> Any:
         await self._gate(context)
-        queue = await self._queue(request.queue, context)
-        count = len(queue.ready)
-        queue.ready.clear()
-        return admin_pb2.PurgeQueueResponse(message_count=count)
+        queue = await self._queue(request.queue, context, request.id)
+        before = request.before_sequence or queue.next_sequence
+        chosen = [sequence for sequence in queue.ready if sequence < before]
+        for sequence in chosen:
+            del queue.ready[sequence]
+        await self._lose_answer(context)
+        return admin_pb2.PurgeQueueResponse(message_count=len(chosen))
 
     async def ListQueues(self, request: Any, context: Any) -> Any:
         await self._gate(context)
@@ -524,18 +529,29 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
     def _info(self, queue: FakeQueue) -> Any:
         held = sum(len(consumer.held) for consumer in queue.consumers)
         info = admin_pb2.QueueInfo(name=queue.name, id=queue.id, ready=len(queue.ready), checked_out=held)
+        info.next_sequence = queue.next_sequence
         info.total = info.ready + held
         for name, value in queue.arguments.items():
             info.arguments[name].CopyFrom(value)
             info.effective_arguments[name].CopyFrom(value)
         return info
 
-    async def _queue(self, name: str, context: Any) -> FakeQueue:
+    async def _queue(self, name: str, context: Any, number: int = 0) -> FakeQueue:
         try:
-            return self.cluster.queue(name)
+            queue = self.cluster.queue(name)
+            if number not in (0, queue.id):
+                text = f"there is no queue {name!r} with the id {number}"
+                raise Refusal(code_pb2.NOT_FOUND, "NOT_FOUND", text)
+            return queue
         except Refusal as refusal:
             await context.abort_with_status(rpc_status.to_status(refusal.status))
             raise AssertionError("abort raises") from None
+
+    async def _lose_answer(self, context: Any) -> None:
+        if self.losing is not None:
+            happens, self.losing = self.losing, None
+            happens()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "lost on command")
 
     async def _gate(self, context: Any) -> None:
         if self.unavailable_calls > 0:
