@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,14 +68,22 @@ def connect(url: str | None) -> Client:
     from quorum.client.errors import UnavailableError
 
     chosen = url or default_url()
-    notice = threading.Timer(PATIENCE_S, note, [f"no member of {chosen} has answered yet; still trying"])
-    notice.daemon = True
-    notice.start()
     try:
-        return sync.connect(chosen)
+        with still_trying(f"no member of {chosen} has answered yet"):
+            return sync.connect(chosen)
     except UnavailableError as error:
         hint = "" if url else "; --url names another service, `quorum cluster up` starts one here"
         raise Complaint(f"no member of {chosen} can be reached: {error}{hint}", 1) from error
+
+
+@contextmanager
+def still_trying(missing: str) -> Iterator[None]:
+    """Says what is missing if the block takes long."""
+    notice = threading.Timer(PATIENCE_S, note, [f"{missing}; still trying"])
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
     finally:
         notice.cancel()
 

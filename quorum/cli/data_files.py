@@ -26,6 +26,8 @@ def inspect_file(
         raise Complaint(
             f"{file} is a directory; name one of the files in it, or use `quorum check`", CANNOT_CHECK
         )
+    if file.exists() and not file.is_file():
+        raise Complaint(f"{file} is no regular file; name a file of a node's log", CANNOT_CHECK)
     kind = kind_of(file)
     if kind is None:
         kinds = "segment, index, snapshot, reserve, MANIFEST"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, print_json
+from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, print_json, still_trying
 from quorum.cli.queues import plain_filter, selected, shown
 
 if TYPE_CHECKING:
@@ -23,10 +25,13 @@ QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="the group's name")]
 
 
-def _client(url: str | None) -> BulkClient:
+@contextmanager
+def _client(url: str | None) -> Iterator[BulkClient]:
     from quorum.client.bulk import BulkClient
 
-    return BulkClient(url or default_url())
+    chosen = url or default_url()
+    with BulkClient(chosen) as client, still_trying(f"{chosen} has not answered yet"):
+        yield client
 
 
 @app.command("list")

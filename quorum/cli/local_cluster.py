@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from quorum.cli.cluster_file import read_cluster_file
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
@@ -117,7 +118,7 @@ class LocalCluster:
         file = directory / STATE_FILE
         if not file.exists():
             raise ClusterError(f"there is no cluster in {directory} (no {STATE_FILE})")
-        return cls(directory, len(_read_state(file)["members"]), sink=sink)
+        return cls(directory, len(read_cluster_file(file).members), sink=sink)
 
     def _make(
         self, count: int, settings: Mapping[str, str | int], client_ports: Sequence[int] | None
@@ -213,12 +214,11 @@ class LocalCluster:
         return other.peer
 
     def _read(self) -> None:
-        state = _read_state(self.directory / STATE_FILE)
-        members = state["members"]
-        self._settings = dict(state.get("settings", {}))
+        found = read_cluster_file(self.directory / STATE_FILE)
+        self._settings = dict(found.settings)
         self._members = {
-            name: LocalMember(name, each["client"], each["peer"], self.directory / name)
-            for name, each in members.items()
+            name: LocalMember(name, each.client, each.peer, self.directory / name)
+            for name, each in found.members.items()
         }
 
     # ---- what there is
@@ -531,17 +531,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def _read_state(file: Path) -> dict[str, Any]:
-    try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-        members = state["members"]
-        if not members or not all({"client", "peer"} <= set(each) for each in members.values()):
-            raise ValueError("no members with addresses")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"{file} cannot be read: {error}") from error
-    return dict(state)
 
 
 def _toml_value(value: str | int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quorum.addresses import host_port
 from quorum.cli.console import Complaint, UrlOption, connect
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ def ask_any(url: str) -> ClusterStatus | None:
 
 
 def _ask_new_node(address: str) -> MemberInfo:
+    try:
+        host_port(address)
+    except ValueError as error:
+        raise Complaint(str(error)) from None
     seen = ask(address)
     if seen is None:
         raise Complaint(

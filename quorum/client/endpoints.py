@@ -38,6 +38,8 @@ OpenChannel = Callable[[str], grpc.aio.Channel]
 
 def parse_url(url: str) -> tuple[str, ...]:
     """The endpoints of a URL as host:port, in order."""
+    if "@" in url:  # not repeated: what is before it may be a password
+        raise UsageError(f"the address names a user before '@'; wanted: {SCHEME}host:port,host:port")
     if not url.startswith(SCHEME):
         raise UsageError(f"address {url!r} does not begin with {SCHEME}")
     endpoints = []

@@ -210,6 +210,8 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("consume", "none", "-n", "70000", "--keep"), b"", 2, "at most 65536"),
         (("log", "inspect", "/nowhere"), b"", 1, "error: /nowhere: No such file or directory"),
         (("log", "inspect", "/"), b"", 2, "is a directory"),
+        (("log", "inspect", "/dev/null"), b"", 2, "/dev/null is no regular file"),
+        (("cluster", "add", ""), b"", 2, "'' is no address; wanted: host:port"),
         (("queues", "list", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
         (("consume", "none"), b"", 1, "none"),
         (("consume", "none", "--keep"), b"", 2, "--keep needs --count"),
@@ -217,6 +219,7 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("queues", "show", "none"), b"", 1, "none"),
         (("queues", "declare", "q", "-a", "x=1", "-a", "x=2"), b"", 2, "given twice"),
         (("cluster", "status", "--url", "http://x"), b"", 2, "quorum://"),
+        (("groups", "list", "q", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -240,6 +243,26 @@ def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
         assert err == f"error: there is no cluster in {tmp_path} (no cluster.json)\n"
     (tmp_path / "letter").write_text("dear", encoding="utf-8")
     assert "is not empty" in quorum("cluster", "up", "--dir", str(tmp_path), status=1)[1]
+
+
+def test_a_pipe_is_no_file_of_a_log(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    _, err = quorum("log", "inspect", str(pipe), status=2)
+    assert err == f"error: {pipe} is no regular file; name a file of a node's log\n"
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    for command in (("queues", "list"), ("groups", "list", "q"), ("cluster", "status")):
+        _, err = quorum(*command, "--url", "quorum://user:secret@127.0.0.1:1", status=2)
+        assert err == "error: the address names a user before '@'; wanted: quorum://host:port,host:port\n"
+
+
+def test_a_cluster_file_of_other_types_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"members": {"a": {"client": 5}}}', encoding="utf-8")
+    for command in ("down", "status"):
+        _, err = quorum("cluster", command, "--dir", str(tmp_path), status=1)
+        assert "cluster.json cannot be read: client of member a is a number; wanted: host:port" in err
 
 
 def test_a_wrong_configuration_stops_a_node_before_it_starts(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from quorum.cli.console import complain, note
+from quorum.cli import console, groups
+from quorum.cli.console import complain, note, still_trying
 from quorum.cli.queues import shown
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
@@ -31,3 +34,20 @@ def test_errors_and_notes_keep_their_lines_and_nothing_else_that_a_terminal_obey
     complain("one \x1b[2J\ntwo")
     note("three \x07\nfour ü")
     assert capsys.readouterr().err == "error: one \\x1b[2J\nerror: two\nthree \\x07\nfour ü\n"
+
+
+def test_a_command_that_waits_says_what_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Timer:
+        def __init__(self, after_s: float, then: Callable[..., None], arguments: list[str]) -> None:
+            self.start = lambda: then(*arguments)
+            self.cancel = lambda: None
+            assert after_s == console.PATIENCE_S
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    with still_trying("nobody has answered yet"):
+        pass
+    assert capsys.readouterr().err == "nobody has answered yet; still trying\n"
+    with groups._client("quorum://127.0.0.1:1"):
+        assert capsys.readouterr().err == "quorum://127.0.0.1:1 has not answered yet; still trying\n"

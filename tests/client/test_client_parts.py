@@ -175,6 +175,9 @@ def test_addresses() -> None:
     ):
         with pytest.raises(UsageError):
             parse_url(bad)
+    with pytest.raises(UsageError, match="names a user before '@'") as refused:
+        parse_url("quorum://user:secret@a:1")
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

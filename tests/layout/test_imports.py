@@ -57,6 +57,7 @@ ALLOWED = {
     "quorum.spark": ("quorum_selectors", "quorum.client", "quorum.errors"),
     "pyspark_quorum": ("quorum.spark",),
     "quorum.cli": (
+        "quorum.addresses",
         "quorum",
         "quorum_selectors",
         "quorum.v1",
