@@ -13,6 +13,7 @@ from typing import Protocol
 from fifo.blocks import NEVER, Block
 from fifo.codec import Reader, Writer
 from fifo.index_sets import Piece, pack
+from quorum_selectors.summaries import trusted
 
 
 class Pages(Protocol):
@@ -47,9 +48,9 @@ class Stored:
     first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
     where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
     producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
-    are none, or it is not known. read_cost: local, as read_costs.py has counted it; negative before. An instance takes
-    some 500 bytes, 0.03 for each message of a full block, and its
-    summary, at most 4 KiB.
+    are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
+    negative before. An instance takes some 500 bytes, 0.03 for each message of a full block, and its summary, at most
+    4 KiB.
     """
 
     __slots__ = (
@@ -82,7 +83,7 @@ class Stored:
         self.size_bytes = reader.number()
         self.head = bytes(reader.data[: reader.position])
         self.references = Piece(reader.blob())
-        self.summary = b"" if reader.is_at_end() else reader.blob()
+        self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
         self.read_cost = -1
 
     @property

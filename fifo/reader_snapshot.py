@@ -24,6 +24,18 @@ def write_readers(out: Writer, readers: Readers) -> None:
         _write(out, reader)
 
 
+def write_losses(out: Writer, readers: Readers) -> None:
+    """At the end of a queue's head: which readers have lost what they held, and do not know it."""
+    for reader in readers.by_name.values():
+        out.number(reader.has_untold_loss)
+
+
+def read_losses(data: Reader, readers: Readers) -> None:
+    """A head of the first release ends before."""
+    for reader in readers.by_name.values() if not data.is_at_end() else ():
+        reader.has_untold_loss = bool(data.number())
+
+
 def read_readers(data: Reader, readers: Readers, groups: SelectorGroups) -> None:
     """Fills the readers of a queue whose selector groups are there."""
     readers.past_generation = data.number()

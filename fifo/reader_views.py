@@ -42,6 +42,7 @@ def _info(reader: DurableReader) -> ReaderInfo:
         last_seen_ms=reader.last_seen_ms,
         timeout_ms=reader.timeout_ms,
         on_expiry=reader.on_expiry,
+        has_untold_loss=reader.has_untold_loss,
         reservations=tuple(
             [
                 ReservationInfo(

@@ -12,7 +12,10 @@ Offsets at or below `settled` are done with. Those released at once are done wit
 little by little (`finish`): until then their reservations are there, with a fate. An entry moves the messages of one
 reservation of a queue, or of several as far as they are within its budget.
 
-Where the reader was silent for its timeout, `on_expiry` happens to what is outstanding. The reader stays.
+Where the reader was silent for its timeout, `on_expiry` happens to what is outstanding. The reader stays. It may have
+reserved ahead, and take its oldest messages for its own still. So it gets no new reservation before it shows that it
+knows: it is opened again, releases what it holds, or settles up to its last offset, to which the answer is that this
+offset was released. In entries of version 1 it gets one at once.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.selector_groups import refuse_selector
 from fifo.shared_front import TAIL
 from fifo.state import MESSAGE_BUDGET, Consumer, Entry
+from fifo.versions import TOLD_LOSSES
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -100,6 +104,7 @@ class DurableReader:
     last: int = 0
     reservations: list[Reservation] = field(default_factory=list)
     released: list[tuple[int, int]] = field(default_factory=list)  # offsets (first, last), ascending
+    has_untold_loss: bool = False  # a silence took what it held, and it has not shown that it knows
 
     @property
     def name(self) -> str:
@@ -229,6 +234,7 @@ class Readers:
         reader.last_seen_ms = entry.now_ms
         if isinstance(command, ReleaseReader):
             reader.let_go(Fate.RETURNED)
+            reader.has_untold_loss = False
         return reader.state()
 
     def _open(self, entry: Entry, command: OpenReader) -> Reply:
@@ -251,6 +257,7 @@ class Readers:
         if consumer.group is None:
             machine.groups.join(consumer, command.selector)
         reader.generation += 1
+        reader.has_untold_loss = False
         reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
         reader.last_seen_ms = entry.now_ms
         for each in reader.reservations:
@@ -273,6 +280,8 @@ class Readers:
                 return known
             reader.last_seen_ms = entry.now_ms
             return _reserved(known)
+        if reader.has_untold_loss:
+            return reader.find(after)  # type: ignore[return-value]
         held = reader.consumer.held.total
         if len(reader.reservations) >= MAX_RESERVATIONS or held >= MAX_OUTSTANDING:
             return Refused(
@@ -321,6 +330,8 @@ class Readers:
         if to > reader.last:
             return reader.find(to)  # type: ignore[return-value]
         reader.last_seen_ms = entry.now_ms
+        if to == reader.last:
+            reader.has_untold_loss = False
         for each in [each for each in reader.reservations if not each.fate]:
             if each.offset > to or not self._may_move(entry, each):
                 break
@@ -347,6 +358,7 @@ class Readers:
         for reader in self.by_name.values():
             if reader.due_ms <= entry.now_ms:
                 reader.let_go(Fate.RETURNED if reader.on_expiry == "release" else Fate.DISCARDED)
+                reader.has_untold_loss = entry.version >= TOLD_LOSSES
         is_done = True
         for reader in (*self.by_name.values(), *self.deleted):
             while is_done and reader.reservations and reader.reservations[0].fate:

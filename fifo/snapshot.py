@@ -18,7 +18,7 @@ from fifo.commands import UNKNOWN, Address, QueueConfig
 from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.pin_snapshot import read_pins, write_pins
-from fifo.reader_snapshot import read_readers, write_readers
+from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_readers
 from fifo.sessions import Fence, Producer
 from fifo.staging import Staging
 from fifo.state import PRIORITY, Consumer
@@ -247,6 +247,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
         out.number(places[key])
     write_readers(out, machine.readers)
     write_pins(out, machine.pins)
+    write_losses(out, machine.readers)
     return out.data
 
 
@@ -306,6 +307,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
             consumer.group.size += 1
     read_readers(reader, machine.readers, groups)
     read_pins(reader, machine.pins)
+    read_losses(reader, machine.readers)
     return machine, block_count
 
 

@@ -254,6 +254,7 @@ class ReaderInfo:
     last_seen_ms: int
     timeout_ms: int
     on_expiry: str
+    has_untold_loss: bool
     reservations: tuple[ReservationInfo, ...]
 
 

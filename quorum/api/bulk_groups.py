@@ -332,6 +332,8 @@ def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) ->
     ready = 0 if info is None else info.ready
     if reader is None or reader.generation != request.generation or reader.last != request.after:
         return _Look(None, True, ready, machine.index)
+    if reader.has_untold_loss:
+        return _Look(None, True, ready, machine.index)
     return _Look(reader, machine.may_reserve(queue.id, request.group), ready, machine.index)
 
 

@@ -235,6 +235,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not is_reason(error, "settled", "released") or self._options.fail_on_data_loss:
             raise explained from error
         state = self._service.keep_alive(queue, self._options.group, opened.generation)
+        if state.settled == at[queue] > opened.done:
+            self._settle(queue, at[queue])  # all that was reserved has gone back; this shows that it is known
+            return
         if state.settled <= at[queue]:
             raise explained from error
         lost_data(self._options, str(explained))

@@ -130,8 +130,9 @@ class BulkServicer:
     def Reserve(self, request, context):
         """The reservation after `after`: an existing one again, exactly as it was, or a new one of the first ready messages
         that the group's selector selects. FAILED_PRECONDITION: SETTLED, RELEASED (what has become of that offset),
-        NOT_GIVEN (there was never an offset `after`). RESOURCE_EXHAUSTED (LIMIT): 64 reservations or 1,048,576 messages are
-        outstanding; settle first.
+        NOT_GIVEN (there was never an offset `after`). RELEASED also if a silence took what the group held up to `after`:
+        until the group is opened again, released, or settled up to there (which answers RELEASED, too).
+        RESOURCE_EXHAUSTED (LIMIT): 64 reservations or 1,048,576 messages are outstanding; settle first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,7 +17,7 @@ slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -451,13 +451,13 @@ class BlockColumns:
 
     # ---- for summaries
 
-    @property
-    def has_sparse(self) -> bool:
-        """Whether there are keys, or values of keys, that are in no column."""
-        return bool(self._sparse)
+    def sparse_keys(self) -> Collection[str]:
+        """The keys that may have values in no column. They may have values in columns, too."""
+        return self._sparse.keys()
 
-    def dense_keys(self) -> list[str]:
-        return list(self._dense)
+    def dense_keys(self) -> Collection[str]:
+        """The keys that may have values in columns. They may have values in no column, too."""
+        return self._dense.keys()
 
     def present(self, key: str, chosen: Bits) -> Iterator[tuple[int, Array, StringTable | None]]:
         """What the columns of a key have in the chosen slots: kind, values (codes of strings) and the strings."""

@@ -5,11 +5,24 @@ them where they are few, else the least and the greatest beginning and, up to DI
 one's hash; and whether every message has the key. It may be of more messages than are left: what it says is true of
 fewer, too.
 
+Only what has a column is summarised. A key is left out, as a key of which nothing is known, if any value of it is in
+the block's sparse table: also if other values of the same key have columns.
+
 `may_match` walks an expression with the *set* of truths it can have for any message of the block. It is False only if
 TRUE is not among them; what it does not know (arithmetic, two fields compared) may have any truth. LIKE is tried out
 where all strings are known.
 
-Equal fields give equal bytes. A summary is local: who drops it only reads more.
+Equal fields give equal bytes. A summary is local: a member that drops it only reads more. So everything rests on one
+rule: a summary never rules out a match. One member evaluates a block, another one passes it by its summary, and both
+must deliver the same messages. Under that rule a summary decides nothing that is replicated: fronts, steps and budgets
+are charged for a passed block as for any other.
+
+Format 1 broke the rule: it said of a key with a column that all its values were there. Its summaries are in the
+checkpoints of members that ran an earlier build. They are not corrected but ignored (`trusted`): the block is read once
+and summarised again, and until then the member only does more work. The machine version has no part in this, because
+the error never was a function of state and entry: for the same entry, members that had the columns delivered the
+message, and members that did not passed it. Every entry, of version 1 as well, is now applied as by a member that had
+the columns. A member that ran the earlier build may have parted from the others already; then running hashes tell.
 """
 
 from __future__ import annotations
@@ -55,6 +68,9 @@ BOUND_BYTES = 24
 """Of the least and the greatest string so much is kept."""
 SUMMARY_BYTES = 4_096
 """A quarter of a byte for each message of a block: keys beyond this are left out, as if nothing were known of them."""
+
+FORMAT = 2
+"""The first byte of a summary. In format 1 it was 0 or 1, as the second one is now."""
 
 _ALWAYS, _EXACT, _APPROXIMATE, _NAN, _FALSE, _TRUE, _STRINGS, _ALL_STRINGS = (1 << bit for bit in range(8))
 
@@ -108,11 +124,14 @@ class Summary:
 
 def summarise(columns: BlockColumns, live: npt.NDArray[np.bool_]) -> bytes:
     """Of the messages in the slots that `live` marks. The columns must hold all of them."""
-    is_complete = not columns.has_sparse
+    sparse = columns.sparse_keys()
+    is_complete = not sparse
     total = int(np.count_nonzero(live))
     parts: list[bytes] = []
     size = 0
     for key in sorted(columns.dense_keys()):
+        if key in sparse:
+            continue
         found = _values(columns, key, live, total)
         if found is None:
             continue
@@ -122,7 +141,7 @@ def summarise(columns: BlockColumns, live: npt.NDArray[np.bool_]) -> bytes:
             is_complete = False
             break
         parts.append(part)
-    return bytes([is_complete]) + b"".join(parts)
+    return bytes([FORMAT, is_complete]) + b"".join(parts)
 
 
 def _values(columns: BlockColumns, key: str, live: npt.NDArray[np.bool_], total: int) -> Values | None:
@@ -214,10 +233,15 @@ def _encode(key: str, values: Values) -> bytes:
     return b"".join(out)
 
 
+def trusted(data: bytes) -> bytes:
+    """The bytes of a summary that was kept; empty, as if nothing were known, if they have another format."""
+    return data if data[:1] == bytes([FORMAT]) else b""
+
+
 def decode(data: bytes) -> Summary:
     """The summary of bytes that `summarise` has made, and of no others."""
-    summary = Summary(bool(data[0]))
-    at = 1
+    summary = Summary(bool(data[1]))
+    at = 2
     while at < len(data):
         length, flags = _KEY.unpack_from(data, at)
         at += _KEY.size
@@ -300,7 +324,7 @@ def _least(decisive: bool, parts: list[Truths]) -> Truths:
 
 
 def _known(summary: Summary, key: str) -> Values | None:
-    """None if nothing is known; a key that no message has has no values."""
+    """None if nothing is known; empty for a key that no message has."""
     found = summary.keys.get(key)
     if found is None and summary.is_complete:
         return Values()

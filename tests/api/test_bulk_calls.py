@@ -18,6 +18,7 @@ from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bu
 from quorum.api.stored_rows import Failures
 from quorum.node.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
+from support.fifo_world import World
 
 
 class FakeHub:
@@ -297,3 +298,19 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_part_that_is_named_badly_is_refused(request_: pb.StageRequest, problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
         bulk_staging._Part(None, None, request_)  # type: ignore[arg-type]
+
+
+def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_nothing_is_ready() -> None:
+    """A Reserve that waits for messages goes to the group without waiting, which refuses it."""
+    world = World()
+    world.queue(1)
+    name = world.session()
+    world.do(name, c.OpenReader(1, "etl", b"", "earliest", 2_000, "discard"))
+    world.publish(name, 1)
+    world.do(name, c.Reserve(1, "etl", 1, 0, 1, 100))
+    member: Any = SimpleNamespace(queue_machine=lambda group: world.machine)
+    queue: Any = SimpleNamespace(id=1, group=1)
+    request = pb.ReserveRequest(group="etl", generation=1, after=1, min_messages=5)
+    assert not bulk_groups._look_at(member, queue, request).may_reserve
+    world.wake(2_000)
+    assert bulk_groups._look_at(member, queue, request) == bulk_groups._Look(None, True, 0, world.index)

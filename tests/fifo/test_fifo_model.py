@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fifo import checkpoint, invariants
 from fifo import commands as c
+from fifo.effects import Refused
 from fifo.group import GroupMachine
 from fifo.pages import MemoryPages
 from fifo.references import references
@@ -283,6 +284,18 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert held <= sum(len(model.messages) - len(model.ready()) for model in world.model.queues.values())
         assert world.machine.snapshot() == before
 
+    @rule(text=st.sampled_from(TEXTS[1:]))
+    def browse(self, text: str) -> None:
+        """A look finds in cold blocks, which it may pass by their summaries, what it finds in warm ones."""
+        twin = self.world.twin
+        assert twin is not None
+        found = matching(self.world.machine, selector(text))
+        assert matching(twin, selector(text)) == found
+        for queue, machine in twin.queues.items():
+            for block in machine.blocks.warm():
+                twin.page_out(queue, block.number)
+        assert matching(twin, selector(text)) == found
+
     # ---- from a description to an operation
 
     def operations(self, step: dict[str, Any], place: int) -> list[Any]:
@@ -419,6 +432,23 @@ class FifoAgainstModel(RuleBasedStateMachine):
             case "undeliverable":
                 return c.Modify(*place, undeliverable_here=True)
         return c.Settle(*place)
+
+
+def matching(machine: GroupMachine, wanted: bytes) -> dict[int, list[int]]:
+    """The sequences of the ready messages that a selector matches, in each queue that knows its fields."""
+    found: dict[int, list[int]] = {}
+    for queue in sorted(machine.queues):
+        start: int | None = 0
+        while start is not None:
+            page = machine.waiting(queue, start, 1000, wanted)
+            if isinstance(page, Refused):
+                break
+            found.setdefault(queue, []).extend(
+                run.first_sequence + i for run in page.runs for i in range(run.count)
+            )
+            assert page.next_sequence is None or page.next_sequence > start
+            start = page.next_sequence
+    return found
 
 
 class StagingAgainstModel(FifoAgainstModel):

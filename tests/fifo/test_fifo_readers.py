@@ -16,12 +16,15 @@ from fifo.commands import (
     Enqueue,
     Get,
     KeepReader,
+    Meta,
     OpenReader,
+    Operation,
     Purge,
     ReleaseReader,
     Reserve,
     SettleReserved,
     UpdateConfig,
+    Wake,
 )
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.group import GroupMachine
@@ -233,7 +236,46 @@ def test_a_silent_reader_gives_up_what_it_holds(
         assert shown(world, 1) == [1, 2, 3]
     else:
         assert refusal(reserve(world, after=0)) == "released"
+        assert refusal(reserve(world, after=1)) == "released"
+        do(world, SettleReserved(1, "spark", 1, 1))
         assert reserve(world, after=1).offset == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("way", ["opened", "released", "settled"])
+def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_silence_took(
+    world: World, way: str
+) -> None:
+    open_reader(world, timeout_ms=2_000)
+    world.publish(name_of(world), 9)
+    for after in range(3):
+        reserve(world, after, most=2)
+    do(world, SettleReserved(1, "spark", 1, 1))
+    world.wake(2_000)
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    do(world, KeepReader(1, "spark", 1))
+    for _ in range(2):  # also to a program that has lost the answer
+        assert refusal(reserve(world, after=3)) == "released"
+        assert world.machine.readers(1)[0].has_untold_loss
+    do(world, SettleReserved(1, "spark", 1, 2))  # of the third it still does not know
+    assert refusal(reserve(world, after=3)) == "released"
+    generation = 1
+    if way == "opened":
+        generation = open_reader(world, timeout_ms=2_000).generation
+    elif way == "released":
+        do(world, ReleaseReader(1, "spark", 1))
+    else:
+        assert do(world, SettleReserved(1, "spark", 1, 3)) == ReaderState(1, 3, 3, 0)
+    assert reserve(world, after=3, generation=generation) == Reserved(4, world.index, 7, 700, True)
+
+
+def test_in_entries_of_version_1_a_reader_goes_on_at_once(world: World) -> None:
+    open_reader(world, timeout_ms=2_000)
+    world.publish(name_of(world), 4)
+    reserve(world, most=2)
+    world.index += 1
+    world.machine.apply(Meta(world.index, 1, world.now_ms + 2_000, 1), [Operation(0, None, Wake())])
+    world.now_ms += 2_000
+    assert reserve(world, after=1).offset == 2  # type: ignore[union-attr]
 
 
 def test_who_holds_nothing_may_be_silent(world: World) -> None:

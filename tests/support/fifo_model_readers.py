@@ -39,6 +39,7 @@ class ModelReader:
     last: int = 0
     reservations: list[ModelReservation] = field(default_factory=list)
     released: set[int] = field(default_factory=set)
+    has_untold_loss: bool = False
 
     def outstanding(self) -> list[ModelReservation]:
         return [each for each in self.reservations if not each.fate]
@@ -88,6 +89,8 @@ class ModelReaders:
         if isinstance(command, c.SettleReserved):
             if command.to > reader.last:
                 return e.Refused("not_given", "")
+            if command.to == reader.last:
+                reader.has_untold_loss = False
             for each in reader.outstanding():
                 if each.reply.offset > command.to or not self.may_move(left, each):
                     break
@@ -97,6 +100,7 @@ class ModelReaders:
                     self.queue.gone(message)
         if isinstance(command, c.ReleaseReader):
             reader.let_go("returned")
+            reader.has_untold_loss = False
         reader.last_seen_ms = meta.now_ms
         return reader.state()
 
@@ -117,6 +121,7 @@ class ModelReaders:
         queue.forget_group(before)
         queue.use_group(command.selector)
         reader.generation += 1
+        reader.has_untold_loss = False
         reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
         reader.last_seen_ms = meta.now_ms
         for each in reader.outstanding():
@@ -131,6 +136,8 @@ class ModelReaders:
             return e.Refused("not_given", "")
         if after < reader.settled:
             return reader.gone(after + 1)
+        if after == reader.last and reader.has_untold_loss:
+            return e.Refused("released", "")
         held = sum(len(each.messages) for each in reader.reservations)
         is_new = after == reader.last
         if is_new and (len(reader.reservations) >= rules.max_reservations or held >= rules.max_outstanding):
@@ -185,6 +192,7 @@ class ModelReaders:
             due = reader.due_ms()
             if due is not None and due <= meta.now_ms:
                 reader.let_go("returned" if reader.on_expiry == "release" else "discarded")
+                reader.has_untold_loss = meta.version >= 2
         for reader in self.readers + self.deleted:
             for each in [each for each in reader.reservations if each.fate]:
                 if not self.may_move(left, each):

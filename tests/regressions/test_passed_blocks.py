@@ -1,0 +1,98 @@
+"""Blocks that a member passes by their summaries: it delivers what a member delivers that has their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import Effect
+from fifo.group import GroupMachine
+from fifo.pages import MemoryPages, Stored
+from fifo.versions import CURRENT, FIRST
+from quorum_selectors import block_columns
+from support.fifo_world import SMALL, World, selector, small_blocks
+
+SIZE, NAME = "application-properties.size", "application-properties.name"
+
+
+@pytest.fixture(autouse=True)
+def one_column() -> Iterator[None]:
+    with small_blocks(SMALL), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_columns, "MAX_DENSE_COLUMNS", 1)
+        yield
+
+
+def a_full_block() -> World:
+    """Sizes are numbers, and have the only column; the one text comes too late for a column."""
+    world = World()
+    world.queue(1, filter_enabled=True)
+    name = world.session()
+    world.publish(name, 2, [{SIZE: 1}, {SIZE: 2}])
+    world.publish(name, 2, [{SIZE: "large"}, {NAME: "x"}])
+    world.publish(name, SMALL.block_size)
+    return world
+
+
+def restarted(world: World) -> GroupMachine:
+    """A member that has read the fields of the first block after its start, and has paged it out."""
+    machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    queue = machine.queues[1]
+    queue.groups.fields.columns(queue.blocks.get(0), queue.blocks.get(0).kept)
+    machine.page_out(1, 0)
+    return machine
+
+
+def attach(world: World, machine: GroupMachine, text: str, version: int) -> list[Effect]:
+    origin = c.Origin(
+        b"producer" + bytes(7) + b"\x01", 1, world.numbers[b"producer" + bytes(7) + b"\x01"] + 1
+    )
+    command = c.Attach(1, "reader", selector(text), 10)
+    found = list(
+        machine.apply(
+            c.Meta(world.index + 1, 1, world.now_ms, version), [c.Operation(0, origin, command)]
+        ).effects
+    )
+    for index in range(world.index + 2, world.index + 6):
+        meta = c.Meta(index, 1, world.now_ms, version)
+        found += machine.apply(meta, [c.Operation(0, None, c.Wake())]).effects
+    return found
+
+
+@pytest.mark.parametrize("version", range(FIRST, CURRENT + 1))
+@pytest.mark.parametrize("text", ["size = 'large'", "name = 'x'", "size LIKE 'l%'", "NOT (size = 1)"])
+def test_a_text_in_a_field_of_numbers_is_delivered_by_members_that_have_the_block_cold(
+    text: str, version: int
+) -> None:
+    world = a_full_block()
+    cold = restarted(world)
+    delivered = attach(world, cold, text, version)
+    assert delivered == attach(world, world.machine, text, version)
+    assert delivered
+    assert cold.snapshot() == world.machine.snapshot()
+    assert cold.running_hash == world.machine.running_hash
+
+
+def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
+    """It said that all sizes are numbers from 1 to 2. It goes with the checkpoint of a member that is upgraded."""
+    world = a_full_block()
+    before = restarted(world)
+    blocks = before.queues[1].blocks
+    cold = blocks.at(0)
+    assert isinstance(cold, Stored)
+    of_numbers = World()
+    of_numbers.queue(1, filter_enabled=True)
+    of_numbers.publish(of_numbers.session(), 2, [{SIZE: 1}, {SIZE: 2}])
+    of_numbers.machine.page_out(1, 0)
+    values = of_numbers.machine.queues[1].blocks.at(0).summary[2:]
+    blocks._blocks[0] = cold.with_summary(b"\x00" + values)
+
+    pages = before.memory.pages
+    assert isinstance(pages, MemoryPages)
+    resumed = GroupMachine.resume(before.checkpoint().state, world.log, pages)
+    assert resumed.queues[1].blocks.at(0).summary == b""
+    delivered = attach(world, resumed, "size = 'large'", CURRENT)
+    assert delivered == attach(world, world.machine, "size = 'large'", CURRENT)
+    resumed.page_out(1, 0)
+    assert resumed.queues[1].blocks.at(0).summary
