@@ -193,6 +193,10 @@ class Journal:
         """None of the snapshots here can be used; the next one that is saved takes their place."""
         self._snapshots.discard(reason)
 
+    def remove_snapshots_before(self, index: int) -> None:
+        """Removes the snapshots below this index, durably: their states are wrong."""
+        self._snapshots.remove_before(index)
+
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
         """This snapshot could not be read to its end: it is not offered again."""
         self._snapshots.note_damaged(index, term, reason)

@@ -321,6 +321,15 @@ class SnapshotStore:
             self._damaged[name] = reason
         self._good = frozenset()
 
+    def remove_before(self, index: int) -> None:
+        """Removes the snapshots below this index: their states are wrong."""
+        for name in self._names():
+            if _index(name) < index:
+                self._files.unlink(self.directory / name)
+                self._damaged.pop(name, None)
+                self._good -= {name}
+        self._files.sync_directory(self.directory)
+
     def note_damaged(self, index: int, term: int, reason: str) -> None:
         """A snapshot could not be read to its end."""
         name = _name(self._group, index, term)

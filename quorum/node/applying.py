@@ -32,7 +32,8 @@ the oldest snapshot still needs."""
 
 
 class Applier:
-    """One of a member. claim: tells the other members a running hash, and compares it (digests.py)."""
+    """One of a member. claim: tells the other members a running hash, and compares it (digests.py). rebuilt: a wrong or
+    lost state was replaced."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Applier:
         table: SessionTable,
         healer: Healer,
         claim: Callable[[Replica, bytes], None],
+        rebuilt: Callable[[Replica], None],
         logger: FilteringBoundLogger,
         *,
         entries: int,
@@ -55,6 +57,7 @@ class Applier:
         self._table = table
         self._healer = healer
         self._claim = claim
+        self._rebuilt = rebuilt
         self._logger = logger
         self._entries = entries
         self._snapshot_bytes = snapshot_bytes
@@ -75,7 +78,8 @@ class Applier:
         if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
             replica.ready_term = replica.raft.term
         is_due = replica.snapshot_is_due(now_ms, self._snapshot_bytes, self._snapshot_ms)
-        if is_due or replica.raft.lacks_snapshot:
+        has_news = replica.raft.applied_index > replica.raft.snapshot_index
+        if is_due or (replica.raft.lacks_snapshot and has_news):
             self.save_snapshot(replica, now_ms)
 
     def _apply_some(self, replica: Replica, now_ms: int) -> bool:
@@ -108,11 +112,12 @@ class Applier:
                 applied = replica.machine.apply(meta, operations)
         except BodyUnreadable as error:
             self._healer.note(error.group, error.index, 0, error.reason)
-            replica.begin_again(index - 1, error.index, now_ms)
+            replica.begin_again(error.index, now_ms)
             return False
         replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
         if index > replica.routed_to:
             self._carry_out(replica, operations, applied, now_ms)
+            replica.routed_to = index
         if isinstance(replica.machine, GroupMachine):
             claim = replica.digests.applied(index, replica.machine.running_hash)
             if claim is not None:
@@ -155,7 +160,8 @@ class Applier:
     def save_snapshot(self, replica: Replica, now_ms: int) -> None:
         """A part of it in each step, so that none takes long. Without room for it the log goes on as it is, and it is
         tried again later."""
-        if now_ms < replica.no_snapshot_before_ms or replica.parted:
+        is_being_replaced = replica.lacks_page and replica.raft.is_receiving
+        if now_ms < replica.no_snapshot_before_ms or replica.parted or is_being_replaced:
             return
         try:
             if not replica.prepare_snapshot():
@@ -190,13 +196,19 @@ class Applier:
         self._know_departed(replica)
 
     def installed(self, replica: Replica, state: State) -> None:
-        """A leader's snapshot has come while running."""
+        """A leader's snapshot has come while running. Where it replaces a state that is wrong or lost, what is older is
+        removed, and applying begins again behind it."""
+        if replica.wants_state:
+            self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
         replica.install(state)
+        if replica.wants_state:
+            self._rebuilt(replica)
         self._know_departed(replica)
         replica.stalled = 0
         self._healer.forget(replica.number, replica.raft.applied_index)
         self.catalog_changed = True
-        self._table.answers_missed(replica.number)
+        if replica.raft.applied_index > replica.routed_to:
+            self._table.answers_missed(replica.number)
 
     def _know_departed(self, replica: Replica) -> None:
         if isinstance(replica.machine, GroupMachine):

@@ -23,7 +23,7 @@ from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.healing import PageUnreadable
 from quorum.replication.group import Group
 from quorum.replication.membership import State, unwrap_state
-from quorum.replication.transfer import SnapshotSource
+from quorum.replication.transfer import SnapshotSource, SnapshotUnsendable
 
 SLICE_BYTES = 1 << 20
 """Read of a snapshot that is being made ready for a follower before other work gets its turn: about a millisecond."""
@@ -37,6 +37,8 @@ class LogPages:
     def __init__(self, log: Log, group: int) -> None:
         self._log = log
         self._group = group
+        self.unreadable: dict[int, str] = {}
+        """pages that could not be read, with the reason"""
 
     def write(self, queue: int, block: int, data: bytes) -> int:
         return self._log.write_page(self._group, [data])
@@ -46,6 +48,7 @@ class LogPages:
         try:
             return self._log.read_page(self._group, page)
         except (EntryMissing, LogDamaged) as error:
+            self.unreadable[page] = str(error)
             raise PageUnreadable(self._group, page, str(error)) from error
 
 
@@ -86,9 +89,13 @@ class ExportedSnapshot:
         self._is_prepared = False
 
     def prepare(self) -> bool:
-        """One slice; True once size and CRC are known. OSError, ValueError: the file is damaged. PageUnreadable."""
+        """One slice; True once size and CRC are known. OSError, ValueError: the file is damaged. SnapshotUnsendable: a
+        page is."""
         if not self._is_prepared:
-            self._is_prepared = next(self._slices, True)
+            try:
+                self._is_prepared = next(self._slices, True)
+            except PageUnreadable as error:
+                raise SnapshotUnsendable(str(error)) from error
         return self._is_prepared
 
     def _all_slices(self) -> Iterator[bool]:
@@ -123,7 +130,7 @@ class ExportedSnapshot:
         self.size, self.crc = size, crc
 
     def read(self, offset: int, length: int) -> bytes:
-        """Part of it; fewer bytes at its end, and where they lie in many pages."""
+        """Part of it; fewer bytes at its end, and where they lie in many pages. Raises as prepare."""
         if self._is_canonical:
             return self._file.read(offset, length)
         pieces: list[bytes] = []
@@ -132,7 +139,10 @@ class ExportedSnapshot:
             number = bisect_right(self._starts, offset) - 1
             if self._piece[0] != number:
                 assert self._export is not None
-                self._piece = (number, self._export.piece(number - 1) if number else self._head)
+                try:
+                    self._piece = (number, self._export.piece(number - 1) if number else self._head)
+                except PageUnreadable as error:
+                    raise SnapshotUnsendable(str(error)) from error
             start = offset - self._starts[number]
             piece = self._piece[1][start : start + end - offset]
             pieces.append(piece)
@@ -154,6 +164,8 @@ class Checkpoints:
         self._group = group
         self._raft = raft
         self._time_bytes = time_bytes
+        self.is_sendable = True
+        """The state is not known to be lost or wrong."""
         self._kept: dict[int, tuple[IndexSet, array[int]]] = {}
         """index of a snapshot that counts -> the entries and the pages it refers to; ascending"""
         raft.send_snapshots_from(self.newest)
@@ -213,6 +225,9 @@ class Checkpoints:
         return tuple(self._kept)
 
     def newest(self) -> SnapshotSource | None:
-        """The newest snapshot as a follower has to be sent it."""
+        """The newest snapshot as a follower has to be sent it. None also where the state here is wrong: so may be the
+        snapshots."""
+        if not self.is_sendable:
+            return None
         file = self._log.journal(self._group).open_snapshot()
         return None if file is None else ExportedSnapshot(file, self.pages, self._time_bytes)

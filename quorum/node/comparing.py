@@ -1,8 +1,9 @@
-"""A group's members compare their states (digests.py), and what one does whose state has parted from most voters'.
+"""A group's members compare their states (digests.py), and what one does whose state has parted from most voters', or
+cannot be read.
 
 Its log is as good as the others', so it still votes and acknowledges. Its state is wrong, and so may its snapshots be:
 it applies nothing more, answers no question about the group, lets this node deliver nothing and leads only as a last
-resort. That is remembered over restarts, until the replica is rebuilt when it is this member's turn (rebuilding.py).
+resort. That is remembered over restarts, until another member's state is here (rebuilding.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.log.files import commit_file, prepare_file
 from quorum.node import events as ev
@@ -72,12 +75,21 @@ class Comparing:
             self._logger.warning("a majority agrees again", group=group)
             self._heartbeats.lease_until[group] = 0
 
+    def lose(self, replica: Replica, empty: CatalogMachine | GroupMachine, reason: str) -> None:
+        """The state cannot be read, and may be half changed: it is given up for an empty one."""
+        self._give_up(replica, max(1, replica.raft.applied_index))
+        replica.machine = empty
+        self._logger.error("state lost", group=replica.number, reason=reason)
+
+    def _give_up(self, replica: Replica, index: int) -> None:
+        self._memory.parted = (*self._memory.parted, (replica.number, index))
+        self._memory.save()
+        replica.part(index)
+        self._tell(ev.LeaseLapsed(replica.number))
+
     def _part(self, replica: Replica, error: Diverged) -> None:
         group = replica.number
-        self._memory.parted = (*self._memory.parted, (group, error.index))
-        self._memory.save()
-        replica.part(error.index)
-        self._tell(ev.LeaseLapsed(group))
+        self._give_up(replica, error.index)
         path = self._log.directory.parent / f"diverged-group-{group}-entry-{error.index}.state"
         try:
             prepare_file(self._log.files, path, [replica.machine.snapshot()])
@@ -88,14 +100,19 @@ class Comparing:
                 "state has parted, and could not be put aside", group=group, problem=str(problem)
             )
 
-    def remember(self, replica: Replica) -> None:
-        """At the start: the state was found to have parted by an earlier process."""
+    def remember(self, replica: Replica) -> bool:
+        """At the start: whether the state was given up by an earlier process."""
         index = dict(self._memory.parted).get(replica.number)
         if index is not None:
             replica.part(index)
+        return index is not None
 
-    def forget(self, group: int) -> None:
-        """The replica is rebuilt."""
-        if group in dict(self._memory.parted):
+    def rebuilt(self, replica: Replica) -> None:
+        """Another member's state is here, durably."""
+        group = replica.number
+        if replica.parted:
             self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)
             self._memory.save()
+            self._heartbeats.lease_until[group] = 0
+        replica.rebuilt()
+        self._logger.warning("state replaced", group=group, index=replica.raft.applied_index)

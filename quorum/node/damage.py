@@ -1,8 +1,8 @@
 """What is damaged here goes to the healer, and while it is others are to lead.
 
 A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
-an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost (`PageUnreadable`), or
-the whole state is wrong (`Diverged`), the replica is rebuilt when it is this member's turn (rebuilding.py).
+an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, another member's
+state replaces the one here (rebuilding.py), and this member hands over if it leads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.pages import Stored
 from quorum.log import Damage, Log, LogFull
-from quorum.node.digests import Diverged
-from quorum.node.healing import Healer, PageUnreadable
-from quorum.node.rebuilding import Rebuilding
+from quorum.node.healing import Healer
 from quorum.node.replica import Replica
 
 HANDICAP = 2
@@ -44,7 +42,6 @@ class DamageCare:
         election_max_s: float,
         healer: Healer,
         successors: Callable[[int], Sequence[str]],
-        rebuilding: Rebuilding,
     ) -> None:
         """successors(group): who might lead it instead, and is here."""
         self._log = log
@@ -53,17 +50,15 @@ class DamageCare:
         self._election_max_s = election_max_s
         self._successors = successors
         self._healer = healer
-        self._rebuilding = rebuilding
         self._transfers = 0
         """begun for want of a body, or of a state"""
         self._bad_pages: set[tuple[int, int]] = set()
         """(group, page) of those that were found"""
-        self._lost_pages: dict[tuple[int, int], Damage] = {}
+        self._lost_pages: set[tuple[int, int]] = set()
         """those whose block is nowhere else"""
 
-    def review(self, now_ms: int) -> None:
-        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it. Raises
-        PageUnreadable or Diverged when a replica is to be rebuilt."""
+    def review(self) -> None:
+        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
         self._healer.review()
         for damage, (group, term, index) in self._damaged_bodies():
             if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
@@ -74,11 +69,12 @@ class DamageCare:
                 self._healer.note(group, index, term, str(damage))
         for damage in self._log.damages:
             if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
-                self._found_page(self._replicas[damage.known[0]], damage)
-        waiting = self._to_rebuild()
-        next_group = self._rebuilding.next_group(waiting, now_ms)
-        if next_group is not None:
-            raise waiting[next_group]
+                self._found_page(self._replicas[damage.known[0]], damage.lsn, str(damage))
+        for replica in self._replicas.values():
+            for page, reason in replica.checkpoints.pages.unreadable.items():
+                self._found_page(replica, page, reason)
+            replica.checkpoints.pages.unreadable.clear()
+        self._find_lost_pages()
 
     def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
         """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
@@ -99,8 +95,7 @@ class DamageCare:
 
     # ---- pages
 
-    def _found_page(self, replica: Replica, damage: Damage) -> None:
-        page = damage.lsn
+    def _found_page(self, replica: Replica, page: int | None, reason: str) -> None:
         if page is None or (replica.number, page) in self._bad_pages:
             return
         queue, block = _block_of(replica, page)
@@ -111,28 +106,23 @@ class DamageCare:
         if queue is not None and isinstance(block, Block):
             block.stored = queue.section = None
         elif block is not None:
-            self._lost_pages[replica.number, page] = damage
+            self._lost_pages.add((replica.number, page))
         meaning = (
-            "the replica has to begin anew"
+            "another member's state replaces the one here"
             if isinstance(block, Stored)
             else "the next snapshot does without it"
         )
-        self._logger.error("page unreadable", group=replica.number, reason=str(damage), meaning=meaning)
+        self._logger.error("page unreadable", group=replica.number, reason=reason, meaning=meaning)
 
-    def _to_rebuild(self) -> dict[int, PageUnreadable | Diverged]:
-        """group -> why."""
-        waiting: dict[int, PageUnreadable | Diverged] = {
-            number: Diverged(number, replica.parted, replica.disputed)
-            for number, replica in self._replicas.items()
-            if replica.parted
+    def _find_lost_pages(self) -> None:
+        """Those are forgotten whose messages are gone, or whose state was replaced."""
+        self._lost_pages = {
+            (group, page)
+            for group, page in self._lost_pages
+            if isinstance(_block_of(self._replicas[group], page)[1], Stored)
         }
-        for (group, page), damage in list(self._lost_pages.items()):
-            replica = self._replicas[group]
-            if not isinstance(_block_of(replica, page)[1], Stored):
-                del self._lost_pages[group, page]  # its messages are gone, or it was restored
-            else:
-                waiting[group] = PageUnreadable(group, page, str(damage))
-        return waiting
+        for number, replica in self._replicas.items():
+            replica.lacks_page = any(group == number for group, _ in self._lost_pages)
 
     # ---- at a start, and while it is so
 
@@ -162,7 +152,7 @@ class DamageCare:
             raft.read_configurations()
         for index, reason in unread.items():
             self._healer.note(replica.number, index, raft.term_at(index), reason)
-        has_lost_pages = any(group == replica.number for group, _ in self._lost_pages)
+        has_lost_pages = replica.lacks_page
         is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
         raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0
         if not replica.stalled and not has_lost_pages and not replica.parted:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from quorum.log import LogError, LogFailed, LogFull
-from quorum.node.digests import Diverged
 from quorum.node.events import Input, Output
 from quorum.node.healing import PageUnreadable
 from quorum.node.marks import RolledBack
@@ -27,10 +26,8 @@ DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
 DEFECT = 70
 """Exit status (EX_SOFTWARE)."""
-
-
 BEGINS_ANEW = 75
-"""Exit status (EX_TEMPFAIL): start this member again; a group of it then begins anew from another member's state."""
+"""Exit status (EX_TEMPFAIL): start this member again; it then takes everything from other members."""
 
 
 def boottime_s() -> float:
@@ -102,8 +99,13 @@ def _fail_stop(error: BaseException) -> None:
             what = "its disk has failed" if isinstance(error, LogFailed) else "its disk is full"
         logger.critical(f"member stops: {what}", error=str(error))
         os._exit(DISK_FAILED)
-    if isinstance(error, PageUnreadable | Diverged | RolledBack):
-        logger.critical("member stops: started again, it begins the group anew", error=str(error))
+    if isinstance(error, RolledBack):
+        logger.critical("member stops: started again, it takes everything from the others", error=str(error))
         os._exit(BEGINS_ANEW)
+    if isinstance(error, PageUnreadable):
+        logger.critical(
+            "member stops: its state cannot be read, and no other member has it", error=str(error)
+        )
+        os._exit(DISK_FAILED)
     logger.critical("member stops", error=str(error), exc_info=error)
     os._exit(DEFECT)

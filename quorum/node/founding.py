@@ -1,4 +1,4 @@
-"""What a group begins with here: an empty machine; and how a replica that cannot be used begins anew."""
+"""What a group begins with here: an empty machine; and how a replica whose journal cannot be used begins anew."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class BodyUnreadable(Exception):
 
 
 class PageUnreadable(Exception):
-    """A page of a group's state is damaged or not here. Pages are this member's own, nobody else has them: its share in
-    the group begins anew from a leader's snapshot."""
+    """A page of a group's state is damaged or not here. Pages are this member's own, nobody else has them: its state in
+    the group is replaced by another member's (rebuilding.py)."""
 
     def __init__(self, group: int, page: int, reason: str) -> None:
         super().__init__(f"group {group}, page {page}: {reason}")

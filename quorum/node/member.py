@@ -40,7 +40,7 @@ from quorum.node.checkpoints import Checkpoints
 from quorum.node.collecting import Background, Collecting, Inline
 from quorum.node.comparing import KIND_DIGEST, Comparing
 from quorum.node.damage import DamageCare, is_needed
-from quorum.node.digests import Digests, Diverged, decode_claim
+from quorum.node.digests import Digests, decode_claim
 from quorum.node.disk_watch import DiskWatch
 from quorum.node.founding import Founding
 from quorum.node.healing import Healer, PageUnreadable
@@ -60,7 +60,7 @@ from quorum.node.read_indexes import (
     ReadIndexes,
     ReadRequest,
 )
-from quorum.node.rebuilding import Rebuilding
+from quorum.node.rebuilding import KIND_STATE_REQUEST, Rebuilding
 from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
 from quorum.node.roster import Address
 from quorum.node.scrubbing import Pace, Scrubbing
@@ -234,6 +234,7 @@ class Member:
             self._table,
             self.healer,
             self.comparing.report,
+            self.comparing.rebuilt,
             self._logger,
             entries=config.apply_entries,
             snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
@@ -245,7 +246,7 @@ class Member:
         self.collecting = Collecting(log, background)
         self.scrubbing = Scrubbing(log, background, self.membership.memory, self._logger, config.scrubbing)
         self._founding = Founding(log, config.members, config.queue_groups, self._logger)
-        self.rebuilding = Rebuilding(self.replicas, self._who_has_bodies, lambda: self.me)
+        self.rebuilding = Rebuilding(self.replicas, network.send)
         self.damage = DamageCare(
             log,
             self.replicas,
@@ -253,7 +254,6 @@ class Member:
             config.raft.election_max_s,
             self.healer,
             self._who_has_bodies,
-            self.rebuilding,
         )
         self.librarian = Librarian(log, self._commit_index, network.send, self.damage.found_unreadable)
         self.standings = Standings(self.replicas, network.send)
@@ -369,11 +369,7 @@ class Member:
         except LogDamaged as error:
             if not self.membership.peers:
                 raise
-            self._lose_replica(number, str(error))
-            raft = make()
-        if raft.quarantine.is_on and number in dict(self.membership.memory.parted):
-            # the process before has ended while it gave the replica up
-            self._lose_replica(number, "its state has parted")
+            self._founding.lose_replica(number, str(error))
             raft = make()
         for index, reason in raft.unread_configurations.items():
             self.healer.note(number, index, raft.term_at(index), reason)
@@ -385,32 +381,37 @@ class Member:
         for damaged in self.log.journal(number).damaged_snapshots:
             self._logger.warning("snapshot is damaged, another one is used", file=damaged)
         state = raft.snapshot_state
-        if state is not None:
+        is_given_up = self.comparing.remember(replica)
+        if state is not None and not is_given_up:
             self.applier.begin(replica, state)
             self.damage.look_for_missing(replica)
-        self.comparing.remember(replica)
         return replica
-
-    def _lose_replica(self, number: int, reason: str) -> None:
-        """It is rebuilt from another member's snapshot by the next process, or by this one if it has just begun."""
-        self._founding.lose_replica(number, reason)
-        self.comparing.forget(number)
 
     # ---- the step
 
     def step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
         """One turn. now_ms: the member's clock, which counts suspended time. Returns what the API has to hear.
 
-        Every exception is the end of this member. After PageUnreadable and Diverged the next one rebuilds the group.
+        Every exception is the end of this member.
         """
+        active = self._exchange(now_ms, frames, inputs)
         try:
-            return self._step(now_ms, frames, inputs)
-        except (PageUnreadable, Diverged) as error:
-            if self.membership.peers:
-                self._lose_replica(error.group, str(error))
-            raise
+            self._work(active, now_ms)
+        except PageUnreadable as error:  # what is left of the turn is done in the next one
+            if not self.membership.peers:
+                raise
+            self.lose_state(error)
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
-    def _step(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[ev.Output]:
+    def lose_state(self, error: PageUnreadable) -> None:
+        """A page was needed. Who has others is sent another state by them; nothing that this member has promised is
+        lost."""
+        replica = self.replicas[error.group]
+        self.comparing.lose(replica, self._founding.empty_machine(error.group), str(error))
+
+    def _exchange(self, now_ms: int, frames: Iterable[Frame], inputs: Iterable[ev.Input]) -> list[Replica]:
+        """Up to the sync, and what waits for that. Returns the replicas that have something to do."""
         self._now_ms = now_ms
         takes_part = self.disk_watch.may_take_part(now_ms) and self.membership.memory.is_established
         self.heartbeats.lapse(now_ms)
@@ -437,6 +438,10 @@ class Member:
             replica.raft.flush()
         self._network.flush()
         self.fetcher.settle()
+        return active
+
+    def _work(self, active: Iterable[Replica], now_ms: int) -> None:
+        """Everything that reads states."""
         for replica in active:
             self.applier.apply(replica, now_ms)
         self.librarian.serve(now_ms)
@@ -444,9 +449,10 @@ class Member:
         self.standings.answer()
         if now_ms >= self._next_review_ms:
             self._next_review_ms = now_ms + REVIEW_MS
-            self.damage.review(now_ms)
+            self.damage.review()
             self.applier.replace_snapshots(self.replicas.values(), now_ms)
         self.standings.ask(self.membership.peers, now_ms)
+        self.rebuilding.ask(self.membership.peers, now_ms)
         if now_ms >= self._next_upkeep_ms or self.applier.is_upkeep_due:
             self.applier.is_upkeep_due = False
             self._next_upkeep_ms = now_ms + UPKEEP_MS
@@ -455,8 +461,6 @@ class Member:
             self._carry_out()
         self._marks.turn(self._connected, now_ms)
         self.questions.answer(self)
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
@@ -521,11 +525,12 @@ class Member:
         elif frame.kind == KIND_BODIES:
             self.fetcher.take(frame.peer, Answer.decode(frame.data), self._now_ms)
         elif frame.kind == KIND_STANDING_QUESTION:
-            self.rebuilding.quarantine_seen_ms = self._now_ms
             question = StandingQuestion.decode(frame.data)
             self.standings.asked(frame.peer, question)
             if question.group in self.replicas:
                 self.replicas[question.group].digests.forget(frame.peer)
+        elif frame.kind == KIND_STATE_REQUEST:
+            self.rebuilding.asked(frame.peer, frame.data)
         elif frame.kind == KIND_STANDING:
             self.standings.hear(frame.peer, Standing.decode(frame.data))
         elif frame.kind == KIND_HEARTBEAT:

@@ -86,6 +86,7 @@ class Membership:
             removed[-1:],
             *(replica.raft.configuration for replica in replicas),
             self.is_leaving,
+            [replica.parted > 0 for replica in replicas],
         )
         if seen == self._looked_at:
             return

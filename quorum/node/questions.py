@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fifo.group import GroupMachine
 from quorum.node import events as ev
-from quorum.node.healing import BodyUnreadable, Healer
+from quorum.node.healing import BodyUnreadable, Healer, PageUnreadable
 from quorum.node.read_indexes import ReadIndexes
 from quorum.node.replica import Replica
 
@@ -139,6 +139,9 @@ class Questions:
             self._healer.note(error.group, error.index, 0, error.reason)
             self._healer.wait(error.group, error.index, asked)
             return
+        except PageUnreadable:
+            self._ready.append(asked)  # it waits for another member's state
+            raise
         del self._asked[item.token]
         self._tell(ev.Told(item.token, answer))
 

@@ -1,60 +1,63 @@
-"""When a replica whose state is lost or wrong may be rebuilt from another member's snapshot.
+"""Replicas here whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
 
-The rebuilt replica gives up its log and so its votes and acknowledgements: it is in quarantine until all other voters
-have answered, each sound itself. So members are rebuilt one after the other. A member begins once all other voters have
-been connected, a leader has been known and no other member has been in quarantine for its number times TURN_MS. The
-time counts from the moment at which the last of these became true: members that have waited for the same absent member
-do not begin together when it returns.
+A state that is lost is no promise that is lost. The journal and the hard state are right: the member votes and
+acknowledges as before, so any number of members may have lost their states at the same time, as long as one has not.
+Each asks all others twice a second. Who leads sends its newest snapshot, unless its own state is in doubt; it is
+installed when it is whole and its bodies are here, and applying begins behind it.
+
+A replica *wants* a state if its own has parted from most voters' (comparing.py) or could not be read when it was needed
+(PageUnreadable), or if a page of it is known to be lost that nobody has needed yet (damage.py). The last one keeps its
+state, and serves, until the other one is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 
+from quorum.node.leases import PeerFrameError
 from quorum.node.replica import Replica
 
-QUARANTINE_SEEN_MS = 5_000
-"""A member in quarantine asks how others stand every 500 ms; so long after the last question there is none."""
-TURN_MS = 5_000
-"""The member with the number n waits n times this long."""
+KIND_STATE_REQUEST = 24
+ASK_MS = 500
+"""How often a replica that wants a state asks for it."""
+
+_REQUEST = struct.Struct("<IQ")
+
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
 
 
 class Rebuilding:
-    """The turns of one member, for all its groups."""
+    """The requests and answers of one member, for all its groups."""
 
-    def __init__(
-        self,
-        replicas: Mapping[int, Replica],
-        connected: Callable[[int], Sequence[str]],
-        number: Callable[[], int],
-    ) -> None:
-        """connected(group): the other members that are connected. number(): this member's."""
+    def __init__(self, replicas: Mapping[int, Replica], send: Send) -> None:
         self._replicas = replicas
-        self._connected = connected
-        self._number = number
-        self._possible_since_ms: dict[int, int] = {}
-        """group that waits -> since when it could be rebuilt"""
-        self.quarantine_seen_ms = -QUARANTINE_SEEN_MS
-        """when another member last asked how this one stands"""
+        self._send = send
+        self._next_ms = 0
 
-    def next_group(self, waiting: Collection[int], now_ms: int) -> int | None:
-        """A group whose replica is to be rebuilt now. waiting: all groups whose replicas have to be. To be asked again
-        and again while there are any."""
-        possible = [group for group in waiting if self._is_possible(self._replicas[group], now_ms)]
-        self._possible_since_ms = {
-            group: self._possible_since_ms.get(group, now_ms) for group in sorted(possible)
-        }
-        for group, since_ms in self._possible_since_ms.items():
-            if now_ms - since_ms >= self._number() * TURN_MS:
-                return group
-        return None
+    def ask(self, peers: Sequence[str], now_ms: int) -> None:
+        """Asks the peers for states, when that is due. One in quarantine is sent one anyway."""
+        if now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + ASK_MS
+        for number, replica in self._replicas.items():
+            replica.raft.want_state(is_wanted=replica.wants_state)
+            if replica.wants_state and not replica.raft.quarantine.is_on:
+                for peer in peers:
+                    self._send(peer, KIND_STATE_REQUEST, [_REQUEST.pack(number, replica.raft.state_from)])
 
-    def _is_possible(self, replica: Replica, now_ms: int) -> bool:
-        others = set(replica.raft.configuration.voters) - {replica.raft.me}
-        return (
-            bool(others)
-            and others <= set(self._connected(replica.number))
-            and not replica.raft.is_leader
-            and replica.raft.leader is not None
-            and now_ms - self.quarantine_seen_ms > QUARANTINE_SEEN_MS
-        )
+    def asked(self, peer: str, data: bytes | memoryview) -> None:
+        """A peer wants a state. What it has claimed about its own says nothing any more. Raises PeerFrameError."""
+        try:
+            group, from_index = _REQUEST.unpack(data)
+        except struct.error as error:
+            raise PeerFrameError(
+                f"a request for a state of {len(data)} bytes; expected {_REQUEST.size}"
+            ) from error
+        replica = self._replicas.get(group)
+        if replica is None:
+            return
+        replica.digests.forget(peer)
+        if not replica.disputed:
+            replica.touched = True
+            replica.raft.send_state(peer, from_index)

@@ -128,14 +128,22 @@ class Replica:
     """why this node may not serve the group: members have parted, and no majority says who is right (digests.py), or
     a majority says that it is not this one"""
     parted: int = 0
-    """the entry at which most voters had another state: nothing more is applied until the replica is rebuilt"""
+    """the entry at which most voters had another state, or at which the state here could not be read: nothing more is
+    applied until another member's state is here"""
+    lacks_page: bool = False
+    """a page of the state is lost, and the state stays in use until another member's is here"""
     routed_to: int = 0
-    """effects of entries up to here were carried out before applying began again"""
+    """effects of entries up to here were carried out: not again, where applying begins again before them"""
     down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
     full_until_ms: int = 0
     """the log had no room for an entry: nothing is packed before this"""
     next_hand_over_ms: int = 0
     """no new attempt to hand the office to somebody whose disk is better before this"""
+
+    @property
+    def wants_state(self) -> bool:
+        """Another member's state is to replace the one here."""
+        return self.parted > 0 or self.lacks_page
 
     @property
     def is_behind(self) -> bool:
@@ -190,16 +198,28 @@ class Replica:
         self.wake_pending = False
 
     def part(self, index: int) -> None:
-        """Most voters had another state at this entry. The log is right: this member still votes and acknowledges."""
+        """Most voters had another state at this entry, or the state cannot be read. The log is right: this member still
+        votes and acknowledges."""
         self.parted = index
+        self.checkpoints.is_sendable = False
         self.disputed = (
-            f"entry {index}: the state of {self.raft.me} differs from most voters'; "
-            "it is rebuilt once all other voters are connected and none is in quarantine"
+            f"entry {index}: the state of {self.raft.me} is lost or differs from most voters'; "
+            "it is replaced once a member leads whose state is right"
         )
         self.ready_term = -1
         self.touched = True
+        self.raft.want_state(is_wanted=True)
         self.raft.candidacy.stands_last = True
         self.raft.resign()
+
+    def rebuilt(self) -> None:
+        """Another member's state is here."""
+        if self.parted:
+            self.digests.own.clear()
+            self.disputed = ""
+        self.parted, self.lacks_page = 0, False
+        self.checkpoints.is_sendable = True
+        self.raft.want_state(is_wanted=False)
 
     def own(self, command: c.Command | CatalogCommand) -> None:
         """A leader's own, unnumbered operation."""
@@ -250,11 +270,10 @@ class Replica:
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
 
-    def begin_again(self, applied_to: int, stalled: int, now_ms: int) -> None:
+    def begin_again(self, stalled: int, now_ms: int) -> None:
         """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
         again from the newest snapshot, applies the same entries to the same effect once the body is mended, and what
         was carried out before is not carried out again. This node does not lead until then."""
-        self.routed_to = max(self.routed_to, applied_to)
         state = self.raft.rewind_applied()
         self.checkpoints.rewound()
         if state is not None:

@@ -17,7 +17,7 @@ from quorum.replication.codec import AppendEntries, Entry, SnapshotChunk
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
 from quorum.replication.journal import JournalView
-from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource
+from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource, SnapshotUnsendable
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
@@ -25,6 +25,10 @@ BEHIND_BYTES = 1 << 20
 """The same, once a turn was not enough: what is left goes in small turns, one a tick, other work in between."""
 TURN_ENTRIES, BEHIND_ENTRIES = 256, 64
 """The same, where entries are small: each costs some 20 microseconds, whatever its size."""
+STATE_WANTED_S = 2.0
+"""A follower whose state is lost asks for a snapshot more often than this as long as it needs one."""
+UNSENDABLE_S = 5.0
+"""No snapshot is begun for this long after one that could not be read to its end here."""
 
 
 class Feed:
@@ -38,6 +42,8 @@ class Feed:
         "life",
         "outgoing",
         "seen",
+        "state_from",
+        "state_until_s",
         "waits_for_heartbeat",
     )
 
@@ -55,6 +61,10 @@ class Feed:
         self.outgoing: Outgoing | None = None
         self.life: int | None = None
         """of a quarantined follower: which one of its lives this office has begun to feed anew"""
+        self.state_from = 0
+        """its state is lost, its journal is not: a snapshot at this index or later can replace the state"""
+        self.state_until_s = float("-inf")
+        """until when that holds if it does not ask again"""
 
     def forget_sent(self) -> None:
         """Nothing is under way any more."""
@@ -107,6 +117,7 @@ class Feeder:
         """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""
         self.unreadable: tuple[int, str] | None = None
         """An entry that a peer needs and that cannot be read here, and why."""
+        self._no_snapshot_before_s = float("-inf")
 
     # ---- members, office and connections
 
@@ -120,6 +131,7 @@ class Feeder:
             feed.forget_sent()
             feed.end_transfer()
             feed.life = None
+            feed.state_until_s = float("-inf")
 
     def welcome(self, name: str, life: int) -> bool:
         """A quarantined follower begins anew; False if this is known."""
@@ -131,6 +143,11 @@ class Feeder:
         feed.end_transfer()
         feed.waits_for_heartbeat = False
         return True
+
+    def send_state(self, name: str, from_index: int) -> None:
+        """A follower has lost its state and asks for a snapshot; it is fed with entries as before."""
+        feed = self.feeds[name]
+        feed.state_from, feed.state_until_s = from_index, self._guard.clock() + STATE_WANTED_S
 
     def end_office(self) -> None:
         """Another member leads: nothing is held for followers any more."""
@@ -194,11 +211,21 @@ class Feeder:
 
     def _feed(self, name: str, feed: Feed) -> bool:
         """Whether anything was sent."""
+        wants_state = self._guard.clock() < feed.state_until_s
         if self._next(name) <= self._view.base:
             if feed.outgoing is None or feed.outgoing.index < self._next(name):
-                self._begin_snapshot(feed)
+                self._begin_snapshot(feed, feed.state_from if wants_state else 0)
             return self._feed_snapshot(name, feed)
-        feed.end_transfer()
+        if wants_state:
+            if feed.outgoing is None or feed.outgoing.index < feed.state_from:
+                self._begin_snapshot(feed, feed.state_from)
+            self._feed_snapshot(name, feed)
+        else:
+            feed.end_transfer()
+        return self._feed_entries(name, feed)
+
+    def _feed_entries(self, name: str, feed: Feed) -> bool:
+        """Whether any were sent."""
         last = self._view.last_index
         sent = 0
         first = self._next(name)
@@ -265,15 +292,17 @@ class Feeder:
 
     # ---- snapshots
 
-    def _begin_snapshot(self, feed: Feed) -> None:
+    def _begin_snapshot(self, feed: Feed, least_index: int) -> None:
         feed.end_transfer()
+        now_s = self._guard.clock()
+        if now_s < self._no_snapshot_before_s:
+            return
         source = self.open_snapshot()
-        if source is not None and source.index < self._view.base:
+        if source is not None and source.index < max(self._view.base, least_index):
             source.close()
             source = None
         self.lacks_snapshot = source is None
         if source is not None:
-            now_s = self._guard.clock()
             feed.outgoing = Outgoing(source, self._chunk_bytes, now_s, now_s)
 
     def _feed_snapshot(self, name: str, feed: Feed) -> bool:
@@ -290,6 +319,10 @@ class Feeder:
                 chunk = outgoing.next_chunk()
             except (OSError, ValueError) as error:  # the next heartbeat looks for another one
                 self._view.journal.note_damaged_snapshot(source.index, source.term, str(error))
+                feed.end_transfer()
+                return sent
+            except SnapshotUnsendable:
+                self._no_snapshot_before_s = guard.clock() + UNSENDABLE_S
                 feed.end_transfer()
                 return sent
             if chunk is None:

@@ -417,6 +417,31 @@ class Group:
                 self._engine._SyncObj__setState(FOLLOWER)
                 self._engine._SyncObj__raftLeader = None
 
+    # ---- a state that is lost
+
+    @property
+    def state_from(self) -> int:
+        """The lowest index of a snapshot that can replace the state here while the journal stays."""
+        return self.installing.state_from
+
+    def want_state(self, *, is_wanted: bool) -> None:
+        """The state here is lost, the journal and all promises are not: from now on a leader's snapshot is installed
+        too if it is not newer than what was applied. Applying then begins behind it."""
+        self.installing.is_state_wanted = is_wanted
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a snapshot is being received."""
+        return self.installing.is_receiving
+
+    def send_state(self, peer: str, from_index: int) -> None:
+        """Another member asks for a snapshot at this index or later, beside its entries. It asks again as long as it
+        needs one. Nothing happens where this node does not lead."""
+        with self._call:
+            if self.leader_ready and peer in self._peers.others:
+                self._feeder.send_state(peer, from_index)
+                self.messages.is_due = True
+
     # ---- what is known
 
     @property

@@ -44,13 +44,15 @@ class Installing:
         self._installed = installed
         self.incoming = Incoming(view.journal.receive_snapshot)
         self._received: tuple[int, int, SnapshotSource, int] | None = None
+        self.is_state_wanted = False
+        """The state here is lost, or is to be replaced: a snapshot of what is applied already is taken too."""
 
     def take_chunk(self, chunk: codec.SnapshotChunk) -> bool:
         """For the engine: a piece of a snapshot; True if it completes one that is to be installed."""
         if self._room.is_shut:
             self._messages.answer(codec.Outcome.ALIVE, 0)
             return False
-        if not self._guard.is_newer(chunk):
+        if not self._guard.is_newer(chunk) and not self._may_replace_state(chunk):
             self.incoming.drop()
             self._messages.answer(codec.Outcome.MATCHES, self._guard.commit_index + 1)
             return False
@@ -71,6 +73,24 @@ class Installing:
         self._received = (chunk.index, chunk.snapshot_term, source, proven)
         self._guard.acknowledge_to = chunk.index
         return True
+
+    def _may_replace_state(self, chunk: codec.SnapshotChunk) -> bool:
+        """Whether the journal goes on from it, and no newer snapshot is here. It is not above the commit index."""
+        return (
+            self.is_state_wanted
+            and chunk.index >= self.state_from
+            and self._view.term_at(chunk.index) == chunk.snapshot_term
+        )
+
+    @property
+    def state_from(self) -> int:
+        """The lowest index of a snapshot that can replace the state here."""
+        return max(self._view.base, self._view.snapshot_index)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a snapshot is here."""
+        return self.incoming.is_begun
 
     def _answer(self, chunk: codec.SnapshotChunk) -> None:
         received = self.incoming.received(chunk)
@@ -102,8 +122,9 @@ class Installing:
         index, term, source, proven = self._received
         self._received = None
         configuration, state = self._opened(source)
-        self._view.install_snapshot(index, term, self._guard.commit_index, configuration, proven)
-        self._engine._SyncObj__raftCommitIndex = index
-        self._engine._SyncObj__raftLastApplied = index
+        commit_index = self._guard.commit_index
+        self._view.install_snapshot(index, term, commit_index, configuration, proven)
+        self._engine._SyncObj__raftCommitIndex = max(index, commit_index)
+        self._engine._SyncObj__raftLastApplied = max(index, commit_index)
         self._installed(state, index, term)
         self.incoming.drop()

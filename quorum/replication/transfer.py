@@ -50,8 +50,13 @@ class KeptBytes:
         return self._marks[0] if len(self._marks) == self._marks.maxlen else 0
 
 
+class SnapshotUnsendable(Exception):
+    """The snapshot's file is whole, but something that it refers to cannot be read here."""
+
+
 class SnapshotSource(Protocol):
-    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged."""
+    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged,
+    SnapshotUnsendable."""
 
     @property
     def index(self) -> int: ...
@@ -193,6 +198,11 @@ class Incoming:
         self._identity: tuple[int, int, int, int] | None = None
         self._here: Received | None = None
         self._source: SnapshotSource | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a snapshot is being received."""
+        return self._identity is not None
 
     def take(self, chunk: SnapshotChunk) -> SnapshotSource | None:
         """The snapshot, to be read, if it is here and its CRC right; the same for every further chunk. None otherwise.

@@ -1,17 +1,13 @@
 """What a running member does about damage that nobody has met (quorum/node/damage.py, scrubbing.py): bodies, snapshots,
-pages, node.json; and that it begins a replica anew only while all others are well."""
+pages, node.json."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fifo import checkpoint
 from quorum.log import Log
-from quorum.node.healing import PageUnreadable
-from quorum.node.rebuilding import QUARANTINE_SEEN_MS, TURN_MS
 from quorum.node.replica import TIME_BYTES
 from quorum.node.scrubbing import Pace
 from quorum.replication.membership import unwrap_state
@@ -115,54 +111,40 @@ def test_a_damaged_page_whose_block_is_in_memory_is_written_again() -> None:
     all_is_well(cluster, group)
 
 
-def with_a_lost_page() -> tuple[Cluster, int, int]:
-    """The victim has a damaged page whose block is nowhere else. The group, and when it may begin anew."""
+def with_a_lost_page(*, is_leader: bool) -> tuple[Cluster, int]:
+    """The victim has a damaged page whose block is nowhere else; the group."""
     cluster, group, _ = cluster_with()
     take_snapshots(cluster, group)
     (page,) = pages_of(cluster, group)
     cluster.crash(VICTIM)
     cluster.start(VICTIM)
-    flip(cluster, group, page, is_page=True)
     cluster.ready()
-    return cluster, group, cluster.now_ms + 4 * TURN_MS
+    if is_leader != (cluster.leader(group) == VICTIM):
+        leader = cluster.members[cluster.leader(group) or VICTIM]
+        assert leader.replicas[group].raft.transfer_leadership(VICTIM if is_leader else "n1")
+        cluster.run(200)
+    assert is_leader == (cluster.leader(group) == VICTIM)
+    flip(cluster, group, page, is_page=True)
+    return cluster, group
 
 
-def test_a_replica_that_lost_a_page_begins_anew_once_it_is_its_turn() -> None:
-    cluster, group, due_ms = with_a_lost_page()
-    assert cluster.members[VICTIM].me == 3
-    cluster.run(2 * TURN_MS)
-    with pytest.raises(PageUnreadable):
-        cluster.run(due_ms - cluster.now_ms)
-    cluster.crash(VICTIM)
-    cluster.start(VICTIM)
-    replica = cluster.members[VICTIM].replicas[group]
-    assert replica.raft.quarantine.is_on
-    cluster.until(lambda: not replica.raft.quarantine.is_on, "it is well again")
+def is_replaced(cluster: Cluster, group: int) -> None:
+    """The victim has got another member's state, in quarantine it never was, and all is well."""
+    member = cluster.members[VICTIM]
+    cluster.until(lambda: member.replicas[group].lacks_page, "it has found the page")
+    assert not member.replicas[group].parted, "nobody has needed the page"
+    assert member.is_ready()
+    cluster.until(lambda: not member.replicas[group].lacks_page, "its state is replaced")
     cluster.run(1_000)
     all_is_well(cluster, group)
 
 
-def test_it_waits_while_another_member_is_away_or_in_quarantine() -> None:
-    cluster, _, due_ms = with_a_lost_page()
-    cluster.crash("n1")
-    cluster.run(due_ms + TURN_MS - cluster.now_ms)
-    cluster.start("n1")
-    cluster.ready()
-    member = cluster.members[VICTIM]
-    for _ in range(4):
-        member.rebuilding.quarantine_seen_ms = cluster.clock_ms(VICTIM)  # somebody asks how it stands
-        cluster.run(QUARANTINE_SEEN_MS - 100)
-    with pytest.raises(PageUnreadable):
-        cluster.run(QUARANTINE_SEEN_MS + 4 * TURN_MS)
+def test_a_state_with_a_lost_page_serves_until_another_members_state_takes_its_place() -> None:
+    cluster, group = with_a_lost_page(is_leader=False)
+    is_replaced(cluster, group)
 
 
 def test_a_leader_that_lost_a_page_hands_over_first() -> None:
-    cluster, group, due_ms = with_a_lost_page()
-    leader = cluster.leader(group)
-    assert leader is not None
-    if leader != VICTIM:
-        assert cluster.members[leader].replicas[group].raft.transfer_leadership(VICTIM)
-        cluster.run(200)
-    with pytest.raises(PageUnreadable):
-        cluster.run(due_ms + TURN_MS - cluster.now_ms)
+    cluster, group = with_a_lost_page(is_leader=True)
+    is_replaced(cluster, group)
     assert cluster.leader(group) != VICTIM

@@ -1,6 +1,6 @@
 """What most members have made of the same entries is right, whoever leads. A member with another state serves nothing
-until it is rebuilt from the others, one member after the other. It still votes and acknowledges, since its log is
-right. Without a majority nobody serves."""
+until it has the others' state. It still votes and acknowledges, since its log is right. Without a majority nobody
+serves."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from quorum.catalog.members import AddMember, RemoveMember
+from quorum.catalog.members import RemoveMember
 from quorum.node import digests, rebuilding
 from quorum.node import events as ev
-from quorum.node.lost_log import quarantine
-from quorum.node.replica import SYSTEM_GROUP
 from support.cluster import Cluster, Session
 
-TURN_MS = 1_500
-"""Short, but longer than it takes until others know of a quarantine."""
+WITHIN_MS = 5_000
+"""By when a member has got another state from a leader."""
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "EVERY", 10)
-    monkeypatch.setattr(rebuilding, "TURN_MS", TURN_MS)
-    monkeypatch.setattr(rebuilding, "QUARANTINE_SEEN_MS", TURN_MS)
+
+
+@pytest.fixture
+def nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has parted stays so."""
+    monkeypatch.setattr(rebuilding, "ASK_MS", 1 << 40)
 
 
 def founded(size: int = 3) -> tuple[Cluster, int, int, str]:
@@ -62,21 +64,12 @@ def parted(cluster: Cluster, group: int) -> list[str]:
     return [name for name in cluster.members if cluster.members[name].replicas[group].parted]
 
 
-def run(cluster: Cluster, ms: int, most: int = 9) -> list[str]:
-    """Time passes, until so many members have ended to be rebuilt: they are started again. Their names, in this
-    order."""
-    ended: list[str] = []
-    until_ms = cluster.now_ms + ms
-    while cluster.now_ms < until_ms and len(ended) < most:
-        cluster.now_ms += 5
-        for name in list(cluster.members):
-            try:
-                cluster.step(name)
-            except digests.Diverged:
-                ended.append(name)
-                cluster.crash(name, power=False)
-                cluster.start(name)
-    return ended
+def rebuilt(cluster: Cluster, group: int, *names: str) -> None:
+    """These have parted, and get the others' state."""
+    assert parted(cluster, group) == sorted(names)
+    cluster.until(lambda: not parted(cluster, group), "their states are replaced", WITHIN_MS)
+    cluster.ready()
+    assert not any(member.replicas[group].disputed for member in cluster.members.values())
 
 
 @pytest.mark.parametrize("who", ["follower", "leader"])
@@ -93,21 +86,16 @@ def test_the_one_that_differs_is_rebuilt_from_the_others_even_if_it_led(who: str
     assert any("diverged-group-1" in name for name in disk.list_directory(Path("/data"))), (
         "the evidence is kept"
     )
-    with pytest.raises(digests.Diverged):
-        cluster.run(5 * TURN_MS)
-    cluster.crash(wrong)
-    cluster.start(wrong)
-    replica = cluster.members[wrong].replicas[group]
-    assert replica.raft.quarantine.is_deaf, "it neither serves nor votes nor stands for office"
-    assert not replica.parted
-    assert cluster.members[wrong].queue_machine(group).info(queue) is None, (
-        "nothing is left of what was wrong"
-    )
-    cluster.until(lambda: not cluster.members[wrong].replicas[group].raft.quarantine.is_on, "it is rebuilt")
-    cluster.ready()
+    rebuilt(cluster, group, wrong)
     assert flood(cluster, right[0], group, queue) == []
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
+    cluster.crash(wrong)
+    cluster.start(wrong)
+    assert parted(cluster, group) == []
+    cluster.ready()
+    cluster.settle()
+    assert len(cluster.snapshots(group)) == 1, "nothing is left of what was wrong"
 
 
 def test_without_a_majority_nobody_serves_and_says_so() -> None:
@@ -152,8 +140,7 @@ def test_two_that_differ_wait_for_the_third() -> None:
     cluster.heal()
     cluster.until(lambda: parted(cluster, group) == [wrong], "the third is heard")
     assert not cluster.members[leader].replicas[group].disputed
-    assert run(cluster, 4 * TURN_MS) == [wrong]
-    cluster.ready()
+    rebuilt(cluster, group, wrong)
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
 
@@ -170,15 +157,11 @@ def test_the_hash_of_a_member_before_it_was_rebuilt_says_nothing_when_the_member
     part(cluster, wrong, group, queue)
     assert flood(cluster, wrong, group, queue) == [wrong]
     parted_at = cluster.members[wrong].replicas[group].parted
-    for _ in range(20):  # so far that it begins behind the entry at which it differed
-        flood(cluster, right[0], group, queue, 1)
-        cluster.run(100)
-    assert run(cluster, 4 * TURN_MS) == [wrong]
-    cluster.until(lambda: not cluster.members[wrong].replicas[group].raft.quarantine.is_on, "it is rebuilt")
-    cluster.ready()
+    rebuilt(cluster, group, wrong)
     for name in right:
-        claimed = cluster.members[name].replicas[group].digests.claimed[parted_at]
-        assert wrong not in claimed, "what it claimed before is forgotten"
+        known = cluster.members[name].replicas[group].digests
+        claimed = known.claimed[parted_at].get(wrong, known.own[parted_at])
+        assert claimed == known.own[parted_at], "what it claimed before is forgotten"
     if change == "grow":
         cluster.grow(4)
     else:
@@ -209,31 +192,27 @@ def publishes(cluster: Cluster, name: str, group: int, queue: int) -> bool:
     session = Session(cluster, name)
     session.publish(group, queue, b"more")
     for _ in range(100):
-        assert run(cluster, 100) == []
+        cluster.run(100)
         if session.confirmed() == [1]:
             return True
     return False
 
 
-def test_two_of_five_that_part_at_the_same_entry_are_rebuilt_one_after_the_other() -> None:
+def test_two_of_five_that_part_at_the_same_entry_are_rebuilt_at_the_same_time() -> None:
     cluster, group, queue, wrong, right = two_of_five_parted()
-    assert run(cluster, 30 * TURN_MS, 2) == wrong
-    cluster.ready()
+    rebuilt(cluster, group, *wrong)
     assert publishes(cluster, right[0], group, queue)
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
 
 
-def test_members_that_wait_for_the_same_absent_member_are_not_rebuilt_together() -> None:
+def test_an_absent_member_holds_up_nobody_who_is_to_be_rebuilt() -> None:
     cluster, group, _, wrong, right = two_of_five_parted()
-    away = next(name for name in right if name != cluster.leader(group))
-    cluster.crash(away)
-    assert run(cluster, 10 * TURN_MS) == [], "a rebuilt member would wait for the absent one"
-    cluster.start(away)
-    assert run(cluster, 30 * TURN_MS, 2) == wrong
-    cluster.ready()
+    cluster.crash(next(name for name in right if name != cluster.leader(group)))
+    rebuilt(cluster, group, *wrong)
 
 
+@pytest.mark.usefixtures("nobody_asks")
 def test_members_that_have_parted_vote_and_acknowledge() -> None:
     cluster, group, queue, _, right = two_of_five_parted()
     for away in right[1:]:
@@ -242,6 +221,7 @@ def test_members_that_have_parted_vote_and_acknowledge() -> None:
     assert publishes(cluster, right[0], group, queue)
 
 
+@pytest.mark.usefixtures("nobody_asks")
 def test_a_member_that_has_parted_leads_only_to_bring_one_up_to_date_that_may_lead() -> None:
     cluster, group, queue, _, right = two_of_five_parted()
     cluster.until(lambda: cluster.leader(group) in right, "one whose state is right leads")
@@ -266,8 +246,8 @@ def test_that_a_state_has_parted_is_remembered_over_a_restart() -> None:
     wrong, away = (name for name in cluster.names if name != leader)
     part(cluster, wrong, group, queue)
     assert flood(cluster, leader, group, queue) == [wrong]
-    cluster.crash(wrong)
-    cluster.crash(away)
+    for name in (wrong, leader, away):
+        cluster.crash(name)
     cluster.start(wrong)
     cluster.run(2_000)
     assert parted(cluster, group) == [wrong]
@@ -277,43 +257,29 @@ def test_that_a_state_has_parted_is_remembered_over_a_restart() -> None:
     cluster.submit(wrong, question)
     cluster.run(2_000)
     assert asked not in cluster.told, "not even what need not be new is told"
-    assert publishes(cluster, leader, group, queue), "it votes and acknowledges"
+    cluster.start(leader)
+    cluster.until(lambda: cluster.leader(group) == leader, "it votes for the one whose state is right")
+    assert publishes(cluster, leader, group, queue), "and acknowledges"
 
 
-def test_a_crash_while_the_replica_is_given_up_leaves_nothing_of_the_wrong_state() -> None:
+def test_a_crash_between_the_installation_and_the_note_of_it_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster, group, queue, leader = founded()
     flood(cluster, leader, group, queue)
     wrong = next(name for name in cluster.names if name != leader)
     part(cluster, wrong, group, queue)
     assert flood(cluster, leader, group, queue) == [wrong]
-    quarantine(cluster.logs[wrong], group)
-    cluster.logs[wrong].sync()  # the mark is there, and nothing more
+
+    def save() -> None:
+        raise OSError("the process ends")
+
+    monkeypatch.setattr(cluster.members[wrong].membership.memory, "save", save)
+    with pytest.raises(OSError, match="the process ends"):
+        cluster.run(WITHIN_MS)
     cluster.crash(wrong)
     cluster.start(wrong)
-    replica = cluster.members[wrong].replicas[group]
-    assert replica.raft.quarantine.is_on
-    assert not replica.parted
-    assert cluster.members[wrong].queue_machine(group).info(queue) is None
-    cluster.ready()
-    cluster.settle()
-    assert len(cluster.snapshots(group)) == 1
-
-
-def test_an_absent_member_is_replaced_while_two_of_five_wait_to_be_rebuilt() -> None:
-    cluster, group, queue, wrong, right = two_of_five_parted()
-    away = next(name for name in right if name != cluster.leader(group))
-    cluster.crash(away)
-    joined = f"{away}~aaaaaaaaaaaa"
-    cluster.join(joined)
-    incarnation = cluster.memories[joined].incarnation
-    here = next(name for name in right if name != away)
-    session = Session(cluster, here)
-    added = AddMember(joined, away, "n6:1", "n6:2", incarnation, replaces=True)
-    session.send(SYSTEM_GROUP, added, "add")
-    assert run(cluster, 60 * TURN_MS, 2) == wrong, "with the absent member replaced nothing holds them up"
-    cluster.voters_are(*cluster.members)
-    cluster.ready()
-    assert publishes(cluster, joined, group, queue)
+    rebuilt(cluster, group, wrong)
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
 
@@ -328,5 +294,4 @@ def test_two_of_three_that_part_alike_are_the_majority() -> None:
     assert flood(cluster, leader, group, queue) == [leader], "nobody can tell that they are wrong"
     names = cluster.disks[leader].list_directory(Path("/data"))
     assert any("diverged-group-1" in name for name in names), "the right state is put aside"
-    assert run(cluster, 4 * TURN_MS) == [leader]
-    cluster.ready()
+    rebuilt(cluster, group, leader)

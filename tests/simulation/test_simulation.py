@@ -15,13 +15,13 @@ from unittest import mock
 
 import pytest
 
-from quorum.node.events import Output
 from quorum.node.healing import PageUnreadable
 from support.canaries import CANARIES, QUICK_SEEDS, Canary
 from support.repository import ROOT
 from support.simulation import runner, world
 from support.simulation.changes import PART as CHANGES_PART
 from support.simulation.faults import LANDABLE
+from support.simulation.node import Node
 from support.simulation.report import MANY, Outcome, Report
 from support.simulation.rules import Broken
 from support.simulation.seed import prepared
@@ -165,22 +165,20 @@ def test_a_follower_on_a_slow_disk_holds_up_no_confirm() -> None:
     assert slow > 0.9 * quick
 
 
-def test_a_member_whose_state_has_rotted_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ends(*_: object) -> list[Output]:
-        raise PageUnreadable(1, 7, "rotten")
+def test_a_member_whose_state_has_rotted_gets_another_one() -> None:
+    def meets_rot(node: Node) -> None:
+        node.member.lose_state(PageUnreadable(1, 7, "rotten"))
 
     with prepared(1, world.Build()):
         made = world.World(1)
         made.run_until(made._is_ready, "every group has a leader", 30_000)
         node = made.nodes["n1"]
-        monkeypatch.setattr(node.member, "step", ends)
         node.disk.is_rotten = True
-        made.run_until(lambda: not node.is_up, "the member has ended", 5_000)
-        assert made.faults.landed["bit rot"] == 1
-        made.run_until(lambda: made.nodes["n1"].is_up, "its process is started again", 10_000)
-        other = made.nodes["n2"]
-        monkeypatch.setattr(other.member, "step", ends)
-        with pytest.raises(PageUnreadable):  # nothing has rotted there
+        meets_rot(node)
+        made.run_until(lambda: made.faults.landed["bit rot"] == 1, "it lands", 5_000)
+        made.run_until(lambda: not node.member.replicas[1].wants_state, "it has another state", 10_000)
+        meets_rot(made.nodes["n2"])
+        with pytest.raises(Broken, match="parted"):  # nothing has rotted there
             made.run_for(5_000)
         made.bury()
 

@@ -12,7 +12,6 @@ from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import SNAPSHOTS
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
-from quorum.node.healing import PageUnreadable
 from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class FaultyDisk(SimDisk):
         """Whether a fault of this disk is the reason for what stopped its node."""
         if self.is_full and isinstance(error, LogFull):
             return True
-        if self.is_rotten and isinstance(error, LogDamaged | PageUnreadable):
+        if self.is_rotten and isinstance(error, LogDamaged):
             return True
         return bool(self.fail_at) and isinstance(error, LogError | OSError)
 

@@ -20,7 +20,6 @@ from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
-from quorum.node.healing import PageUnreadable
 from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
 from quorum.node.roster import Address
@@ -81,6 +80,8 @@ class Node(Process):
         self.is_known_down = False
         """dead, and its machine says so to whoever wants to connect"""
         self._frames: list[Frame] = []
+        self._wanting: set[int] = set()
+        """groups whose state here is to be replaced"""
         self._inputs: list[ev.Input] = []
         self._due_ms = world.now_ms
         self._busy_until_ms = 0
@@ -226,14 +227,15 @@ class Node(Process):
         except Crashed:
             world.down(self.name, power=True, why="in the middle of a write")
             return
-        except (LogError, OSError, PageUnreadable) as error:
-            # after PageUnreadable the next life begins the group anew
+        except (LogError, OSError) as error:
             if not self.disk.explains(error):
                 raise
-            if isinstance(error, PageUnreadable):
-                world.faults.land("bit rot", self)
             world.down(self.name, power=False, why=str(error))
             return
+        wanting = {number for number, replica in self.member.replicas.items() if replica.wants_state}
+        if wanting - self._wanting and self.disk.is_rotten:
+            world.faults.land("bit rot", self)
+        self._wanting = wanting
         self._busy_until_ms = world.now_ms + max(1, self.delay_ms)
         self._due_ms = self.clock.world_ms(self.member.next_due_ms())
         if outputs:

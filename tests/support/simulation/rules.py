@@ -87,7 +87,7 @@ class Rules:
                 if leader != node.id:
                     raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
             self._committed_for_good(node, group, raft)
-            if replica.parted:
+            if replica.parted and not node.disk.is_rotten:
                 raise Broken(
                     f"{node.id} says that its state of group {group} has parted at entry {replica.parted}"
                 )
