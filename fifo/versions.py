@@ -14,6 +14,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
 | 2 | the consumers of a queue are limited |
 | 2 | a reader that lost what it held by its silence reserves again only once it has been told |
+| 2 | the catalog has a running hash |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """
 

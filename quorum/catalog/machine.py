@@ -10,11 +10,15 @@ the machines of `fifo`: time is group time, order is defined everywhere, same en
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fifo import commands as c
+from fifo.digest import digest
 from fifo.effects import Applied, Ok, Refused, Reply
 from fifo.sessions import Fence
 from quorum.catalog.arguments import (
@@ -60,12 +64,27 @@ from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, c
 MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
 """Commands that an operator may have left out (CatalogMachine.leave_out). Queues are not among them: what is in the
 groups' logs goes by their ids and places."""
+HASHED_EVERY = 1_000
+"""The running hash takes in the state itself at indices that this divides."""
 LEAP = 1 << 32
 """A policy's command that is left out raises the revision by this: above every revision that the groups are configured
 by, whatever the commands behind it change now, so that all queues are configured again."""
 SNAPSHOT_FORMAT = 4
 READABLE_FORMATS = (3, 4)
 """3: without lease settings."""
+HASHED = (
+    "changes",
+    "groups",
+    "lease_settings",
+    "members",
+    "next_queue_id",
+    "policies",
+    "queues",
+    "removals",
+    "removed",
+    "revision",
+)
+"""Of a snapshot's fields those that the running hash takes in."""
 MAX_QUEUES = 100_000
 """Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
 
@@ -100,6 +119,10 @@ class CatalogMachine:
         """How many queues were removed, in entries of version 2 and later."""
         self.now_ms = 0
         """Of the latest entry that was applied here; nothing that a command does depends on it."""
+        self.running_hash = 0
+        """Over (index, replies) of all entries of version 2 and later, and now and then over the state."""
+        self._removed = array("Q")
+        """ids of removed queues, ascending"""
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
@@ -110,7 +133,7 @@ class CatalogMachine:
         """One Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN change
         anything here."""
         self.now_ms = meta.now_ms
-        return Applied(tuple(self._operation(meta, operation) for operation in operations), ())
+        return self._applied(meta, (self._operation(meta, operation) for operation in operations))
 
     def leave_out(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
         """One Raft entry without its commands of MAY_BE_LEFT_OUT: each takes its number in its session, and is refused.
@@ -120,7 +143,21 @@ class CatalogMachine:
             self._operation(meta, each, is_left_out=isinstance(each.command, MAY_BE_LEFT_OUT))
             for each in operations
         )
-        return Applied(tuple(replies), ())
+        return self._applied(meta, replies)
+
+    def _applied(self, meta: c.Meta, replies: Iterable[Reply | None]) -> Applied:
+        applied = Applied(tuple(replies), ())
+        if meta.version >= 2:
+            self.running_hash = zlib.crc32(digest(meta.index, applied), self.running_hash)
+            if meta.index % HASHED_EVERY == 0:
+                self.running_hash = zlib.crc32(self._hashed(), self.running_hash)
+        return applied
+
+    def _hashed(self) -> bytes:
+        """What the running hash takes in of the state. It belongs to the machine's version: what is added to the state
+        later is taken in for entries of a later version."""
+        state = self._state()
+        return _json([state[key] for key in HASHED])
 
     def _operation(self, meta: c.Meta, operation: c.Operation, *, is_left_out: bool = False) -> Reply | None:
         command: c.Command | CatalogCommand = operation.command
@@ -203,6 +240,7 @@ class CatalogMachine:
         del self._by_name[queue.name]
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
+        insort(self._removed, queue.id)
         self.policies.forget(queue.id)
         return QueueRemoved(1, queue.id, queue.group)
 
@@ -328,6 +366,15 @@ class CatalogMachine:
         """By id, which is the order they were declared in."""
         return list(self._by_group.get(group, {}).values())
 
+    def is_gone(self, queue: int, group: int) -> bool:
+        """Whether a queue with this id was removed, or lives in another group. That the catalog does not have it is not
+        enough: it may be this member's catalog that is wrong."""
+        at = bisect_left(self._removed, queue)
+        is_removed = at < len(self._removed) and self._removed[at] == queue
+        return is_removed or any(
+            queue in queues for number, queues in self._by_group.items() if number != group
+        )
+
     def effective(self, queue: CatalogQueue) -> Effective:
         """What applies to the queue: its own arguments and its policy's. Safe from any thread."""
         return self.policies.effective(queue)
@@ -341,7 +388,11 @@ class CatalogMachine:
 
     def snapshot(self) -> bytes:
         """The whole state, canonical: equal states give equal bytes, on every member."""
-        state = {
+        return _json(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        """By field, in an order that is the same everywhere."""
+        return {
             "changes": self.changes,
             "format": SNAPSHOT_FORMAT,
             "groups": list(self._by_group),
@@ -357,14 +408,15 @@ class CatalogMachine:
                 for queue in sorted(self._by_name.values(), key=lambda queue: queue.id)
             ],
             "removals": self.removals,
+            "removed": _ranges(self._removed),
             "revision": self.revision,
+            "running_hash": self.running_hash,
             "fences": [[name.hex(), *astuple(fence)] for name, fence in self._numbering.fences.items()],
             "fences_lost_ms": self._numbering.fences_lost_ms,
             "speakers": [
                 [producer.hex(), *astuple(speaker)] for producer, speaker in self._numbering.speakers.items()
             ],
         }
-        return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def restore(cls, data: bytes) -> CatalogMachine:
@@ -392,9 +444,36 @@ class CatalogMachine:
             for producer, *fence in state.get("fences", ()):
                 machine._numbering.fences[bytes.fromhex(producer)] = Fence(*fence)
             machine._numbering.fences_lost_ms = state.get("fences_lost_ms", -1)
+            machine.running_hash = state.get("running_hash", 0)
+            machine._restore_removed(state.get("removed"))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{len(data)} bytes that are no catalog snapshot: {error}") from error
         return machine
+
+    def _restore_removed(self, ranges: list[list[int]] | None) -> None:
+        """ranges: None where an earlier build has written the snapshot; an id was then taken for removed if there was
+        no queue with it."""
+        if ranges is None:
+            living = {queue.id for queue in self._by_name.values()}
+            ids = (each for each in range(1, self.next_queue_id) if each not in living)
+        else:
+            ids = (each for first, last in ranges for each in range(first, last + 1))
+        self._removed = array("Q", ids)
+
+
+def _json(state: object) -> bytes:
+    return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Ascending ids as [first, last] of each range."""
+    ranges: list[list[int]] = []
+    for each in ids:
+        if ranges and ranges[-1][1] == each - 1:
+            ranges[-1][1] = each
+        else:
+            ranges.append([each, each])
+    return ranges
 
 
 def _refuse_size(arguments: Mapping[str, ArgumentValue], version: int) -> Refused | None:

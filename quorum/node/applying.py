@@ -118,10 +118,9 @@ class Applier:
         if index > replica.routed_to:
             self._carry_out(replica, operations, applied, now_ms)
             replica.routed_to = index
-        if isinstance(replica.machine, GroupMachine):
-            claim = replica.digests.applied(index, replica.machine.running_hash)
-            if claim is not None:
-                self._claim(replica, claim)
+        claim = replica.digests.applied(index, replica.machine.running_hash)
+        if claim is not None:
+            self._claim(replica, claim)
         return not replica.parted
 
     def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:

@@ -21,9 +21,11 @@ class CarryingOut:
         """There is more to do than one turn does."""
 
     def turn(self, catalog: CatalogMachine, now_ms: int) -> bool:
-        """Returns whether all is done."""
+        """Returns whether all is done. Nothing is done while the catalog here is in doubt."""
         done = True
         self.goes_on_at_once = False
+        if self._replicas[SYSTEM_GROUP].disputed:
+            return False
         for number, replica in self._replicas.items():
             if number == SYSTEM_GROUP or not replica.raft.is_leader:
                 self._configuring.pop(number, None)
@@ -46,8 +48,8 @@ class CarryingOut:
 def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
     """Which queues there are; False if there was something to do.
 
-    A queue is deleted only if the catalog has already given out a later id: its declaration is then known here,
-    so that its absence means deletion and not a catalog that lags behind.
+    A queue is deleted only if the catalog knows that it was removed, or where else it lives. That the catalog does not
+    have it means nothing: the catalog here may lag behind, or be wrong.
     """
     done = True
     wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
@@ -56,7 +58,7 @@ def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine)
             replica.own(c.CreateQueue(number, catalog.effective(queue).config))
             done = False
     for number in machine.queue_ids():
-        if number not in wished and number < catalog.next_queue_id:
+        if number not in wished and catalog.is_gone(number, replica.number):
             replica.own(c.DeleteQueue(number))
             done = False
     return done

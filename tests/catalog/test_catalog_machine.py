@@ -30,7 +30,7 @@ from quorum.catalog.commands import (
     encode_declare,
 )
 from quorum.catalog.lease_times import SetLeaseTimes
-from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.machine import HASHED_EVERY, CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
 from quorum.catalog.numbering import FORGET_AFTER_MS, MAX_PRODUCERS, Numbering
 from support.examples import examples
@@ -177,12 +177,13 @@ def test_a_producer_nobody_knows_must_register() -> None:
 
 def test_members_own_operations_need_no_number_and_change_nothing() -> None:
     me = client()
-    before = me.machine.snapshot()
+    before = json.loads(me.machine.snapshot())
     operations = [
         c.Operation(i, None, each) for i, each in enumerate((c.Wake(), c.NodeDown(1, 1), c.SetVersion(1)))
     ]
     assert me.machine.apply(c.Meta(5, 1, 0, CURRENT), operations).replies == (None, None, None)
-    assert me.machine.snapshot() == before
+    after = json.loads(me.machine.snapshot())
+    assert after == before | {"running_hash": after["running_hash"]}
     with pytest.raises(TypeError):
         me.machine.apply(c.Meta(6, 1, 0, CURRENT), [c.Operation(0, None, RemoveQueue("a"))])  # type: ignore[arg-type]
 
@@ -274,7 +275,8 @@ def test_a_command_that_was_made_before_another_one_was_carried_out_is_refused(
     reply = me.call(late)
     assert isinstance(reply, Refused) and reply.reason == "outdated"
     after = json.loads(me.machine.snapshot())
-    assert after | {"speakers": []} == before | {"speakers": []}
+    same = {"speakers": [], "running_hash": 0}
+    assert after | same == before | same
     assert me.call(replace(late, seen=1)) != reply
 
 
@@ -434,3 +436,70 @@ def test_arguments_of_more_than_four_kibibytes_are_refused_except_in_entries_of_
     me.version = CURRENT
     assert me.call(command) in (Ok(0), QueueDeclared(0, 1, 1)), "as it is known already"
     assert CatalogMachine.restore(me.machine.snapshot()).snapshot() == me.machine.snapshot()
+
+
+# ---- what members compare, and what is known to be gone
+
+
+def test_the_running_hash_tells_other_answers_apart_and_goes_on_from_a_snapshot() -> None:
+    one, other = client(), client()
+    assert one.machine.running_hash == other.machine.running_hash != 0
+    one.declare("orders")
+    other.declare("orders")
+    assert one.machine.running_hash == other.machine.running_hash
+    del other.machine._by_name["orders"]
+    other.machine = CatalogMachine.restore(other.machine.snapshot())
+    one.call(RemoveQueue("orders"))
+    other.call(RemoveQueue("orders"))
+    assert one.machine.running_hash != other.machine.running_hash
+
+
+def test_the_running_hash_takes_in_the_state_now_and_then() -> None:
+    one, other = client(), client()
+    for each in (one, other):
+        each.declare("orders")
+        each.declare("bills")
+    del other.machine._by_name["orders"]  # nobody asks about it
+    hashes = []
+    for index in (HASHED_EVERY - 1, HASHED_EVERY):
+        meta = c.Meta(index, 1, 0, CURRENT)
+        for each in (one, other):
+            each.machine.apply(meta, [c.Operation(0, None, c.Wake())])
+        hashes.append((one.machine.running_hash, other.machine.running_hash))
+    assert hashes[0][0] == hashes[0][1]
+    assert hashes[1][0] != hashes[1][1]
+
+
+def test_entries_of_the_first_version_leave_the_running_hash_alone() -> None:
+    machine = CatalogMachine((1,))
+    machine.apply(c.Meta(HASHED_EVERY, 1, 0, 1), [c.Operation(0, None, c.Wake())])
+    assert machine.running_hash == 0
+
+
+def test_only_a_queue_that_was_removed_or_lives_elsewhere_is_gone() -> None:
+    me = client()
+    for name in ("a", "b", "c", "d"):
+        me.declare(name)  # ids 1 to 4, in groups 1, 2, 3, 1
+    me.call(RemoveQueue("a"))
+    me.call(RemoveQueue("d"))
+    del me.machine._by_name["b"], me.machine._by_group[2][2]  # a defect
+    for machine in (me.machine, CatalogMachine.restore(me.machine.snapshot())):
+        assert machine.is_gone(1, 1)
+        assert machine.is_gone(4, 1)
+        assert machine.is_gone(3, 1), "it lives in group 3"
+        assert not machine.is_gone(3, 3)
+        assert not machine.is_gone(2, 2), "that it is not there means nothing"
+        assert not machine.is_gone(5, 1), "it was never declared"
+
+
+def test_a_snapshot_that_names_no_removed_queues_takes_all_for_removed_that_are_not_there() -> None:
+    me = client()
+    for name in ("a", "b", "c"):
+        me.declare(name)
+    me.call(RemoveQueue("b"))
+    state = json.loads(me.machine.snapshot())
+    assert state["removed"] == [[2, 2]]
+    del state["removed"], state["running_hash"]
+    again = CatalogMachine.restore(json.dumps(state).encode())
+    assert [again.is_gone(queue, 2) for queue in (2, 4)] == [True, False]
+    assert json.loads(again.snapshot())["removed"] == [[2, 2]]

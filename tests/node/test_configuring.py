@@ -18,6 +18,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.node import configuring
 from quorum.node.carrying_out import CarryingOut
 from quorum.node.operations import decode, encode
+from quorum.node.replica import SYSTEM_GROUP
 from quorum.node.sessions import RESEND_AFTER_MS
 from support.examples import examples
 
@@ -77,7 +78,8 @@ class Scene:
             own=self.on_its_way.append,
         )
         self.replica = replica
-        self.carrying_out = CarryingOut({GROUP: replica})
+        system: Any = SimpleNamespace(disputed="")
+        self.carrying_out = CarryingOut({SYSTEM_GROUP: system, GROUP: replica})
 
     def turn(self) -> bool:
         return self.carrying_out.turn(self.catalog, self.now_ms)
