@@ -185,7 +185,9 @@ class _Collected:
         builder, sequences = self._builder, self._sequences
         if builder.count:
             self._builder, self._sequences = batches.BatchBuilder(), []
-            yield self._made(builder.count, builder.build(), sequences)
+            count, data = builder.count, builder.build()
+            del builder  # it has whole batches, and the client may take its time
+            yield self._made(count, data, sequences)
 
     def pass_on(self, run: Run, batch: bytes) -> pb.Delivery:
         """A stored batch as it is; nothing else is collected."""
