@@ -18,6 +18,7 @@ from quorum.api import status
 from quorum.api.arrow_messages import has_compressed
 from quorum.api.bulk_columns import TEXTS
 from quorum.api.json_values import read_into
+from quorum.node.batches import MAX_MESSAGE_FIELDS
 from quorum.v1 import queue_pb2 as pb
 
 CHUNK_ROWS = 8_192
@@ -39,6 +40,10 @@ def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int
         with pa.ipc.open_stream(data) as stream:
             _check_names(stream.schema)
             for batch in stream:
+                if batch.num_rows > len(data):  # a message takes a byte of the block, if only of an index
+                    raise _bad(
+                        f"a record batch of {batch.num_rows} rows; at most one for each of {len(data)} bytes"
+                    )
                 batch.validate(full=True)  # its offsets come from outside
                 if batch.nbytes > MOST_NESTED_BYTES:
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
@@ -62,6 +67,13 @@ def _check_names(schema: pa.Schema) -> None:
             raise _bad(f"the column {name!r} is there twice")
     if "body" not in schema.names:
         raise _bad("there is no column 'body'; every message has one")
+    body = _values(schema.field("body").type)
+    if pa.types.is_fixed_size_binary(body) and not body.byte_width:
+        raise _bad("the column 'body' has values of 0 bytes; allowed: from 1 on, or binary")
+    if "fields" in schema.names and pa.types.is_struct(schema.field("fields").type):
+        count = schema.field("fields").type.num_fields
+        if count > MAX_MESSAGE_FIELDS:
+            raise _bad(f"the column 'fields' has {count} fields; at most {MAX_MESSAGE_FIELDS}")
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

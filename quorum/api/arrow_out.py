@@ -25,6 +25,8 @@ BLOCK_ROWS = 8_192
 BLOCK_BYTES = 1 << 20
 MOST_BLOCK_BYTES = 3 << 19
 """A block may be so large where it is whole batches: many are about 1 MiB."""
+HELD_BYTES = 8 << 20
+"""What the batches of a block may take, of which it has perhaps one message each; or one batch."""
 ROW_BYTES = 48
 """What a row takes beside body and properties, about."""
 TIME = pa.timestamp("us", tz="UTC")
@@ -87,6 +89,7 @@ class Blocks:
         self._found: list[list[list[Any]]] | None = None
         self._rows = 0
         self._size = 0
+        self._held = 0
 
     # ---- collecting
 
@@ -157,12 +160,14 @@ class Blocks:
                     continue
                 size = self._weight(part.batch, first, taken)
             sequence = part.sequence + first - part.first
+            if not self._parts or self._parts[-1].batch is not part.batch:
+                self._held += part.batch.held_bytes
             self._parts.append(Part(part.batch, first, taken, sequence))
             self._deliveries.append(failures.of(number, taken))
             self._rows += taken
             self._size += size
             first, count, number = first + taken, count - taken, number + taken
-            if self._rows == BLOCK_ROWS or self._size >= BLOCK_BYTES:
+            if self._rows == BLOCK_ROWS or self._size >= BLOCK_BYTES or self._held >= HELD_BYTES:
                 yield self._build()
 
     def _weight(self, batch: Batch, first: int, count: int) -> int:

@@ -12,6 +12,7 @@ from fifo.commands import Command
 from fifo.effects import Done, Refused, Reply
 from quorum.api import status
 from quorum.api.hub import Hub
+from quorum.api.reading import Answer
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member
@@ -73,16 +74,19 @@ async def look(hub: Hub, group: int, question: Callable[[Member], T | Refused]) 
     return found
 
 
-async def blocks(hub: Hub, steps: Iterator[pb.Block | BodyUnreadable]) -> AsyncIterator[pb.Block]:
+async def blocks(
+    hub: Hub, answer: Answer, steps: Iterator[pb.Block | BodyUnreadable]
+) -> AsyncIterator[pb.Block]:
     """The blocks, each made in a thread: reading may wait for the disk, and building takes some milliseconds."""
-    while True:
-        block = await asyncio.to_thread(next, steps, None)
-        if block is None:
-            return
+    while (block := await answer.step(steps, _size_of)) is not None:
         if isinstance(block, BodyUnreadable):
             await hub.mend(block)
         else:
             yield block
+
+
+def _size_of(block: pb.Block | BodyUnreadable) -> int:
+    return 0 if isinstance(block, BodyUnreadable) else block.ByteSize()
 
 
 async def load(name: str) -> ModuleType:

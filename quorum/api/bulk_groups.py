@@ -14,6 +14,7 @@ from fifo.state import Portion, ReaderInfo, Waiting
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted
+from quorum.api.calls import client_address
 from quorum.api.filters import expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.stored_rows import Failures, RowReader
@@ -195,32 +196,34 @@ class GroupCalls(BulkCalls):
         queue = await self._queue(request.queue, request.index)
         arrow_out = await load("arrow_out")
         ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
-        made = arrow_out.Blocks(RowReader(self._hub.body_reader(), queue.group), columns, ttl_ms)
+        rows = RowReader(self._hub.body_reader(), queue.group)
+        made = arrow_out.Blocks(rows, columns, ttl_ms)
         first = request.first
         end = first + request.count if request.count else 1 << 32
-        while first < end:
-            count = min(PAGE, end - first)
-            portion = await look(
-                self._hub,
-                queue.group,
-                partial(
-                    _reserved,
-                    queue=queue,
-                    group=request.group,
-                    offset=request.offset,
-                    first=first,
-                    count=count,
-                ),
-            )
-            failures = Failures(portion.delivery_counts, 1 + portion.opens)
-            async for block in blocks(self._hub, made.feed(portion.runs, failures)):
+        with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
+            while first < end:
+                count = min(PAGE, end - first)
+                portion = await look(
+                    self._hub,
+                    queue.group,
+                    partial(
+                        _reserved,
+                        queue=queue,
+                        group=request.group,
+                        offset=request.offset,
+                        first=first,
+                        count=count,
+                    ),
+                )
+                failures = Failures(portion.delivery_counts, 1 + portion.opens)
+                async for block in blocks(self._hub, answer, made.feed(portion.runs, failures)):
+                    yield block
+                found = sum(run.count for run in portion.runs)
+                if found < count and not portion.has_more:
+                    break
+                first += found
+            async for block in blocks(self._hub, answer, made.take()):
                 yield block
-            found = sum(run.count for run in portion.runs)
-            if found < count and not portion.has_more:
-                break
-            first += found
-        async for block in blocks(self._hub, made.take()):
-            yield block
 
     @unary
     async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.GroupState:

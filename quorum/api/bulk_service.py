@@ -6,9 +6,8 @@ Reads look at this node's replica. What needs pyarrow is imported when the first
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fifo.effects import Refused, Run
 from quorum.api import status
@@ -17,6 +16,7 @@ from quorum.api.bulk_columns import KINDS
 from quorum.api.bulk_groups import GroupCalls
 from quorum.api.bulk_snapshots import SnapshotCalls
 from quorum.api.bulk_staging import StagingCalls
+from quorum.api.calls import client_address
 from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.api.policy_service import set_arguments
@@ -68,20 +68,17 @@ class BulkService(GroupCalls, SnapshotCalls, StagingCalls, bulk_pb2_grpc.BulkSer
         set_arguments(response.arguments, effective.arguments)
         if queue.config.filter_enabled:
             response.filter_fields.extend(effective.config.filter_field_names)
-        response.fields.extend(await self._seen(queue, runs))
+        response.fields.extend(await self._seen(queue, runs, client_address(context.peer())))
         return response
 
-    async def _seen(self, queue: CatalogQueue, runs: Sequence[Run]) -> list[pb.SeenField]:
-        parts = RowReader(self._hub.body_reader(), queue.group).parts(runs)
+    async def _seen(self, queue: CatalogQueue, runs: Sequence[Run], address: str) -> list[pb.SeenField]:
+        rows = RowReader(self._hub.body_reader(), queue.group)
         kinds: dict[str, Counter[str | None]] = {}
-        while True:
-            part = await asyncio.to_thread(next, parts, None)
-            if part is None:
-                break
-            if isinstance(part, BodyUnreadable):
-                await self._hub.mend(part)
-            else:
-                _look_at(part, kinds)
+        steps = _looks(rows.parts(runs), kinds)
+        with self._hub.workers.answer(address, rows) as answer:
+            while (step := await answer.step(steps, lambda _: 0)) is not None:
+                if isinstance(step, BodyUnreadable):
+                    await self._hub.mend(step)
         most = sorted(kinds, key=lambda name: -kinds[name].total())[:MAX_SEEN]
         return [
             pb.SeenField(name=name, kind=_kind_of(kinds[name]), messages=kinds[name].total())
@@ -101,6 +98,18 @@ def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run,
         runs += page.runs
         start = max((run.first_sequence + run.count for run in page.runs), default=next_sequence)
     return runs
+
+
+def _looks(
+    parts: Iterator[Part | BodyUnreadable], kinds: dict[str, Counter[str | None]]
+) -> Iterator[BodyUnreadable | bool]:
+    """A step for each part."""
+    for part in parts:
+        if isinstance(part, BodyUnreadable):
+            yield part
+        else:
+            _look_at(part, kinds)
+            yield True
 
 
 def _look_at(part: Part, kinds: dict[str, Counter[str | None]]) -> None:

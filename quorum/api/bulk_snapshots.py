@@ -11,6 +11,7 @@ from fifo.effects import Ok, Pinned, Refused
 from fifo.state import Waiting
 from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
 from quorum.api.bulk_columns import wanted
+from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.stored_rows import Failures, RowReader
@@ -69,30 +70,31 @@ class SnapshotCalls(BulkCalls):
         start: int | None = request.start_sequence
         loop = self._hub.loop
         heard = loop.time()
-        while start is not None and start < end and made.left:
-            page, failed = await look(
-                self._hub,
-                queue.group,
-                partial(
-                    _page,
-                    queue=queue,
-                    pin=request.snapshot,
-                    start=start,
-                    end=end,
-                    selector=selector,
-                    with_failures="deliveries" in columns.names,
-                ),
-            )
-            async for block in blocks(self._hub, made.feed(page.runs, failed)):
-                yield block
-                heard = loop.time()
-            start = page.next_sequence
-            if start is not None and loop.time() - heard > SILENCE_S:
-                async for block in blocks(self._hub, made.so_far(start)):
+        with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
+            while start is not None and start < end and made.left:
+                page, failed = await look(
+                    self._hub,
+                    queue.group,
+                    partial(
+                        _page,
+                        queue=queue,
+                        pin=request.snapshot,
+                        start=start,
+                        end=end,
+                        selector=selector,
+                        with_failures="deliveries" in columns.names,
+                    ),
+                )
+                async for block in blocks(self._hub, answer, made.feed(page.runs, failed)):
                     yield block
-                heard = loop.time()
-        async for block in blocks(self._hub, made.take()):
-            yield block
+                    heard = loop.time()
+                start = page.next_sequence
+                if start is not None and loop.time() - heard > SILENCE_S:
+                    async for block in blocks(self._hub, answer, made.so_far(start)):
+                        yield block
+                    heard = loop.time()
+            async for block in blocks(self._hub, answer, made.take()):
+                yield block
 
     def _encoded(self, queue: CatalogQueue, expression: Expression | None) -> bytes:
         """The selector for the machine to judge, where the queue keeps all of its fields; else empty."""

@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
 from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES, STAGED_PARTS
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, index_of, load
+from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
@@ -35,7 +37,7 @@ class StagingCalls(BulkCalls):
         first = await anext(aiter(request_iterator), None)
         if first is None:
             raise status.invalid("bad_argument", "no request; the first one names the queue and the part")
-        part = _Part(self._hub, await self._queue(first.queue), first)
+        part = _Part(self._hub, await self._queue(first.queue), first, client_address(context.peer()))
         await part.add(first.arrow)
         async for request in request_iterator:
             if request.queue or request.producer or request.batch or request.part or request.first_chunk:
@@ -69,10 +71,11 @@ class StagingCalls(BulkCalls):
 class _Part:
     """A part while it is written. Chunks go out in order, some ahead of the answers."""
 
-    def __init__(self, hub: Hub, queue: CatalogQueue, request: pb.StageRequest) -> None:
+    def __init__(self, hub: Hub, queue: CatalogQueue, request: pb.StageRequest, address: str) -> None:
         """StatusError where the request names no part."""
         _check_named(request.producer, request.batch, [request.part])
         self._hub = hub
+        self._address = address
         self._queue = queue
         self._request = request
         self.next_chunk = request.first_chunk
@@ -89,7 +92,8 @@ class _Part:
         limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
         chunks = arrow_in.chunks(block)
         while True:
-            checked = await asyncio.to_thread(_next_checked, chunks, limits, kept, max_field_bytes)
+            step = partial(_next_checked, chunks, limits, kept, max_field_bytes)
+            checked = await self._hub.workers.stage(self._address, step)
             if checked is None:
                 return
             await self._send(checked)

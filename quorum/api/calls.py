@@ -6,7 +6,10 @@ of each request before they become a message.
 
 - Calls are admitted by kind and by the client's address (`Calls`). Administration and health have places of their own,
   which sessions do not take.
+- Where all places of a kind are taken, the first call of an address ends the oldest one of the address with the most.
 - The first request has to come within a time; a call that says nothing ends.
+- Answers have to be taken within a time: gRPC keeps what a client does not read until its connection is closed, so the
+  server closes it (`Gate.stalled`).
 - The bytes of a request are taken from the node's window for received requests before anything of them is parsed, and
   given back when the service is done with the request. Who waits for the window is not read meanwhile.
 - A request with too many bytes or elements (request_limits.py) ends its call, and is not parsed.
@@ -17,9 +20,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import grpc
@@ -37,9 +43,25 @@ from quorum.node.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 MAX_CALLS = 10_000
 """Sessions and calls at a time."""
 MAX_RESERVED_CALLS = 500
-"""Calls of administration, health and reflection: beside the others."""
+"""Calls of administration and health checks: beside the others."""
+MAX_WATCHES = 500
+"""Calls that their clients hold open to hear of changes: beside the others."""
 IS_RESERVED = ("quorum.v1.Admin", "grpc.health.", "grpc.reflection.")
 """How the names of services begin whose calls are reserved."""
+WATCHES = ("Health/Watch", "ServerReflection/ServerReflectionInfo")
+LARGE_ANSWERS = (
+    "Queue/Get",
+    "Admin/ClusterStatus",
+    "Admin/ListQueues",
+    "Admin/ListPolicies",
+    "Bulk/QueueInfo",
+    "Bulk/DescribeReservations",
+)
+"""Methods with one answer that may be large: the call has its place until the client has taken it."""
+WATCH_LIMIT_S = 3_600.0
+"""A watch ends then; its client begins another one."""
+ANSWER_LIMIT_S = 60.0
+"""A client takes an answer, which is about 1 MiB or one message, within this time."""
 OPEN_LIMIT_S = 5.0
 """A session's first request comes within this time."""
 REQUEST_LIMIT_S = 30.0
@@ -72,11 +94,90 @@ def client_address(peer: str) -> str:
     return network_of(host)
 
 
+class Places:
+    """The calls of one kind, each with the address that it came from."""
+
+    def __init__(self, most: int) -> None:
+        self._shares = Shares(most)
+        self._calls: dict[str, dict[Call, None]] = {}
+
+    @property
+    def most(self) -> int:
+        return self._shares.most
+
+    @most.setter
+    def most(self, most: int) -> None:
+        self._shares.most = most
+
+    @property
+    def total(self) -> int:
+        return self._shares.total
+
+    def of(self, address: str) -> int:
+        return self._shares.of(address)
+
+    def enter(self, address: str, call: Call) -> bool:
+        """False: that is more than the address's share. True: `leave` has to follow."""
+        if not self._shares.enter(address):
+            if self._shares.of(address) or not self._end_one():
+                return False
+            self._shares.add(address, 1)
+        self._calls.setdefault(address, {})[call] = None
+        return True
+
+    def _end_one(self) -> bool:
+        """Ends the oldest call of the address with the most, if that has several."""
+        calls = max(self._calls.values(), key=len, default={})
+        if len(calls) < 2:
+            return False
+        oldest = next(iter(calls))
+        del calls[oldest]
+        oldest.end()
+        return True
+
+    def leave(self, address: str, call: Call) -> None:
+        self._shares.leave(address)
+        calls = self._calls.get(address)
+        if calls is not None:
+            calls.pop(call, None)
+            if not calls:
+                del self._calls[address]
+
+
+class Call:
+    """One call under way, for its handler: the context of gRPC, which notes what is being written."""
+
+    __slots__ = ("_context", "_since", "_task", "is_ended")
+
+    def __init__(self, context: Context, since: dict[Call, float]) -> None:
+        """since: when each call that writes began to do so, the first one first."""
+        self._context = context
+        self._since = since
+        self._task = asyncio.current_task()
+        self.is_ended = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, response: Any) -> None:
+        self._since[self] = time.monotonic()
+        try:
+            await self._context.write(response)
+        finally:
+            del self._since[self]
+
+    def end(self) -> None:
+        """The call has to give its place to another one."""
+        self.is_ended = True
+        assert self._task is not None
+        self._task.cancel()
+
+
 @dataclass(frozen=True, slots=True)
 class _Method:
     name: str
     """as in Queue/Publish"""
-    calls: Shares
+    calls: Places
     limit_s: float
     max_bytes: int
     max_tags: int
@@ -117,8 +218,15 @@ class Gate:
         self._server = server
         self._batch = batch
         self._received = received
-        self.calls = Shares(MAX_CALLS)
-        self.reserved = Shares(MAX_RESERVED_CALLS)
+        self.calls = Places(MAX_CALLS)
+        self.reserved = Places(MAX_RESERVED_CALLS)
+        self.watches = Places(MAX_WATCHES)
+        self._since: dict[Call, float] = {}
+
+    def stalled(self) -> set[str]:
+        """The peers that have not taken an answer for ANSWER_LIMIT_S."""
+        before = time.monotonic() - ANSWER_LIMIT_S
+        return {call.peer() for call, _ in takewhile(lambda each: each[1] <= before, self._since.items())}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """They are registered by name."""
@@ -129,7 +237,10 @@ class Gate:
         methods = descriptor_pool.Default().FindServiceByName(service).methods_by_name
         taken = {
             name: _handler(
-                handler, self._method(service, name, methods[name].input_type, handler), self._received
+                handler,
+                self._method(service, name, methods[name].input_type, handler),
+                self._received,
+                self._since,
             )
             for name, handler in handlers.items()
         }
@@ -140,7 +251,7 @@ class Gate:
         known = f"{service.rpartition('.')[2]}/{name}"
         return _Method(
             known,
-            self.reserved if service.startswith(IS_RESERVED) else self.calls,
+            self._places(service, known),
             OPEN_LIMIT_S if known == "Queue/Session" else REQUEST_LIMIT_S,
             request_limits.max_bytes(known),
             request_limits.max_tags(self._batch),
@@ -148,6 +259,11 @@ class Gate:
             handler.request_deserializer,
             handler.request_streaming,
         )
+
+    def _places(self, service: str, known: str) -> Places:
+        if known in WATCHES:
+            return self.watches
+        return self.reserved if service.startswith(IS_RESERVED) else self.calls
 
 
 class Requests:
@@ -209,14 +325,34 @@ class Requests:
             self._taken = 0
 
 
-def _handler(handler: Any, method: _Method, received: ByteWindow) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(
+    handler: Any, method: _Method, received: ByteWindow, since: dict[Call, float]
+) -> grpc.RpcMethodHandler[Any, Any]:
     """The same method for the server: it takes a stream of bytes."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
+    limit_s = WATCH_LIMIT_S if method.name in WATCHES else None
+    is_written = handler.response_streaming or method.name in LARGE_ANSWERS
+
     async def run(_: AsyncIterator[bytes], context: Context) -> Any:
-        address = client_address(context.peer())
-        if not method.calls.enter(address):
+        address, call = client_address(context.peer()), Call(context, since)
+        if not method.calls.enter(address, call):
             await status.abort(context, _no_room(method))
+        try:
+            if limit_s is None:
+                return await serve(call, context, address)
+            async with asyncio.timeout(limit_s):
+                return await serve(call, context, address)
+        except TimeoutError:
+            await status.abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
+        except asyncio.CancelledError:
+            if not call.is_ended:
+                raise
+            await status.abort(context, _over(f"{method.name}: the place went to a client that had none"))
+        finally:
+            method.calls.leave(address, call)
+
+    async def serve(call: Call, context: Context, address: str) -> Any:
         requests = Requests(method, context, received, address)
         try:
             given = await requests.begin()
@@ -224,23 +360,28 @@ def _handler(handler: Any, method: _Method, received: ByteWindow) -> grpc.RpcMet
                 given = requests
             elif given is None:
                 raise status.invalid("bad_request", f"{method.name}: there is no request")
-            made = behaviour(given, context)
-            if not inspect.isasyncgen(made):
-                return await made
-            async for response in made:
-                await context.write(response)
+            made = behaviour(given, call)
+            if inspect.isasyncgen(made):
+                async with aclosing(made):
+                    async for response in made:
+                        await call.write(response)
+                return None
+            answer = await made
+            if answer is None or not is_written:
+                return answer
+            await call.write(answer)
         except status.StatusError as error:
             await status.abort(context, error)
         finally:
             requests.release()
-            method.calls.leave(address)
+        return None
 
-    make = (
-        grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
-        else grpc.stream_unary_rpc_method_handler
-    )
+    make = grpc.stream_stream_rpc_method_handler if is_written else grpc.stream_unary_rpc_method_handler
     return make(run, None, handler.response_serializer)
+
+
+def _over(text: str) -> status.StatusError:
+    return status.unavailable("overloaded", text)
 
 
 def _no_room(method: _Method) -> status.StatusError:

@@ -13,7 +13,7 @@ import resource
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from quorum.api.calls import network_of
@@ -36,6 +36,8 @@ class Connection:
     inode: int
     network: str
     received: int
+    peer: str = ""
+    """as gRPC calls it"""
 
 
 def max_connections() -> int:
@@ -72,6 +74,14 @@ def close_excess(port: int, most: int) -> int:
     return len(found)
 
 
+def close_peers(port: int, peers: Collection[str]) -> int:
+    """Closes the connections of these peers, as gRPC calls them (ipv4:10.0.0.7:41822), to this port; how many."""
+    found = [each for each in _connections(_descriptors(), port) if each.peer in peers]
+    for each in found:
+        _shut_down(each)
+    return len(found)
+
+
 def _descriptors() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
@@ -87,7 +97,8 @@ def _connections(descriptors: Iterable[int], port: int) -> Iterable[Connection]:
             with socket.socket(fileno=os.dup(descriptor)) as each:
                 if each.family not in (socket.AF_INET, socket.AF_INET6) or each.getsockname()[1] != port:
                     continue
-                host = str(each.getpeername()[0]).removeprefix("::ffff:")
+                name, number = each.getpeername()[:2]
+                host = str(name).removeprefix("::ffff:")
                 info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
                 inode = os.fstat(each.fileno()).st_ino
         except OSError:  # closed in between, or listening
@@ -95,7 +106,8 @@ def _connections(descriptors: Iterable[int], port: int) -> Iterable[Connection]:
         received = (
             struct.unpack_from("Q", info, _BYTES_RECEIVED)[0] if len(info) >= _BYTES_RECEIVED + 8 else 0
         )
-        yield Connection(descriptor, inode, network_of(host), received)
+        peer = f"ipv6:%5B{host}%5D:{number}" if ":" in host else f"ipv4:{host}:{number}"
+        yield Connection(descriptor, inode, network_of(host), received, peer)
 
 
 def _shut_down(connection: Connection) -> None:

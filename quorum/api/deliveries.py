@@ -24,10 +24,11 @@ WHOLE_MESSAGES = 64
 """A stored batch of so many messages goes out as it came in, in a delivery of its own; smaller ones are put together,
 as each delivery costs a message of the stream and a disposition."""
 
-CACHED_BATCHES = 64
-"""Batches a reader keeps apart: neighbouring runs, and consumers with different selectors, cut the same ones."""
-CACHED_BYTES = 256 * 1024
-"""Larger batches are not kept."""
+CACHED_BYTES = 32 << 20
+"""What the batches take that a reader keeps apart: neighbouring runs, and consumers with different selectors, cut the
+same ones. The last one is kept, whatever it takes."""
+PARSED = 2
+"""A batch that was taken apart takes so many times its bytes, about."""
 
 
 class BodyReader:
@@ -37,11 +38,24 @@ class BodyReader:
     could not read, and try again when they are resumed: it is to be mended meanwhile (Hub.readable).
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, cached_bytes: int = CACHED_BYTES) -> None:
         self._log = log
+        self._most_bytes = cached_bytes
+        self._cached_bytes = 0
         self._last: tuple[int, int] = (-1, -1)
         self._command: Command | None = None
-        self._batches: OrderedDict[tuple[int, int, int], batches.StoredBatch] = OrderedDict()
+        self._batches: OrderedDict[tuple[int, int, int], tuple[batches.StoredBatch, int]] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        entry = 0 if self._command is None else self._command.size_bytes
+        return self._cached_bytes + entry
+
+    def drop(self) -> None:
+        """Empties the cache."""
+        self._batches.clear()
+        self._cached_bytes = 0
+        self._last, self._command = (-1, -1), None
 
     def command(self, group: int, index: int) -> Command:
         """A whole entry."""
@@ -62,13 +76,14 @@ class BodyReader:
         known = self._batches.get(key)
         if known is not None:
             self._batches.move_to_end(key)
-            return known
+            return known[0]
         data = batch_of(self.operation(group, index, operation))
         made = batches.StoredBatch(data)
-        if len(data) <= CACHED_BYTES:
-            self._batches[key] = made
-            if len(self._batches) > CACHED_BATCHES:
-                self._batches.popitem(last=False)
+        size = PARSED * len(data)
+        self._batches[key] = made, size
+        self._cached_bytes += size
+        while self._cached_bytes > self._most_bytes and len(self._batches) > 1:
+            self._cached_bytes -= self._batches.popitem(last=False)[1][1]
         return made
 
     def parts(self, group: int, run: Run) -> Iterator[tuple[batches.StoredBatch, int, int] | BodyUnreadable]:
@@ -108,23 +123,41 @@ def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.D
             yield from collected.take()
             yield collected.pass_on(run, whole)
             continue
-        sequence = run.first_sequence
-        for part in reader.parts(group, run):
-            if isinstance(part, BodyUnreadable):
-                yield part
+        done = 0
+        while done < run.count:
+            found = _added(reader, group, run, done, collected)
+            if isinstance(found, BodyUnreadable):
+                yield found
                 continue
-            batch, first, count = part
-            while count:
-                fitting = batch.fitting(first, count, DELIVERY_BYTES - collected.size_bytes)
-                if (
-                    collected.size_bytes + batch.weight(first + fitting) - batch.weight(first)
-                    > DELIVERY_BYTES
-                ):
-                    yield from collected.take()
-                    fitting = batch.fitting(first, count, DELIVERY_BYTES)
-                collected.add(batch, first, fitting, sequence)
-                first, count, sequence = first + fitting, count - fitting, sequence + fitting
+            done = found
+            if done < run.count:
+                yield from collected.take()
     yield from collected.take()
+
+
+def _added(
+    reader: BodyReader, group: int, run: Run, done: int, collected: _Collected
+) -> int | BodyUnreadable:
+    """Adds messages of the run from number `done` on, as long as they fit; how many of the run have been added then.
+    No reference to a batch is kept: a stream that nobody reads holds what it has collected, and no more."""
+    while done < run.count:
+        try:
+            if run.one_each:
+                batch = batches.StoredBatch(
+                    batch_of(reader.operation(group, run.index, run.operation + done))
+                )
+            else:
+                batch = reader.batch(group, run.index, run.operation)
+        except BodyUnreadable as error:
+            return error
+        first, count = (0, 1) if run.one_each else (run.ordinal + done, run.count - done)
+        fitting = batch.fitting(first, count, DELIVERY_BYTES - collected.size_bytes)
+        weight = batch.weight(first + fitting) - batch.weight(first)
+        if collected.size_bytes and collected.size_bytes + weight > DELIVERY_BYTES:
+            break
+        collected.add(batch, first, fitting, run.first_sequence + done)
+        done += fitting
+    return done
 
 
 class _Collected:
@@ -152,7 +185,9 @@ class _Collected:
         builder, sequences = self._builder, self._sequences
         if builder.count:
             self._builder, self._sequences = batches.BatchBuilder(), []
-            yield self._made(builder.count, builder.build(), sequences)
+            count, data = builder.count, builder.build()
+            del builder  # it has whole batches, and the client may take its time
+            yield self._made(count, data, sequences)
 
     def pass_on(self, run: Run, batch: bytes) -> pb.Delivery:
         """A stored batch as it is; nothing else is collected."""

@@ -23,6 +23,7 @@ from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
 from quorum.api.deliveries import BodyReader
+from quorum.api.reading import Workers
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine, CatalogQueue
@@ -99,6 +100,7 @@ class Hub:
         self._streams: dict[int, StreamHandler] = {}
         self._numbers = itertools.count(1)
         self._lease_until: dict[int, int] = {}
+        self.workers = Workers()
         self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
         self._own = _OwnSession(self)
 
@@ -219,9 +221,9 @@ class Hub:
         for stream in list(self._streams.values()):
             stream.ended("stopping")
 
-    def body_reader(self) -> BodyReader:
-        """One for a thread of its own."""
-        return BodyReader(self._log)
+    def body_reader(self, cached_bytes: int = 0) -> BodyReader:
+        """One for a thread of its own. cached_bytes: of batches that it keeps apart."""
+        return BodyReader(self._log, cached_bytes)
 
     def refusal(self) -> str | None:
         """Why this node opens no sessions now, None if it does."""

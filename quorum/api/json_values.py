@@ -15,9 +15,12 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
+from quorum.node.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
 INT64 = range(-(1 << 63), 1 << 63)
+MAX_TEXT = 6 * MAX_PROPERTIES_BYTES
+"""Characters of an object: JSON may take six of them for a byte."""
 _DOUBLES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _HINT = 'allowed: text, numbers, true, false, null, {"base64": "..."}, {"double": "NaN"}'
 
@@ -70,12 +73,16 @@ def _double(value: float) -> str:
 
 def read_into(target: Any, text: str) -> None:
     """Adds the properties of a JSON object to a map of Values. Raises ValueError, saying what is wrong."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it has {len(text)} characters; at most {MAX_TEXT}")
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
         raise ValueError(f"it is no JSON object but {text[:40]!r}")
+    if len(found) > MAX_MESSAGE_FIELDS:
+        raise ValueError(f"it has {len(found)} properties; at most {MAX_MESSAGE_FIELDS} a message")
     for name, value in found.items():
         if value is None:
             continue

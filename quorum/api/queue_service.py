@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import grpc
@@ -10,6 +11,7 @@ from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
 from fifo.state import Waiting
 from quorum.api import deliveries, status
+from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields, parse
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
@@ -31,6 +33,10 @@ RESPONSE_BYTES = 1 << 20
 GET_BYTES = 3 << 20
 """What a get takes, or one message: below the 4 MiB that gRPC clients accept unless they are told otherwise, and far
 below the largest response, for what other getters change between look and take."""
+GIVE_WAY_S = 0.02
+"""A browse that finds nothing for so long lets other calls have its thread."""
+BROWSE_CACHED_BYTES = 1 << 20
+"""Of batches that one browse keeps apart."""
 MESSAGE_BYTES = 32
 """What a stored message takes in a response beside body and properties."""
 
@@ -125,25 +131,21 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         page = await self._hub.ask_now(_page(queue, request.start_sequence), (queue.group,))
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
-        while True:
-            if isinstance(page, Refused):
-                raise status.StatusError(status.of_refused(page))
-            response, size = pb.BrowseResponse(), 0
-            stored = self._hub.readable(_stored(self._hub.reader, queue.group, page.runs, is_wanted))
-            async for message, weight in stored:
-                if size and size + weight > RESPONSE_BYTES:
-                    yield response
-                    response, size = pb.BrowseResponse(), 0
-                response.messages.append(message)
-                size += weight
-                left -= 1
-                if left == 0:
-                    break
-            if response.messages:
-                yield response
-            if left == 0 or page.next_sequence is None:
-                return
-            page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
+        reader = self._hub.body_reader(BROWSE_CACHED_BYTES)
+        with self._hub.workers.answer(client_address(context.peer()), reader) as answer:
+            while True:
+                if isinstance(page, Refused):
+                    raise status.StatusError(status.of_refused(page))
+                steps = _browsed(reader, queue.group, page.runs, is_wanted, left)
+                while (step := await answer.step(steps, _size_of)) is not None:
+                    if isinstance(step, BodyUnreadable):
+                        await self._hub.mend(step)
+                    elif step.messages:
+                        yield step
+                        left -= len(step.messages)
+                if left == 0 or page.next_sequence is None:
+                    return
+                page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
 
 
 def _page(
@@ -165,6 +167,10 @@ def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:
     return batch
 
 
+def _size_of(step: pb.BrowseResponse | BodyUnreadable) -> int:
+    return 0 if isinstance(step, BodyUnreadable) else step.ByteSize()
+
+
 IsWanted = Callable[[pb.Properties | None], bool]
 
 
@@ -176,6 +182,35 @@ def _wanted(expression: Expression) -> IsWanted:
     """Whether a message with these properties matches."""
     matches, fields = compile_expression(expression), batches.FieldReader(None)
     return lambda properties: matches(fields.read(properties or pb.Properties())) is True
+
+
+def _browsed(
+    reader: deliveries.BodyReader, group: int, runs: tuple[Run, ...], is_wanted: IsWanted, limit: int
+) -> Iterator[pb.BrowseResponse | BodyUnreadable]:
+    """Responses with the wanted messages, at most `limit`; below 0: all. In a thread: one without messages gives it to
+    other calls."""
+    response, size = pb.BrowseResponse(), 0
+    begun = time.monotonic()
+    for run in runs:
+        for item in _stored(reader, group, (run,), is_wanted):
+            if isinstance(item, BodyUnreadable):
+                yield item
+                continue
+            message, weight = item
+            if size and size + weight > RESPONSE_BYTES:
+                yield response
+                response, size = pb.BrowseResponse(), 0
+            response.messages.append(message)
+            size += weight
+            limit -= 1
+            if limit == 0:
+                yield response
+                return
+        if not size and time.monotonic() - begun > GIVE_WAY_S:
+            yield pb.BrowseResponse()
+            begun = time.monotonic()
+    if size:
+        yield response
 
 
 def _stored(

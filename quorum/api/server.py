@@ -12,8 +12,8 @@ from grpc_reflection.v1alpha import reflection
 
 from quorum.api.admin_service import AdminService
 from quorum.api.bulk_service import BulkService
-from quorum.api.calls import Gate
-from quorum.api.connections import LOOK_S, close_excess, max_connections
+from quorum.api.calls import ANSWER_LIMIT_S, Gate
+from quorum.api.connections import LOOK_S, close_excess, close_peers, max_connections
 from quorum.api.health import Health
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
@@ -76,7 +76,7 @@ class Server:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        gate = Gate(self._server, hub.limits, hub.received)
+        gate = self._gate = Gate(self._server, hub.limits, hub.received)
         queue_pb2_grpc.add_QueueServicer_to_server(QueueService(hub), gate)
         bulk_pb2_grpc.add_BulkServicer_to_server(BulkService(hub, config), gate)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(hub, config), gate)
@@ -94,7 +94,7 @@ class Server:
         return port
 
     async def _watch(self, port: int) -> None:
-        """Closes connections of an address that has too many."""
+        """Closes connections of an address that has too many, and those whose clients do not take their answers."""
         logger = structlog.get_logger()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -104,6 +104,14 @@ class Server:
                     "clients' connections closed: an address had too many",
                     closed=closed,
                     most=self._max_connections,
+                )
+            peers = self._gate.stalled()
+            shut = await asyncio.to_thread(close_peers, port, peers) if peers else 0
+            if shut:
+                logger.warning(
+                    "clients' connections closed: they did not take their answers",
+                    peers=sorted(peers)[:10],
+                    waited_s=ANSWER_LIMIT_S,
                 )
 
     def set_serving(self, serving: bool) -> None:

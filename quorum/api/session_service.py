@@ -509,11 +509,8 @@ class Stream:
     def _consumer(self, tag: str, request_id: int) -> _Consumer | None:
         consumer = self._consumers.get(tag)
         if consumer is None:
-            known = ", ".join(repr(each) for each in list(self._consumers)[:10]) or "none"
-            self._refuse(
-                request_id,
-                status.invalid("not_attached", f"this session has no consumer {tag!r}; attached: {known}"),
-            )
+            text = f"this session has no consumer {tag!r}; attached: {len(self._consumers)} others"
+            self._refuse(request_id, status.invalid("not_attached", text))
         return consumer
 
     def _credit(self, request: pb.Credit) -> None:

@@ -17,13 +17,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 
 from fifo.effects import Run
-from quorum.api.deliveries import BodyReader
+from quorum.api.deliveries import PARSED, BodyReader
 from quorum.node.healing import BodyUnreadable
 from quorum.node.operations import Command, batch_of, ttls_of
 from quorum.v1 import queue_pb2 as pb
 
-CACHED = 8
-"""Batches kept apart: neighbouring runs cut the same one."""
+CACHED_BYTES = 4 << 20
+"""What the batches take that a reader keeps apart: neighbouring runs cut the same one. The last one is kept, whatever
+it takes."""
 NO_PROPERTIES = pb.Properties()
 
 Ints = NDArray[np.int64]
@@ -67,6 +68,8 @@ class Batch:
     ttls_ms: Ints
     enqueued_ms: int
     index: int
+    held_bytes: int
+    """what it takes in memory, about"""
     _data: bytes = b""
     """of the MessageBatch, until `union` has been asked for"""
     _weights: Ints | None = None
@@ -134,7 +137,18 @@ def batch_of_operation(operation: memoryview, command: Command, index: int) -> B
         weight = max(0, len(operation) - len(made.bodies))
     else:
         weight = 0 if shared is None else made.count * shared.ByteSize()
-    return Batch(made.bodies, starts, each, shared, weight, ttls_of(operation), command.now_ms, index, data)
+    return Batch(
+        made.bodies,
+        starts,
+        each,
+        shared,
+        weight,
+        ttls_of(operation),
+        command.now_ms,
+        index,
+        PARSED * len(data),
+        data,
+    )
 
 
 class RowReader:
@@ -144,6 +158,17 @@ class RowReader:
         self._bodies = bodies
         self._group = group
         self._batches: OrderedDict[tuple[int, int], Batch] = OrderedDict()
+        self._cached_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._cached_bytes + self._bodies.held_bytes
+
+    def drop(self) -> None:
+        """Empties the cache."""
+        self._batches.clear()
+        self._cached_bytes = 0
+        self._bodies.drop()
 
     def parts(self, runs: Sequence[Run]) -> Iterator[Part | BodyUnreadable]:
         """The runs' messages in order. What cannot be read stands in its place, and is tried again when the iterator is
@@ -167,8 +192,9 @@ class RowReader:
             command = self._bodies.command(self._group, run.index)
             batch = batch_of_operation(command.operation(run.operation), command, run.index)
             self._batches[key] = batch
-            if len(self._batches) > CACHED:
-                self._batches.popitem(last=False)
+            self._cached_bytes += batch.held_bytes
+            while self._cached_bytes > CACHED_BYTES and len(self._batches) > 1:
+                self._cached_bytes -= self._batches.popitem(last=False)[1].held_bytes
         return Part(batch, run.ordinal, run.count, run.first_sequence)
 
     def _joined(self, run: Run) -> Batch:
@@ -203,6 +229,7 @@ class RowReader:
             ttls,
             command.now_ms,
             run.index,
+            PARSED * (int(starts[-1]) + weight),
         )
 
 

@@ -118,11 +118,18 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         signal.signal(number, on_signal)
     try:
         cluster.start()
-        cluster.wait_ready()
+        outside = cluster.wait_ready()
+        cluster.stop(list(outside))
     except BaseException:
         cluster.stop()
         raise
-    count = len(cluster.members)
+    for name, standing in outside.items():
+        folder = cluster.member(name).folder
+        print(
+            f"{name} is no member of the cluster ({standing}) and was stopped; its files are in {folder}",
+            flush=True,
+        )
+    count = len(cluster.members) - len(outside)
     serving = f"{_members(count)} {'serves' if count == 1 else 'serve'}: {cluster.url}"
     if detach:
         print(serving, flush=True)
@@ -130,7 +137,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         return
     try:
         print(serving, flush=True)  # from here on, whoever reads it may ask us to stop
-        status = _watch(cluster)
+        status = _watch(cluster, count)
     except KeyboardInterrupt:
         status = 0
         print("stopping", flush=True)
@@ -141,10 +148,10 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
     raise typer.Exit(status)
 
 
-def _watch(cluster: LocalCluster) -> int:
+def _watch(cluster: LocalCluster, count: int) -> int:
     """Until every member has ended by itself (or by `cluster down`). 0 if all ended well."""
     told: dict[str, int] = {}
-    while len(told) < len(cluster.members):
+    while len(told) < count:
         for name, status in cluster.ended().items():
             if name not in told:
                 told[name] = status
@@ -198,11 +205,12 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
 
     cluster = LocalCluster.open(directory)
     new = cluster.prepare()
-    cluster.start([new.name])
     try:
+        cluster.start([new.name])
         cluster.wait_standing(new.name, "waiting")
     except BaseException:
         cluster.stop([new.name])
+        cluster.forget(new.name)
         raise
     try:
         members.add(new.client, url=cluster.url)

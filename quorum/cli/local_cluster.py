@@ -15,6 +15,7 @@ leaving the `with` block, or from another process by `LocalCluster.open(director
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -48,6 +49,10 @@ START_LIMIT_S = 60.0
 STOP_GRACE_S = 10.0
 POLL_S = 0.05
 CALL_LIMIT_S = 2.0
+OUTSIDE = ("waiting", "removed")
+"""What a node says of itself that is no member of the cluster."""
+OUTSIDE_S = 2.0
+"""A node that starts may say so until it has read its log."""
 STATE_FILE = "cluster.json"
 
 Progress = Callable[[str], None]
@@ -161,33 +166,56 @@ class LocalCluster:
             },
             "settings": self._settings,
         }
-        (self.directory / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        new = self.directory / (STATE_FILE + ".new")
+        new.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        new.replace(self.directory / STATE_FILE)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One command at a time changes who the members are. It begins with what is in the directory then."""
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._read()
+            yield
+        finally:
+            os.close(descriptor)
 
     def prepare(self, name: str | None = None) -> LocalMember:
         """Makes a folder and a configuration for one more node, to be started and then added; or a new configuration,
         and an empty folder, for a member that is down and shall be replaced under its name."""
-        if name in self._members:
-            member = self.member(name)
-            with self._unused(member.name):
-                shutil.rmtree(member.folder)
-        else:
-            taken = {each.rpartition("-")[2] for each in self._members}
+        with self._changing():
+            if name in self._members:
+                member = self.member(name)
+                with self._unused(member.name):
+                    shutil.rmtree(member.folder)
+                self._make_folder(member)
+                return member
+            taken = {each.rpartition("-")[2] for each in (*self._members, *os.listdir(self.directory))}
             number = next(n for n in range(1, 10_000) if str(n) not in taken)
             chosen = name or f"node-{number}"
             client, peer = free_ports(2, self._ports())
             member = LocalMember(chosen, f"{HOST}:{client}", f"{HOST}:{peer}", self.directory / chosen)
+            self._make_folder(member)
             self._members[chosen] = member
             self._write()
+            return member
+
+    def _make_folder(self, member: LocalMember) -> None:
+        """Of a node that shall join. All of it, or nothing."""
         member.folder.mkdir()
-        member.config.write_text(self._toml(member, [member], join=True), encoding="utf-8")
-        return member
+        try:
+            member.config.write_text(self._toml(member, [member], join=True), encoding="utf-8")
+        except OSError:
+            shutil.rmtree(member.folder)
+            raise
 
     def forget(self, name: str) -> None:
         """A member that was removed from the cluster, and is down, is none of this directory's any more."""
-        with self._unused(name):
-            shutil.rmtree(self.member(name).folder)
-        del self._members[name]
-        self._write()
+        with self._changing(), self._unused(name):
+            member = self._members.pop(name)
+            self._write()
+            shutil.rmtree(member.folder)
 
     def _ports(self) -> list[int]:
         return [
@@ -448,14 +476,18 @@ class LocalCluster:
         names: Sequence[str] | None = None,
         limit_s: float = START_LIMIT_S,
         progress: Progress | None = None,
-    ) -> None:
+    ) -> dict[str, str]:
         """Returns when these members (all if not given) serve and know a leader of every group. A member of another
         cluster that has the port of one of them does not count.
+
+        Nodes that are no members of the cluster are not waited for, where all of its directory's nodes are: those that
+        have not joined, or were removed. Returns their standing by name.
 
         Raises ClusterError, with the end of a member's output, if one ends before or the time is over.
         """
         waiting = list(self._members if names is None else names)
         deadline = time.monotonic() + limit_s
+        since_s = time.monotonic()
         while True:
             for name, status in self.ended().items():
                 raise ClusterError(f"member {name} has ended with status {status}:\n{self.last_output(name)}")
@@ -464,8 +496,10 @@ class LocalCluster:
                     waiting.remove(name)
                     if progress is not None:
                         progress(name)
-            if not waiting:
-                return
+            outside = self._outsiders(waiting) if names is None else {}
+            since_s = since_s if outside else time.monotonic()
+            if not waiting or (outside and time.monotonic() - since_s > OUTSIDE_S):
+                return outside
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"
@@ -479,6 +513,21 @@ class LocalCluster:
             if name in self.ended() or time.monotonic() > deadline:
                 raise ClusterError(f"member {name} is not {standing}:\n{self.last_output(name)}")
             time.sleep(POLL_S)
+
+    def _outsiders(self, waiting: Sequence[str]) -> dict[str, str]:
+        """The standing of these nodes, if they all say that they are no members, and a member that serves agrees."""
+        if not waiting or len(waiting) == len(self._members):
+            return {}
+        found = {}
+        for name in waiting:
+            seen = self.status(name)
+            if seen is None or seen.standing not in OUTSIDE:
+                return {}
+            found[name] = seen.standing
+        known = self.status(next(name for name in self._members if name not in waiting))
+        if known is None or any(each.name in found for each in known.members):
+            return {}
+        return found
 
     def _is_ready(self, name: str) -> bool:
         if not self.is_serving(name):

@@ -106,6 +106,10 @@ class Command:
         ):
             raise OperationError("the table of operations does not fit the command")
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self._view)
+
     def operation(self, number: int) -> memoryview:
         first = self._ends[number - 1] if number else 0
         return self._view[self._start + first : self._start + self._ends[number]]

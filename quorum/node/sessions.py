@@ -71,13 +71,16 @@ class Conversation:
     def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
         """The machine has answered number n. Returns (it was waited for, its token).
 
-        A refused gap answers nothing: the operation's own answer comes later. Nor does a repeat (Done), whose own
-        answer came before; unless a snapshot has stood in for the entry with that answer. Then what was asked up to
+        A gap of the numbering answers nothing: the operation's own answer comes later. Nor does a repeat (Done), whose
+        own answer came before; unless a snapshot has stood in for the entry with that answer. Then what was asked up to
         there was done, nobody here knows with what result, and (True, None) says so.
+
+        The numbering finds a gap only while an earlier number is unanswered here. A "gap" of the first unanswered
+        number is the machine's own answer: a staged chunk was too high.
         """
         if isinstance(reply, Done):
             return bool(self.skip(n)), None
-        if isinstance(reply, Refused) and reply.reason in ("gap", "not_registered", "expired"):
+        if isinstance(reply, Refused) and reply.reason in ("not_registered", "expired"):
             return False, None
         if not self.unanswered or self.unanswered[0].n != n:
             return False, None

@@ -496,10 +496,10 @@ def test_texts_that_rows_share_are_unpacked_little_by_little(
 
 
 def test_a_row_that_is_too_large_once_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_in, "MOST_NESTED_BYTES", 1 << 20)
-    flags = [pa.array([True, None])] * 20_000
-    fields = pa.StructArray.from_arrays(flags, names=[f"{n:05}" for n in range(20_000)])
-    with pytest.raises(status.StatusError, match="row 0 takes 1380001 bytes; at most 1048576"):
+    monkeypatch.setattr(arrow_in, "MOST_NESTED_BYTES", 1 << 16)
+    flags = [pa.array([True, None])] * 1_000
+    fields = pa.StructArray.from_arrays(flags, names=[f"{n:05}" for n in range(1_000)])
+    with pytest.raises(status.StatusError, match="row 0 takes 69001 bytes; at most 65536"):
         list(arrow_in.chunks(stream_of({"body": pa.array([b"b"] * 2), "fields": fields})))
 
 
@@ -628,13 +628,53 @@ def test_what_goes_in_comes_out(
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-def test_a_row_with_too_many_fields_is_refused_before_it_is_staged(rows: int) -> None:
+def test_a_row_with_too_many_fields_is_refused_before_anything_is_made_of_it(rows: int) -> None:
     fields = pa.StructArray.from_arrays([pa.array([True] * rows)] * 1_025, [f"f{n}" for n in range(1_025)])
     made = pa.record_batch({"body": pa.array([b""] * rows, pa.binary()), "fields": fields})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, made.schema) as stream:
         stream.write_batch(made)
-    ((chunk, count),) = arrow_in.chunks(sink.getvalue().to_pybytes())
-    assert count == rows
-    with pytest.raises(BatchError, match="message 0 of the batch: 1025 application properties; at most 1024"):
+    with pytest.raises(status.StatusError, match="the column 'fields' has 1025 fields; at most 1024"):
+        list(arrow_in.chunks(sink.getvalue().to_pybytes()))
+
+
+def test_a_row_with_too_many_fields_and_properties_is_refused_before_it_is_staged() -> None:
+    names = {f"f{n}": 1 for n in range(600)}
+    columns = {"body": [b""], "fields": [names], "properties": [json.dumps({f"p{n}": 1 for n in range(600)})]}
+    ((chunk, _),) = arrow_in.chunks(arrow(columns))
+    with pytest.raises(BatchError, match="message 0 of the batch: 1200 application properties; at most 1024"):
         check(chunk, BatchLimits(8_192, 1 << 20, 8 << 20), None, -1)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "{" + ",".join(f'"{n}":1' for n in range(1_025)) + "}",
+            "it has 1025 properties; at most 1024 a message",
+        ),
+        ('{"a": "' + "x" * 400_000 + '"}', "it has 400009 characters; at most 393216"),
+    ],
+)
+def test_properties_beyond_a_messages_limits_are_refused_before_anything_is_made_of_them(
+    text: str, problem: str
+) -> None:
+    made = pb.Properties()
+    with pytest.raises(ValueError, match=problem):
+        json_values.read_into(made.application_properties, text)
+    assert not made.application_properties
+
+
+def test_bodies_that_take_no_bytes_are_no_messages() -> None:
+    rows = 1 << 30
+    column = pa.Array.from_buffers(pa.binary(0), rows, [None, pa.py_buffer(b"")])
+    with pytest.raises(status.StatusError, match="values of 0 bytes; allowed: from 1 on, or binary"):
+        next(arrow_in.chunks(stream_of({"body": column})))
+
+
+def test_a_block_may_have_a_row_for_each_byte_of_an_index() -> None:
+    block = stream_of({"body": pa.array([b""] * 5_000)})
+    assert [count for _, count in arrow_in.chunks(block)] == [5_000]
+    places = pa.array([0] * 5_000, pa.int8())
+    pairs = {"body": pa.DictionaryArray.from_arrays(places, pa.array([b""]))}
+    assert sum(count for _, count in arrow_in.chunks(stream_of(pairs))) == 5_000

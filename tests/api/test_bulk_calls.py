@@ -15,6 +15,7 @@ from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.state import Portion, Waiting
 from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
+from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures
 from quorum.node.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
@@ -29,6 +30,7 @@ class FakeHub:
         self.commands: list[c.Command] = []
         self.limits = BatchLimits(16_384, 16 << 20, 18 << 20)
         self.loop = asyncio.get_running_loop()
+        self.workers = Workers()
         self._indexes = list(indexes)
         queue = SimpleNamespace(index=9)
         self.member = SimpleNamespace(queue_machine=lambda group: queue, catalog=None)
@@ -93,7 +95,7 @@ def test_a_chunk_whose_answer_was_lost_is_sent_again_under_its_number(
     async def run() -> None:
         hub = FakeHub([Ok(8_192), None, Ok(20_000), Ok(16_384)])
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=3)
-        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request)  # type: ignore[arg-type]
+        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request, "10.0.0.7")  # type: ignore[arg-type]
         await part.add(arrow(20_000))
         await part.add(b"")
         await part.finish()
@@ -109,6 +111,9 @@ class Context:
 
     def __init__(self) -> None:
         self.ended: Any = None
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:51234"
 
     async def abort_with_status(self, ended: Any) -> None:
         self.ended = ended
@@ -229,7 +234,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         hub = FakeHub([])
         config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
         hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
-        hub.body_reader = lambda: None  # type: ignore[attr-defined]
+        hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
 
         async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
             return question(None)
@@ -253,7 +258,7 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
         hub = FakeHub([])
         config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
         hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
-        hub.body_reader = lambda: None  # type: ignore[attr-defined]
+        hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
 
         async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
             return question(None)
@@ -279,7 +284,7 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
         hub = FakeHub([Ok(8_192)])
         last = (1 << 32) - 1
         request = pb.StageRequest(queue="q", producer="p", batch=4, part=bytes(16), first_chunk=last)
-        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request)  # type: ignore[arg-type]
+        part = bulk_staging._Part(hub, SimpleNamespace(id=7, group=1), request, "10.0.0.7")  # type: ignore[arg-type]
         with pytest.raises(status.StatusError, match=f"chunk {last + 1}; allowed: 0..{last}"):
             await part.add(arrow(10_000))
         assert [command.chunk for command in hub.commands if isinstance(command, c.Stage)] == [last]
@@ -297,7 +302,7 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
 )
 def test_a_part_that_is_named_badly_is_refused(request_: pb.StageRequest, problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
-        bulk_staging._Part(None, None, request_)  # type: ignore[arg-type]
+        bulk_staging._Part(None, None, request_, "10.0.0.7")  # type: ignore[arg-type]
 
 
 def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_nothing_is_ready() -> None:

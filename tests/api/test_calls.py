@@ -11,10 +11,12 @@ import pytest
 
 from quorum.api import calls as calls_module
 from quorum.api import request_limits, status
-from quorum.api.calls import Gate, client_address
+from quorum.api.calls import Gate, Places, client_address
+from quorum.api.connections import close_peers
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
+from support.http2 import StalledClient
 from support.wire import field
 
 BATCH = BatchLimits(100, 1 << 20, 2 << 20)
@@ -42,6 +44,9 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
         for sequence in range(request.limit):
             yield queue_pb2.BrowseResponse(messages=[queue_pb2.StoredMessage(sequence=sequence)])
 
+    async def Get(self, request: Any, context: Any) -> Any:
+        return queue_pb2.GetResponse(messages=[queue_pb2.StoredMessage(sequence=1)])
+
     async def Session(self, requests: AsyncIterator[Any], context: Any) -> None:
         self.sessions += 1
         try:
@@ -61,9 +66,19 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
         return admin_pb2.ClusterStatusResponse(answering_node="n1")
 
 
+class Place:
+    """A call that has a place and does nothing."""
+
+    def __init__(self) -> None:
+        self.is_ended = False
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
 class World:
-    def __init__(self, channel: grpc.aio.Channel, gate: Gate, services: Services) -> None:
-        self.channel, self.gate, self.services = channel, gate, services
+    def __init__(self, channel: grpc.aio.Channel, gate: Gate, services: Services, port: int) -> None:
+        self.channel, self.gate, self.services, self.port = channel, gate, services, port
         self.queue: Any = queue_pb2_grpc.QueueStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminStub(channel)
         self.bulk: Any = bulk_pb2_grpc.BulkStub(channel)
@@ -85,7 +100,7 @@ def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         await server.start()
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-            await run(World(channel, gate, services))
+            await run(World(channel, gate, services, port))
         await server.stop(None)
         async with asyncio.timeout(HANDLERS_END_S):  # the last handlers may end some turns after the server
             while gate.calls.total or gate.reserved.total:
@@ -117,7 +132,9 @@ def test_calls_of_each_kind_are_answered() -> None:
         await session.done_writing()
         assert await session.read() is grpc.aio.EOF
         await refused(
-            world.queue.Get(queue_pb2.GetRequest()), grpc.StatusCode.UNIMPLEMENTED, "not implemented"
+            world.admin.ListQueues(admin_pb2.ListQueuesRequest()),
+            grpc.StatusCode.UNIMPLEMENTED,
+            "not implemented",
         )
 
     with_server(run)
@@ -243,8 +260,9 @@ def test_sessions_leave_room_for_administration_and_for_other_addresses() -> Non
             assert (await sessions[-1].read()).opened.session == epoch
         await refused(world.queue.Session().read(), REFUSED, "has its share")
         assert (await world.admin.ClusterStatus(admin_pb2.ClusterStatusRequest())).answering_node == "n1"
-        assert world.gate.calls.enter("10.0.0.7")
-        world.gate.calls.leave("10.0.0.7")
+        call = Place()
+        assert world.gate.calls.enter("10.0.0.7", call)  # type: ignore[arg-type]
+        world.gate.calls.leave("10.0.0.7", call)  # type: ignore[arg-type]
         for session in sessions:
             session.cancel()
         while world.gate.calls.total:
@@ -265,6 +283,96 @@ def test_an_address_has_as_many_calls_as_are_left_free() -> None:
             calls.leave(address)
     assert calls.total == 0
     assert not calls._held
+
+
+def enter(places: Places, address: str, count: int) -> list[Place]:
+    """The calls that found a place."""
+    calls = [Place() for _ in range(count)]
+    return [call for call in calls if places.enter(address, call)]  # type: ignore[arg-type]
+
+
+def test_the_first_call_of_an_address_ends_the_oldest_of_the_address_with_the_most() -> None:
+    places = Places(100)
+    held = {address: enter(places, address, 100) for address in "abcdefghijklmnop"}
+    assert [len(held[address]) for address in "abcdefg"] == [50, 25, 13, 6, 3, 2, 1]
+    assert [call.is_ended for call in held["a"][:10]] == [True] * 9 + [False], "for each of h to p"
+    assert not enter(places, "p", 1), "an address with a call gets no other one's place"
+    for address, calls in held.items():
+        for call in calls:
+            places.leave(address, call)  # type: ignore[arg-type]
+    assert places.total == 0
+    assert not places._calls
+
+
+def test_where_every_address_has_one_call_none_is_ended() -> None:
+    places = Places(3)
+    held = [enter(places, address, 1) for address in ("a", "b", "c")]
+    assert [len(calls) for calls in held] == [1, 1, 1]
+    assert not enter(places, "d", 1)
+    assert not any(call.is_ended for calls in held for call in calls)
+
+
+def test_a_session_that_gives_its_place_to_another_address_is_told_so() -> None:
+    async def run(world: World) -> None:
+        world.gate.calls.most = 4
+        sessions = []
+        for epoch in (1, 2):
+            sessions.append(world.queue.Session())
+            await sessions[-1].write(queue_pb2.SessionRequest(open=queue_pb2.Open(epoch=epoch)))
+            assert (await sessions[-1].read()).opened.session == epoch
+        others = {
+            address: enter(world.gate.calls, address, 1) for address in ("10.0.0.8", "10.0.0.9", "10.0.0.10")
+        }
+        assert all(others.values())
+        await refused(
+            sessions[0].read(), grpc.StatusCode.UNAVAILABLE, "the place went to a client that had none"
+        )
+        assert world.services.sessions == 1
+        sessions[1].cancel()
+        for address, (call,) in others.items():
+            world.gate.calls.leave(address, call)  # type: ignore[arg-type]
+
+    with_server(run)
+
+
+def test_watches_take_no_places_of_health_checks_and_administration() -> None:
+    async def run(world: World) -> None:
+        gate = world.gate
+        kinds = {
+            known: gate._places(service, known)
+            for service, known in (
+                ("grpc.health.v1.Health", "Health/Watch"),
+                ("grpc.reflection.v1alpha.ServerReflection", "ServerReflection/ServerReflectionInfo"),
+                ("grpc.health.v1.Health", "Health/Check"),
+                ("quorum.v1.Admin", "Admin/ClusterStatus"),
+                ("quorum.v1.Queue", "Queue/Session"),
+            )
+        }
+        assert list(kinds.values()) == [gate.watches, gate.watches, gate.reserved, gate.reserved, gate.calls]
+
+    with_server(run)
+
+
+@pytest.mark.parametrize("method", ["Queue/Browse", "Queue/Get"])
+def test_a_client_that_does_not_take_an_answer_in_time_loses_its_connection(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "ANSWER_LIMIT_S", 0.0)
+
+    async def run(world: World) -> None:
+        client = await StalledClient.connect(world.port)
+        await client.call(
+            "/quorum.v1." + method, queue_pb2.BrowseRequest(queue="q", limit=3).SerializeToString()
+        )
+        while not (peers := world.gate.stalled()):
+            await asyncio.sleep(0)
+        assert close_peers(world.port, peers) == 1
+        while world.gate.calls.total:
+            await asyncio.sleep(0)
+        assert not world.gate.stalled()
+        client.close()
+
+    with_server(run)
 
 
 def test_addresses_are_told_from_what_grpc_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -11,9 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from quorum.cli import cluster as cluster_commands
+from quorum.cli import local_cluster
 from quorum.cli.local_cluster import PORTS, LocalCluster, free_ports
 from quorum.cli.processes import MemberProcess, ProcessId, stop
 from quorum.config import load
@@ -222,3 +226,82 @@ def _until(reached: object, limit_s: float = 10.0) -> None:
     while not reached():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_nodes_that_join_at_the_same_time_get_names_and_ports_of_their_own(tmp_path: Path) -> None:
+    LocalCluster(tmp_path / "c", 1)
+    first, second = LocalCluster.open(tmp_path / "c"), LocalCluster.open(tmp_path / "c")
+    made = [first.prepare(), second.prepare()]
+    assert [each.name for each in made] == ["node-2", "node-3"]
+    found = LocalCluster.open(tmp_path / "c")
+    assert found.names == ("node-1", "node-2", "node-3")
+    for each in made:
+        assert load(each.config).client_address == found.member(each.name).client
+
+
+def test_a_node_whose_configuration_finds_no_room_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
+    write = Path.write_text
+
+    def full(path: Path, text: str, **kwargs: str) -> int:
+        if path.name == "node.toml":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, text, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        cluster.prepare()
+    assert LocalCluster.open(tmp_path / "c").names == cluster.names == ("node-1",)
+    assert not (tmp_path / "c" / "node-2").exists()
+
+
+def test_an_interrupted_join_forgets_the_node_that_has_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalCluster(tmp_path / "c", 1)
+    monkeypatch.setattr(LocalCluster, "start", lambda self, names: None)
+
+    def interrupted(self: LocalCluster, name: str, standing: str) -> None:
+        assert (tmp_path / "c" / name / "node.toml").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalCluster, "wait_standing", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster_commands.join(tmp_path / "c")
+    assert LocalCluster.open(tmp_path / "c").names == ("node-1",)
+    assert not (tmp_path / "c" / "node-2").exists()
+
+
+@pytest.mark.parametrize(
+    ("standing", "listed", "outside"),
+    [
+        ("waiting", "node-1", {"node-2": "waiting"}),
+        ("removed", "node-1", {"node-2": "removed"}),
+        ("meeting", "node-1", None),
+        ("waiting", "node-1 node-2", None),
+    ],
+)
+def test_a_node_that_is_no_member_keeps_no_cluster_from_starting(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    standing: str,
+    listed: str,
+    outside: dict[str, str] | None,
+) -> None:
+    cluster = LocalCluster(tmp_path / "c", 2)
+    monkeypatch.setattr(local_cluster, "OUTSIDE_S", -1.0)
+    monkeypatch.setattr(local_cluster, "POLL_S", 0.0)
+    members = [SimpleNamespace(name=name) for name in listed.split()]
+    seen = {
+        "node-1": SimpleNamespace(standing="member", members=members),
+        "node-2": SimpleNamespace(standing=standing, members=[]),
+    }
+    monkeypatch.setattr(cluster, "_is_ready", lambda name: name == "node-1")
+    monkeypatch.setattr(cluster, "status", seen.get)
+    if outside is not None:
+        assert cluster.wait_ready() == outside
+        return
+    with pytest.raises(ClusterError, match="member node-2 does not serve"):
+        cluster.wait_ready(limit_s=0.0)

@@ -135,6 +135,16 @@ def test_staged_bodies_are_garbage_once_nobody_can_ask_for_them(cluster: Cluster
                 cluster.logs[name].read(group, index)
 
 
+def test_a_chunk_that_is_too_high_is_refused_and_its_session_serves_on(cluster: Cluster) -> None:
+    group, queue = cluster.declare("orders")
+    writer = Session(cluster, "n1")
+    early = writer.call(group, c.Stage(queue, "writer", 1, PARTS[0], 1, 1, 1), batch([b"x"]))
+    assert isinstance(early, Refused)
+    assert early.reason == "gap"
+    stage(writer, group, queue, PARTS[0], 0, range(3))
+    assert writer.call(group, c.PublishStaged(queue, "writer", 1, ((PARTS[0], 3),))) == Published(1, 3)
+
+
 def test_a_publication_sent_again_is_published_once(cluster: Cluster) -> None:
     group, queue = cluster.declare("orders")
     stage(Session(cluster, "n1"), group, queue, PARTS[0], 0, range(10))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from fifo.commands import Address, Purge
 from fifo.effects import Done, Ok, Refused
 from quorum.node.operations import Command, command_parts
 from quorum.node.sessions import Conversation, Session
 
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = Address(1, 2, 3)
 
 
@@ -53,9 +57,17 @@ def test_a_repeat_and_a_gap_answer_nothing() -> None:
     talk = conversation()
     talk.answer(0, Ok())
     talk.number(Purge(1), "a")
+    talk.number(Purge(1), "b")
     assert talk.answer(0, Done()) == (False, None)
-    assert talk.answer(1, Refused("gap", "")) == (False, None)
+    assert talk.answer(2, Refused("gap", "")) == (False, None)
     assert talk.answer(1, Refused("not_found", "")) == (True, "a")
+
+
+def test_a_gap_of_the_next_number_is_what_the_machine_says_of_the_command() -> None:
+    talk = conversation()
+    talk.answer(0, Ok())
+    talk.number(Purge(1), "a")
+    assert talk.answer(1, Refused("gap", "chunk 1 of a part that has 0")) == (True, "a")
 
 
 def test_a_session_talks_to_each_group_by_itself() -> None:
@@ -98,3 +110,17 @@ def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:
     talk.answer(2, Ok())
     talk.answer(3, Ok())
     assert (talk.in_flight_bytes, talk.sent_count) == (0, 0)
+
+
+def test_only_the_numbering_uses_the_words_that_end_a_session() -> None:
+    words = {"fenced", "expired", "not_registered"}
+    numbering = {"fifo/sessions.py", "fifo/group.py", "quorum/catalog/numbering.py"}
+    found = set()
+    for folder in ("fifo", "quorum/catalog"):
+        for file in sorted((ROOT / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "Refused":
+                    continue
+                if isinstance(node.args[0], ast.Constant) and node.args[0].value in words:
+                    found.add(str(file.relative_to(ROOT)))
+    assert found == numbering
