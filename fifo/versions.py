@@ -13,6 +13,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | new queues and policies have at most 4 KiB of arguments |
 | 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
 | 2 | the consumers of a queue are limited |
+| 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 FIRST = 1
 BUDGETED_ARRIVALS = 2
 LIMITED_CONSUMERS = 2
+SHARED_BUDGETS = 2
 TIMED_BATCHES = 2
 CURRENT = 2
 """The version that this build proposes, and the highest one it can apply."""
