@@ -25,6 +25,11 @@ def first(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
+def starts(bits: int) -> int:
+    """The first member of each stretch of neighbours."""
+    return bits & ~(bits << 1)
+
+
 def lowest(bits: int, count: int) -> int:
     """The `count` lowest members of a set (all, if it has fewer)."""
     if bits.bit_count() <= count:

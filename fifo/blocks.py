@@ -90,6 +90,10 @@ class Runs:
             count -= taken
             position += 1
 
+    def starts(self) -> int:
+        """The first slot of each run."""
+        return bits.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), BLOCK_SIZE)
+
     def expired(self, now_ms: int) -> int:
         """The slots whose time has come."""
         if self.expiries is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fifo import bits, expiry
 from fifo.blocks import BLOCK_BITS, Block
 from fifo.effects import Deliver, Run
-from fifo.state import PRIORITY, Consumer, Entry
+from fifo.state import PRIORITY, Consumer, Entry, Left
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -49,6 +49,16 @@ class Delivery:
         """The slots of a block from `start` on."""
         return -1 << (self.start - block.base) if self.start > block.base else -1
 
+    def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
+        """The lowest of these messages of a block that the limit for runs allows, if only so many are wanted."""
+        if min(wanted, members.bit_count()) <= left.runs:
+            return members
+        if bits.starts(members).bit_count() + len(block.runs) <= left.runs:
+            return members
+        starts = bits.starts(members) | (members & block.runs.starts())
+        beyond = starts ^ bits.lowest(starts, left.runs)
+        return members & ((beyond & -beyond) - 1) if beyond else members
+
     def choose(self, block: Block, members: int, wanted: int) -> int:
         """Which of these messages of a block it takes, `wanted` at most."""
         return bits.lowest(members, wanted)
@@ -69,8 +79,9 @@ class Delivery:
             self.count += count
         return stretches
 
-    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> None:
-        """Hands these ready messages of a block to the consumer."""
+    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> int:
+        """Hands these ready messages of a block to the consumer; how many runs they are."""
+        before = len(self.runs)
         consumer = self.consumer
         machine.hold(block, members, count)
         tag = consumer.next_tag
@@ -78,6 +89,7 @@ class Delivery:
             consumer.held.add(tag, block.base + slot, width)
             tag += width
         consumer.next_tag = tag
+        return len(self.runs) - before
 
     def effect(self, settled: bool = False) -> Deliver:
         consumer = self.consumer
@@ -103,6 +115,8 @@ def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: 
     taken = 0
     first = (PRIORITY, delivery.start >> BLOCK_BITS)
     while taken < wanted and not delivery.is_full:
+        if not budget.left.runs:
+            return taken, False
         place = machine.index.bisect_left(first) if delivery.start else 0
         if place == len(machine.index):
             break
@@ -111,15 +125,25 @@ def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: 
             first = (PRIORITY, block.number + 1)
             continue
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
-            if not budget.blocks:
+            if not budget.left.blocks:
                 return taken, False
             expiry.expire_block(machine, entry, block, spares_new=True)
             continue
-        members = delivery.choose(block, block.ready & delivery.asked(block), wanted - taken)
-        count = members.bit_count()
-        delivery.take(machine, block, members, count)
-        taken += count
+        taken += take_some(machine, delivery, budget.left, block, block.ready, wanted - taken)
     return taken, True
+
+
+def take_some(
+    machine: QueueMachine, delivery: Delivery, left: Left, block: Block, members: int, wanted: int
+) -> int:
+    """Hands out those of some ready messages of a block that are asked for, as far as the limit for runs goes; how
+    many."""
+    members = delivery.within(left, block, members & delivery.asked(block), wanted)
+    members = delivery.choose(block, members, wanted)
+    count = members.bit_count()
+    if count:
+        left.runs -= delivery.take(machine, block, members, count)
+    return count
 
 
 def run(machine: QueueMachine, entry: Entry) -> bool:
@@ -127,7 +151,7 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     groups = machine.groups
     if not groups.turns or not machine.ready_count:
         return True
-    budget = entry.budget(machine.queue)
+    left = entry.budget(machine.queue).left
     share = TURN * TURN  # more than a budget
     if groups.eligible_count > 1:
         share = min(TURN, -(-machine.ready_count // groups.eligible_count))
@@ -136,19 +160,19 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     line = deque(groups.in_line())
     is_done = True
     while line and machine.ready_count:
-        if not budget.messages:
+        if not left.may_hand_out:
             break
         group = line.popleft()
         consumer = group.next_consumer()
         delivery = deliveries.get(consumer.key)
         if delivery is None:
             delivery = Delivery(consumer, machine.queue)
-        wanted = min(consumer.credit, share, budget.messages)
+        wanted = min(consumer.credit, share, left.messages)
         taken, is_complete = groups.take(group, entry, delivery, wanted)
         is_done = is_done and is_complete
         if taken:
             deliveries[consumer.key] = delivery
-            budget.messages -= taken
+            left.messages -= taken
             if groups.served(group, consumer) and (taken == wanted or not is_complete):
                 line.append(group)
         if taken < wanted and is_complete:
@@ -156,4 +180,4 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
     is_done = is_done and groups.shared.behind is None
     # Who sleeps is not in the line, and who sleeps is local: so this asks for all with credit.
-    return is_done and (budget.messages > 0 or not groups.turns or not machine.ready_count)
+    return is_done and (left.may_hand_out or not groups.turns or not machine.ready_count)

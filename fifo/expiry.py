@@ -30,7 +30,7 @@ def expire_block(machine: QueueMachine, entry: Entry, block: Block, *, spares_ne
     """Removes what has expired in a block, but for what came with this entry if that is spared. Costs one block of
     budget."""
     budget = entry.budget(machine.queue)
-    budget.blocks -= 1
+    budget.left.blocks -= 1
     budget.expired[block.number] = None
     gone = (due(machine, entry, block) if spares_new else block.runs.expired(entry.now_ms)) & block.ready
     machine.set_earliest(block, block.runs.earliest(block.ready ^ gone))
@@ -41,6 +41,6 @@ def expire_block(machine: QueueMachine, entry: Entry, block: Block, *, spares_ne
 def remove_expired(machine: QueueMachine, entry: Entry) -> None:
     """Goes through the blocks that are due, the earliest first, as far as the budget goes."""
     expiries = machine.expiries
-    budget = entry.budget(machine.queue)
-    while expiries and expiries[0][0] <= entry.now_ms and budget.blocks:
+    left = entry.budget(machine.queue).left
+    while expiries and expiries[0][0] <= entry.now_ms and left.blocks:
         expire_block(machine, entry, machine.blocks.get(expiries[0][1]), spares_new=False)

@@ -100,7 +100,7 @@ class Fields:
                 slot = sequence & SLOT_MASK
                 taken = min(rest, BLOCK_SIZE - slot)
                 block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None or block.columns.sparse_bytes > MOST_BYTES:
+                if block.columns is None or block.columns.nbytes > MOST_BYTES:
                     block.columns = BlockColumns()
                 block.columns.append(slot, *((_NO_FIELDS, 0) if batch is None else (batch, ordinal)), taken)
                 ordinal += taken
@@ -214,7 +214,7 @@ class Fields:
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
         for place, first, end in parts:
-            if columns.sparse_bytes > MOST_BYTES:
+            if columns.nbytes > MOST_BYTES:
                 return
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])

@@ -3,8 +3,9 @@
 `apply` takes one Raft entry. Each operation is looked up, then refused or carried out; the queues that were touched
 are served once, after all operations, in the order of their ids. So a thousand small operations cost one checkout.
 
-Work that a budget has cut short waits in `backlog`; every entry goes on with the queues it touches, and Wake goes on
-with some of the others. `next_wake` says when the leader should propose one.
+Work that a budget has cut short waits in `backlog`: of queues that an entry has touched, and of those for which
+nothing was left. Every entry continues the queues it touches, and Wake those that have waited the longest. `next_wake`
+says when the leader should propose one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -75,9 +77,13 @@ from fifo.pages import MemoryPages, Pages
 from fifo.readers import ReaderCommand
 from fifo.sessions import WINDOW, Producer, Sessions
 from fifo.state import Entry, FieldSource
+from fifo.versions import SHARED_BUDGETS
 
-WAKE_QUEUES = 16
-"""Queues one Wake goes on with; each has its own budget, so this bounds the entry."""
+WAKE_QUEUES = 256
+"""Queues one Wake continues at most. They share one budget, and those that it is not enough for keep their places."""
+
+FIRST_WAKE_QUEUES = 16
+"""The same in version 1, where each queue has a budget of its own."""
 
 ENDED_PER_ENTRY = 256
 """Sessions of a lost node that one entry ends."""
@@ -115,6 +121,7 @@ class GroupMachine(GroupViews):
         self._wakes: SortedList[tuple[int, int]] = SortedList()  # (time, queue): follows from the queues
         self._wake_of: dict[int, int] = {}
         self._dirty: dict[int, None] = {}
+        self._woken: dict[int, None] = {}  # to be finished in this order
         self._numbered: dict[type[Command], Handler] = {
             CloseSession: self._close_session,
             Enqueue: self._enqueue,
@@ -184,13 +191,9 @@ class GroupMachine(GroupViews):
                 replies.append(handler(entry, operation, admitted, command))
             else:
                 replies.append(admitted)  # type: ignore[arg-type]
-        dirty = self._dirty
-        if dirty:
-            for queue in sorted(dirty):
-                self._finish(entry, queue)
-            self.touched.update(dirty)
-            dirty.clear()
-        self.last_steps = sum([budget.spent for budget in entry.budgets.values()])
+        if self._dirty or self._woken:
+            self._finish_all(entry)
+        self.last_steps = entry.steps
         applied = Applied(tuple(replies), tuple(entry.effects))
         self.running_hash = zlib.crc32(digest(meta.index, applied), self.running_hash)
         return applied
@@ -211,17 +214,39 @@ class GroupMachine(GroupViews):
             admitted.last_n = origin.n
         return self._unnumbered[type(command)](entry, command)
 
-    def _finish(self, entry: Entry, queue: int) -> None:
+    def _finish_all(self, entry: Entry) -> None:
+        """Finishes all queues that were touched, and those that Wake continues, which come first and pay for
+        themselves. Of the others, those without unfinished work do not wait for those with it."""
+        dirty, woken = self._dirty, self._woken
+        for queue in woken:
+            entry.wake(queue)
+            self._finish(entry, queue, is_woken=True)
+            dirty.pop(queue, None)
+            self.touched[queue] = None
+        woken.clear()
+        first = entry.version < SHARED_BUDGETS
+        for queue in sorted(dirty, key=lambda queue: (not first and queue in self.backlog, queue)):
+            self._finish(entry, queue)
+        self.touched.update(dirty)
+        dirty.clear()
+
+    def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
+        """Finishes a queue, if the limits of the entry are enough for one more."""
         machine = self.queues.get(queue)
         if machine is None:  # deleted
             self._set_wake(queue, None)
             return
         machine.section = None
-        machine.finish(entry)
+        left = entry.budget(queue).left
+        if entry.version < SHARED_BUDGETS or left.is_enough:
+            left.finished += 1
+            machine.finish(entry)
+            if is_woken or not machine.unfinished:
+                self.backlog.pop(queue, None)
+        else:
+            machine.unfinished = True
         if machine.unfinished:
             self.backlog.setdefault(queue)
-        elif queue in self.backlog:
-            del self.backlog[queue]
         self.note_expiry(machine)
 
     def note_expiry(self, machine: QueueMachine) -> None:
@@ -497,13 +522,19 @@ class GroupMachine(GroupViews):
         return Ok(machine.purge(machine.next_sequence if command.before is None else command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
-        due = list(self.backlog)[:WAKE_QUEUES]
-        for queue in due:  # what is still unfinished then lines up again
-            del self.backlog[queue]
-            self._dirty[queue] = None
+        if entry.version < SHARED_BUDGETS:
+            due = list(self.backlog)[:FIRST_WAKE_QUEUES]
+            for queue in due:  # what is still unfinished then lines up again
+                del self.backlog[queue]
+                self._dirty[queue] = None
+            for time_ms, queue in self._wakes.islice(0, FIRST_WAKE_QUEUES):
+                if time_ms <= entry.now_ms:
+                    self._dirty[queue] = None
+            return
+        self._woken.update(dict.fromkeys(islice(self.backlog, WAKE_QUEUES)))
         for time_ms, queue in self._wakes.islice(0, WAKE_QUEUES):
             if time_ms <= entry.now_ms:
-                self._dirty[queue] = None
+                self._woken[queue] = None
 
     def _set_version(self, entry: Entry, command: SetVersion) -> None:
         self.version = max(self.version, command.version)

@@ -20,11 +20,11 @@ def drop_head(machine: QueueMachine, entry: Entry) -> bool:
     limit = machine.config.max_length
     if limit < 0 or machine.config.overflow != "drop_head":
         return True
-    budget = entry.budget(machine.queue)
+    left = entry.budget(machine.queue).left
     while machine.ready_count > limit:
-        if not budget.blocks:
+        if not left.blocks:
             return False
-        budget.blocks -= 1
+        left.blocks -= 1
         block = machine.blocks.get(machine.index[0][1])
         machine.drop_ready(block, bits.lowest(block.ready, machine.ready_count - limit), "maxlen")
     return True

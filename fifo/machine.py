@@ -43,7 +43,7 @@ from fifo.state import (
     Entry,
     FieldSource,
 )
-from fifo.versions import BUDGETED_ARRIVALS, LIMITED_CONSUMERS
+from fifo.versions import BUDGETED_ARRIVALS, LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -294,7 +294,14 @@ class QueueMachine:
             consumer = self._add_consumer(producer, "", address)
         wanted = command.count if command.settled else min(command.count, MAX_HELD - consumer.held.total)
         delivery = checkout.Delivery(consumer, self.queue)
-        checkout.take_first(self, entry, delivery, wanted)
+        if entry.version >= SHARED_BUDGETS:
+            left = entry.budget(self.queue).left
+            left.runs = max(left.runs, 1)  # zero messages would mean that none is there
+            wanted = min(wanted, max(left.messages, 1))
+            taken, _ = checkout.take_first(self, entry, delivery, wanted)
+            left.messages = max(left.messages - taken, 0)
+        else:
+            checkout.take_first(self, entry, delivery, wanted)
         if not delivery.count:
             return Ok(0)
         if command.settled:

@@ -149,8 +149,8 @@ class Pins:
         for pin in list(self.by_number.values()):
             if pin.expires_ms <= entry.now_ms:
                 self._end(pin)
-        rest = BLOCK_BUDGET
-        while self.ended and rest:
+        left = entry.budget(self.machine.queue).left
+        while self.ended and left.copies < BLOCK_BUDGET:
             pin = self.ended[0]
             number = next(iter(pin.blocks))
             del pin.blocks[number]
@@ -158,7 +158,7 @@ class Pins:
                 del self.ended[0]
             block = self.machine.blocks.find(number)
             if block is not None and pin.number in block.copies:
-                rest -= 1
+                left.copies += 1
                 block.stored = None
                 del block.copies[pin.number]
                 self.machine.let_lie(block)

@@ -38,7 +38,7 @@ from fifo.commands import (
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.selector_groups import refuse_selector
 from fifo.shared_front import TAIL
-from fifo.state import MESSAGE_BUDGET, Consumer, Entry
+from fifo.state import MESSAGE_BUDGET, Consumer, Entry, Left
 from fifo.versions import TOLD_LOSSES
 
 if TYPE_CHECKING:
@@ -186,13 +186,18 @@ class Taking(checkout.Delivery):
         self.size_bytes += size * count // placed
         return chosen
 
-    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> None:
+    def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
+        """All: what is reserved is not described, so it counts as messages only."""
+        return members
+
+    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> int:
         machine.hold(block, members, count)
         consumer = self.consumer
         for slot, width in bits.ranges(members):
             consumer.held.add(consumer.next_tag, block.base + slot, width)
             consumer.next_tag += width
         self.count += count
+        return 0
 
 
 class Readers:
@@ -311,19 +316,19 @@ class Readers:
         """Takes messages, and whether no budget ended that."""
         groups, group = self.machine.groups, reader.consumer.group
         assert group is not None
-        budget = entry.budget(self.machine.queue)
+        left = entry.budget(self.machine.queue).left
         taking = Taking(reader, self.machine.queue, most_bytes)
-        if not budget.messages:
+        if not left.may_hand_out:
             return taking, False
         groups.shared.move(entry)
         groups.look_up_arrivals()
-        taken, is_complete = groups.take(group, entry, taking, min(wanted, budget.messages))
+        taken, is_complete = groups.take(group, entry, taking, min(wanted, left.messages))
         if group.front == TAIL and groups.shared.behind is not None:
             is_complete = False
         groups.rest(group)
-        if taken == budget.messages < wanted:
+        if taken == left.messages < wanted:
             is_complete = False
-        budget.messages -= taken
+        left.messages -= taken
         return taking, is_complete
 
     def _settle(self, entry: Entry, reader: DurableReader, to: int) -> Reply:
@@ -379,10 +384,10 @@ class Readers:
         return True
 
     def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
-        budget = entry.budget(self.machine.queue)
-        if budget.moved and budget.moved + reservation.count > MESSAGE_BUDGET:
+        left = entry.budget(self.machine.queue).left
+        if left.moved and left.moved + reservation.count > MESSAGE_BUDGET:
             return False
-        budget.moved += reservation.count
+        left.moved += reservation.count
         return True
 
     def _give_up(self, reader: DurableReader, reservation: Reservation) -> list[tuple[int, int]]:

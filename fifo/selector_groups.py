@@ -254,8 +254,9 @@ class SelectorGroups:
         """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
         if not group.selector:
             return checkout.take_first(self.machine, entry, delivery, wanted)
+        left = entry.budget(self.machine.queue).left
         is_known = group.seen == group.front and not self.matched.has(group.selector)
-        if is_known and not entry.budget(self.machine.queue).may_pass:
+        if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
         blocks = self.machine.blocks
         taken = 0
@@ -279,6 +280,8 @@ class SelectorGroups:
             if found < 0:
                 return taken, False
             taken += found
+            if taken < wanted and not left.runs and not delivery.is_full:
+                return taken, False
         while taken < wanted and not delivery.is_full:
             number = self._see_block(group)
             if number < 0:
@@ -293,25 +296,25 @@ class SelectorGroups:
                 if found < 0:
                     return taken, False
                 taken += found
+                if taken < wanted and not left.runs and not delivery.is_full:
+                    return taken, False
         return taken, True
 
     def _take_from(
         self, entry: Entry, delivery: checkout.Delivery, block: Block, matched: int, wanted: int
     ) -> int:
-        """Hands out matches of a block; how many, -1 if the budget forbids to look for expired ones before."""
+        """Hands out matches of a block; how many, -1 if the budget forbids it, or to look for expired ones before."""
         matched &= delivery.asked(block)
         if not block.ready & matched:
             return 0
         budget = entry.budget(self.machine.queue)
+        if not budget.left.runs:
+            return -1
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
-            if not budget.blocks:
+            if not budget.left.blocks:
                 return -1
             expiry.expire_block(self.machine, entry, block, spares_new=True)
-        members = delivery.choose(block, block.ready & matched, wanted)
-        count = members.bit_count()
-        if count:
-            delivery.take(self.machine, block, members, count)
-        return count
+        return checkout.take_some(self.machine, delivery, budget.left, block, block.ready & matched, wanted)
 
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
@@ -371,9 +374,9 @@ class SelectorGroups:
         machine, budget = self.machine, entry.budget(self.machine.queue)
         number = self._next_block(group.front)
         assert number is not None
-        if not budget.may_pass:
+        if not budget.left.may_pass:
             return False
-        budget.blocks -= 1
+        budget.left.blocks -= 1
         if entry.version >= BUDGETED_ARRIVALS:
             group.front = pass_messages(machine, budget, group.front, number, group.decoded.steps)
         else:
@@ -383,7 +386,7 @@ class SelectorGroups:
                 there = ((block.ready | block.held) >> passed).bit_count()
             else:
                 there = machine.blocks.at(number).live
-            budget.steps -= there * group.decoded.steps
+            budget.left.steps -= there * group.decoded.steps
             group.front = min((number + 1) << BLOCK_BITS, machine.next_sequence)
         if group.front == machine.next_sequence:
             self.shared.join(group, entry)

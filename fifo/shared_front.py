@@ -79,16 +79,16 @@ class SharedFront:
         budget = entry.budget(machine.queue)
         arrived_from = entry.arrived_from.get(machine.queue, end)
         each = max(self._costs.steps, 1)
-        while self.behind is not None and budget.arrivals > 0:
+        while self.behind is not None and budget.left.arrivals > 0:
             number = machine.blocks.next_with_messages(self.behind >> BLOCK_BITS, end >> BLOCK_BITS)
             if number is None or number << BLOCK_BITS >= end:
                 self.behind = None
                 break
             first = max(self.behind, number << BLOCK_BITS)
             is_read = first < arrived_from or budget.reads_arrivals
-            last, steps = _pass(machine, budget, first, each, budget.arrivals, is_read=is_read)
+            last, steps = _pass(machine, budget, first, each, budget.left.arrivals, is_read=is_read)
             there = min(last - first, machine.blocks.at(number).live)
-            budget.arrivals -= steps + max(FEWEST - there, 0) * each
+            budget.left.arrivals -= steps + max(FEWEST - there, 0) * each
             self.behind = last if last < end else None
 
     # ---- in a snapshot
@@ -109,8 +109,8 @@ class SharedFront:
 def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
     """Charges a group's own front for the next messages of a block. Where the front is then."""
     first = max(front, number << BLOCK_BITS)
-    end, steps = _pass(machine, budget, first, each, budget.steps, is_read=True)
-    budget.steps -= steps
+    end, steps = _pass(machine, budget, first, each, budget.left.steps, is_read=True)
+    budget.left.steps -= steps
     return end
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fifo.commands import Address
 from fifo.effects import Effect, Run
+from fifo.versions import SHARED_BUDGETS
 
 if TYPE_CHECKING:
     from fifo.selector_groups import SelectorGroup
@@ -25,15 +26,23 @@ PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
 
 BLOCK_BUDGET = 64
-"""Blocks one entry may pass in one queue: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
+"""Blocks one entry may pass: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
 
 MESSAGE_BUDGET = 65_536
-"""Messages one entry may hand out in one queue: 16 blocks' worth, or some hundred batches for the nodes to read."""
+"""Messages one entry may hand out: 16 blocks' worth, or some hundred batches for the nodes to read."""
+
+RUN_BUDGET = 4_096
+"""Runs that one entry may hand out: some ten microseconds each. Messages that were published alone are a run each."""
+
+RUN_STEPS = 32
+"""What handing out a run counts for where steps are summed up."""
+
+UNLIMITED = 1 << 62
 
 STEP_BUDGET = 131_072
-"""Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry in one queue, counted for
-all that are there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds.
-The last block may go beyond."""
+"""Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry, counted for all that are
+there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds. The last block
+may go beyond."""
 
 ARRIVAL_BUDGET = 2 * STEP_BUDGET
 """Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
@@ -49,47 +58,96 @@ class FieldSource(Protocol):
 
 
 @dataclass(slots=True)
-class Budget:
-    """What one entry may still do in one queue. A function of the entry and the state, never of time."""
+class Left:
+    """What one entry may still do: numbers of blocks, messages, runs and steps. A function of the entry and the state,
+    never of time."""
 
     blocks: int
     messages: int
+    runs: int
     steps: int
     arrivals: int
-    read: dict[int, int] = field(default_factory=dict)  # by block: the slots whose fields were paid for
-    reads_arrivals: bool = (
-        False  # some of what has arrived in this entry was staged, and its fields were not read
-    )
-    expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
     moved: int = 0  # messages of reservations that were settled or let go
+    copies: int = 0  # blocks whose copies for pins were removed
+    finished: int = 0  # queues
 
     @property
     def spent(self) -> int:
-        """Steps, of both kinds."""
-        return STEP_BUDGET - self.steps + ARRIVAL_BUDGET - self.arrivals
+        """Steps, of both kinds, and what was handed out."""
+        handed_out = max(RUN_BUDGET - self.runs, 0) * RUN_STEPS
+        return STEP_BUDGET - self.steps + ARRIVAL_BUDGET - self.arrivals + handed_out
 
     @property
     def may_pass(self) -> bool:
         """Whether a front may pass more messages."""
         return self.blocks > 0 and self.steps > 0
 
+    @property
+    def may_hand_out(self) -> bool:
+        return self.messages > 0 and self.runs > 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether one more queue may be finished: the first one always."""
+        return not self.finished or (self.may_pass and self.may_hand_out and self.arrivals > 0)
+
 
 @dataclass(slots=True)
-class Entry:
-    """One Raft entry while it is applied: where, when, by which version of the machine, and what it brings about."""
+class Budget:
+    """What one entry may still do in one queue, and what it has paid for there."""
 
-    index: int
-    now_ms: int
-    version: int
-    effects: list[Effect] = field(default_factory=list)
-    budgets: dict[int, Budget] = field(default_factory=dict)  # by queue
-    arrived_from: dict[int, int] = field(default_factory=dict)  # queue -> first sequence placed in this entry
+    left: Left
+    read: dict[int, int] = field(default_factory=dict)  # by block: the slots whose fields were paid for
+    reads_arrivals: bool = (
+        False  # some of what has arrived in this entry was staged, and its fields were not read
+    )
+    expired: dict[int, None] = field(default_factory=dict)  # blocks whose expired messages have been removed
+
+
+class Entry:
+    """One Raft entry while it is applied: where, when, by which version of the machine, and what it brings about.
+
+    Two sets of limits bound it: all queues that its operations touch share `touched`, and all that Wake continues
+    share `woken`. So neither keeps the other waiting. In version 1 each queue has limits of its own.
+    """
+
+    __slots__ = ("arrived_from", "budgets", "effects", "index", "now_ms", "touched", "version", "woken")
+
+    def __init__(self, index: int, now_ms: int, version: int) -> None:
+        self.index = index
+        self.now_ms = now_ms
+        self.version = version
+        self.effects: list[Effect] = []
+        self.budgets: dict[int, Budget] = {}  # by queue
+        self.arrived_from: dict[int, int] = {}  # queue -> first sequence placed in this entry
+        self.touched = whole_budget(version)
+        self.woken: Left | None = None
 
     def budget(self, queue: int) -> Budget:
         found = self.budgets.get(queue)
         if found is None:
-            found = self.budgets[queue] = Budget(BLOCK_BUDGET, MESSAGE_BUDGET, STEP_BUDGET, ARRIVAL_BUDGET)
+            left = self.touched if self.version >= SHARED_BUDGETS else whole_budget(self.version)
+            found = self.budgets[queue] = Budget(left)
         return found
+
+    def wake(self, queue: int) -> None:
+        """What is still done in a queue is on account of Wake."""
+        if self.woken is None:
+            self.woken = whole_budget(self.version)
+        self.budget(queue).left = self.woken
+
+    @property
+    def steps(self) -> int:
+        """What it has spent."""
+        if self.version < SHARED_BUDGETS:
+            return sum([budget.left.spent for budget in self.budgets.values()])
+        return self.touched.spent + (0 if self.woken is None else self.woken.spent)
+
+
+def whole_budget(version: int) -> Left:
+    """What an entry may do, or in version 1 one queue of it."""
+    runs = RUN_BUDGET if version >= SHARED_BUDGETS else UNLIMITED
+    return Left(BLOCK_BUDGET, MESSAGE_BUDGET, runs, STEP_BUDGET, ARRIVAL_BUDGET)
 
 
 class Held:

@@ -36,6 +36,7 @@ from quorum.node.replica import FieldSource
 from quorum_selectors import canonical, columns, jms
 from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines
+from support.fifo_world import World
 
 PRODUCER = b"P" * 16
 
@@ -223,3 +224,24 @@ def test_fields_that_are_read_in_several_parts_are_found(monkeypatch: pytest.Mon
     found = list(queue.groups.fields.candidates(block, index, block.ready))
     assert dict(found) == {b"3": 1 << 3, b"60": 1 << 60, b"99": 1 << 99}
     assert not block.has_fields
+
+
+def test_long_texts_take_bounded_memory_in_the_block_that_is_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 200_000
+    monkeypatch.setattr(fields, "MOST_BYTES", most)
+    world = World()
+    world.checks = False
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for batch in range(40):
+        rows = [{"application-properties.text": f"{batch}-{place}-" * 500} for place in range(10)]
+        world.publish(name, 10, rows)
+    queue = world.machine.queues[1]
+    block = queue.blocks.get(0)
+    one = 2 * 10 * 6 * 500 + 50_000  # a batch, with room for growing, and what any column takes
+    assert block.columns.nbytes <= most + one
+    selector = Selector(canonical.encode(jms.parse("text LIKE '7-3-%'")))
+    assert queue.groups.fields.select(block, selector, block.ready) == 1 << 74
+    assert block.columns.nbytes <= most + one

@@ -52,6 +52,7 @@ class Rules:
     part_ms: int = 6 * 3600 * 1000
     known_producers: int = 10_000
     arrival_budget: int = 262_144
+    run_budget: int = 4_096
     shared_steps: int = 4_096
     fewest: int = 16
     read_steps: int = 1
@@ -98,17 +99,30 @@ class Line:
 
 
 @dataclass
-class Left:
-    """What an entry may still do in a queue."""
+class Rest:
+    """What an entry may still do."""
 
     blocks: int
     messages: int
+    runs: int
     steps: int
     arrivals: int
+    copies: int
+    moved: int = 0
+    finished: int = 0
+
+    def is_enough(self) -> bool:
+        return not self.finished or min(self.blocks, self.messages, self.runs, self.steps, self.arrivals) > 0
+
+
+@dataclass
+class Left:
+    """What an entry may still do in a queue, and what it has paid for there."""
+
+    rest: Rest
     read: set[int] = field(default_factory=set)  # sequences
     reads_arrivals: bool = False
     expired: set[int] = field(default_factory=set)
-    moved: int = 0
 
 
 @dataclass(eq=False)
@@ -254,7 +268,7 @@ class ModelQueue:
                 self.note_expiry(message)
 
     def expire_block(self, meta: c.Meta, left: Left, number: int, spared: int) -> None:
-        left.blocks -= 1
+        left.rest.blocks -= 1
         left.expired.add(number)
         here = [message for message in self.ready() if self.block_of(message) == number]
         due = [message for message in here if message.expiry <= meta.now_ms and message.index != spared]
@@ -375,13 +389,25 @@ class ModelQueue:
         message.is_held = True
 
     def choose(
-        self, meta: c.Meta, left: Left, group: Line | None, wanted: int, start: int = 0
+        self,
+        meta: c.Meta,
+        left: Left,
+        group: Line | None,
+        wanted: int,
+        start: int = 0,
+        *,
+        is_reserved: bool = False,
     ) -> tuple[list[Message], bool]:
         """The messages of one turn, and False if the budget ended it."""
         chosen: list[Message] = []
+        before: Message | None = None  # the last one, if the next may belong to its run
         while len(chosen) < wanted:
             message = self.next_match(group, chosen, start)
+            is_new = message is None or not (is_reserved or self.belongs(before, message))
+            if is_new and left.rest.runs <= 0 and (chosen or message is not None):
+                return chosen, False
             if message is None:
+                before = None
                 if group is None or not group.selector or self.fronts.is_at_end(group):
                     return chosen, True
                 if not self.fronts.pass_messages(left, group):
@@ -389,12 +415,25 @@ class ModelQueue:
                 continue
             number = self.block_of(message)
             if self.earliest.get(number, NEVER) <= meta.now_ms and number not in left.expired:
-                if not left.blocks:
+                if not left.rest.blocks:
                     return chosen, False
                 self.expire_block(meta, left, number, meta.index)
                 continue
             chosen.append(message)
+            left.rest.runs -= is_new
+            before = message
         return chosen, True
+
+    def belongs(self, before: Message | None, message: Message) -> bool:
+        """Whether a message is handed out in one run with another. What is reserved is not described."""
+        if before is None or before.sequence + 1 != message.sequence:
+            return False
+        if self.block_of(before) != self.block_of(message):
+            return False
+        index, operation, ordinal = before.body
+        after = (index, operation + 1, 0) if message.is_alone else (index, operation, ordinal + 1)
+        alike = before.is_alone == message.is_alone and before.expiry == message.expiry
+        return alike and message.body == after
 
     def next_match(self, group: Line | None, chosen: list[Message], start: int) -> Message | None:
         for message in self.ready():
@@ -416,13 +455,13 @@ class ModelQueue:
                 place = (consumer.address, self.queue, consumer.tag, consumer.attach)
                 effects.append(("notify", *place, "drained", consumer.next_tag))
             self.draining = []
-        while left.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
+        while left.rest.blocks and self.earliest and min(self.earliest.values()) <= meta.now_ms:
             number = min(self.earliest, key=lambda number: (self.earliest[number], number))
             self.expire_block(meta, left, number, -1)
         self.staged.expire(meta.now_ms)
         if is_done:
             is_done = self.drop_head(left)
-        is_unpinned = self.pins.finish(meta)
+        is_unpinned = self.pins.finish(meta, left)
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
     def checkout(self, meta: c.Meta, left: Left, effects: list[Any]) -> bool:
@@ -436,16 +475,16 @@ class ModelQueue:
         waiting = list(self.line)
         is_done = True
         while waiting and self.ready():
-            if not left.messages:
+            if left.rest.messages <= 0 or left.rest.runs <= 0:
                 break
             group = waiting.pop(0)
             consumer = group.consumers[0]
-            wanted = min(self.credit(consumer), share, left.messages)
+            wanted = min(self.credit(consumer), share, left.rest.messages)
             chosen, is_complete = self.choose(meta, left, group, wanted)
             is_done = is_done and is_complete
             if not chosen:
                 continue
-            left.messages -= len(chosen)
+            left.rest.messages -= len(chosen)
             given.setdefault(consumer, []).extend([self.hand(consumer, message) for message in chosen])
             group.consumers.remove(consumer)
             self.line.remove(group)
@@ -458,16 +497,18 @@ class ModelQueue:
                 self.rest(group)
         effects.extend([delivered(consumer, self.queue, tags) for consumer, tags in given.items()])
         is_done = is_done and self.fronts.behind is None
-        return is_done and bool(left.messages or not self.line or not self.ready())
+        return is_done and bool(
+            min(left.rest.messages, left.rest.runs) > 0 or not self.line or not self.ready()
+        )
 
     def drop_head(self, left: Left) -> bool:
         limit = self.config.max_length
         if limit < 0 or self.config.overflow != "drop_head":
             return True
         while len(self.ready()) > limit:
-            if not left.blocks:
+            if not left.rest.blocks:
                 return False
-            left.blocks -= 1
+            left.rest.blocks -= 1
             ready = self.ready()
             for message in ready[: len(ready) - limit]:
                 if self.block_of(message) == self.block_of(ready[0]):
@@ -498,22 +539,42 @@ class ModelGroup:
         self.meta = meta
         self.effects: list[Any] = []
         self.dirty: set[int] = set()
-        self.left = {queue: self.new_left() for queue in range(1, 100)}
+        touched, woken = self.new_rest(), self.new_rest()
+        self.left = {queue: Left(touched) for queue in range(1, 100)}
+        self.woken: list[int] = []
         while self.ended and self.ended[0].ended_ms + self.rules.remembered_ms <= meta.now_ms:
             self.fence(self.ended.pop(0))
         replies = [self.one(operation) for operation in operations]
-        for queue in sorted(self.dirty & set(self.queues)):
-            machine = self.queues[queue]
-            machine.finish(meta, self.left[queue], self.effects)
-            if not machine.unfinished:
-                self.backlog = [other for other in self.backlog if other != queue]
-            elif queue not in self.backlog:
-                self.backlog.append(queue)
+        for queue in [queue for queue in self.woken if queue in self.queues]:
+            self.left[queue].rest = woken
+            self.finish(queue, is_woken=True)
+        others = self.dirty & set(self.queues) - set(self.woken)
+        for queue in sorted(others, key=lambda queue: (queue in self.backlog, queue)):
+            self.finish(queue)
         return replies, self.effects
 
-    def new_left(self) -> Left:
+    def finish(self, queue: int, is_woken: bool = False) -> None:
+        machine, left = self.queues[queue], self.left[queue]
+        if left.rest.is_enough():
+            left.rest.finished += 1
+            machine.finish(self.meta, left, self.effects)
+            if is_woken or not machine.unfinished:
+                self.backlog = [other for other in self.backlog if other != queue]
+        else:
+            machine.unfinished = True
+        if machine.unfinished and queue not in self.backlog:
+            self.backlog.append(queue)
+
+    def new_rest(self) -> Rest:
         rules = self.rules
-        return Left(rules.block_budget, rules.message_budget, rules.step_budget, rules.arrival_budget)
+        return Rest(
+            rules.block_budget,
+            rules.message_budget,
+            rules.run_budget,
+            rules.step_budget,
+            rules.arrival_budget,
+            rules.block_budget,
+        )
 
     def next_wake(self) -> int | None:
         if self.backlog:
@@ -699,7 +760,11 @@ class ModelGroup:
             return e.Refused("limit", "")
         consumer = queue.find(producer.name, "") or queue.add_consumer(producer, "", None)
         room = command.count if command.settled else queue.rules.max_held - len(consumer.held)
-        chosen, _ = queue.choose(self.meta, self.left[queue.queue], None, min(command.count, room))
+        left = self.left[queue.queue]
+        left.rest.runs = max(left.rest.runs, 1)
+        wanted = min(command.count, room, max(left.rest.messages, 1))
+        chosen, _ = queue.choose(self.meta, left, None, wanted)
+        left.rest.messages = max(left.rest.messages - len(chosen), 0)
         tags = [queue.hand(consumer, message) for message in chosen]
         if tags:
             self.effects.append(delivered(consumer, queue.queue, tags, command.settled))
@@ -737,10 +802,13 @@ class ModelGroup:
     def unnumbered(self, command: c.Command) -> e.Reply | None:
         match command:
             case c.Wake():
-                times = {queue: machine.next_expiry() for queue, machine in self.queues.items()}
-                due = {queue for queue, time in times.items() if time is not None and time <= self.now_ms}
-                self.dirty |= due | set(self.backlog)
-                self.backlog = []
+                times = [(machine.next_expiry(), queue) for queue, machine in self.queues.items()]
+                due = sorted(
+                    (time, queue) for time, queue in times if time is not None and time <= self.now_ms
+                )
+                for queue in [*self.backlog, *(queue for _, queue in due)]:
+                    if queue not in self.woken:
+                        self.woken.append(queue)
                 return None
             case c.NodeDown(node, boot):
                 if boot > self.departed.get(node, -1):

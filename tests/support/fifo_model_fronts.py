@@ -80,17 +80,17 @@ class ModelFronts:
         rules, end = self.queue.rules, self.queue.next_sequence
         each = max(self.steps_a_message(self.sharing()), 1)
         arrived_from = self.entry[1] if self.entry[0] == meta.index else end
-        while self.behind is not None and left.arrivals > 0:
+        while self.behind is not None and left.rest.arrivals > 0:
             number = self.next_block(self.behind)
             if number is None:
                 self.behind = None
                 break
             first = max(self.behind, number * rules.block_size)
             is_read = first < arrived_from or left.reads_arrivals
-            last = self.reach(first, number, each, left.arrivals, is_read=is_read)
+            last = self.reach(first, number, each, left.rest.arrivals, is_read=is_read)
             if is_read:
-                left.arrivals -= self.pay(left, first, last, number)
-            left.arrivals -= max(min(last - first, self.live(number)), rules.fewest) * each
+                left.rest.arrivals -= self.pay(left, first, last, number)
+            left.rest.arrivals -= max(min(last - first, self.live(number)), rules.fewest) * each
             self.behind = last if last < end else None
 
     def is_at_end(self, group: Line) -> bool:
@@ -104,13 +104,13 @@ class ModelFronts:
         rules = self.queue.rules
         number = self.next_block(group.front)
         assert number is not None
-        if not left.blocks or left.steps <= 0:
+        if not left.rest.blocks or left.rest.steps <= 0:
             return False
         each = steps(canonical.decode(group.selector))
         first = max(group.front, number * rules.block_size)
-        last = self.reach(first, number, each, left.steps, is_read=True)
-        left.blocks -= 1
-        left.steps -= min(last - first, self.live(number)) * each + self.pay(left, first, last, number)
+        last = self.reach(first, number, each, left.rest.steps, is_read=True)
+        left.rest.blocks -= 1
+        left.rest.steps -= min(last - first, self.live(number)) * each + self.pay(left, first, last, number)
         group.front = last
         if last == self.queue.next_sequence:
             self.join(group)

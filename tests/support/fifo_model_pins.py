@@ -12,7 +12,7 @@ from fifo import commands as c
 from fifo import effects as e
 
 if TYPE_CHECKING:
-    from support.fifo_model import Message, ModelQueue
+    from support.fifo_model import Left, Message, ModelQueue
 
 
 @dataclass(eq=False)
@@ -72,14 +72,13 @@ class ModelPins:
             for pin in self.pins + self.ended
         )
 
-    def finish(self, meta: c.Meta) -> bool:
+    def finish(self, meta: c.Meta, left: Left) -> bool:
         for pin in list(self.pins):
             if pin.expires_ms <= meta.now_ms:
                 self.end(pin)
-        rest = self.queue.rules.block_budget
-        while self.ended and rest:
+        while self.ended and left.rest.copies:
             pin = self.ended[0]
-            rest -= self.is_there(pin.changed[0])
+            left.rest.copies -= self.is_there(pin.changed[0])
             pin.changed.pop(0)
             if not pin.changed:
                 self.ended.pop(0)

@@ -145,21 +145,21 @@ class ModelReaders:
         reader.last_seen_ms = meta.now_ms
         if not is_new:
             return next(each.reply for each in reader.outstanding() if each.reply.offset == after + 1)
-        if not left.messages:
+        if left.rest.messages <= 0 or left.rest.runs <= 0:
             return e.Reserved(after, meta.index, 0, 0, False)
         wanted = min(command.max_messages, rules.max_reserved, rules.max_outstanding - held)
         bytes_allow = max(1, command.max_bytes // MESSAGE_BYTES)
-        most = min(wanted, left.messages, bytes_allow)
+        most = min(wanted, left.rest.messages, bytes_allow)
         group = self.queue.groups[reader.selector]
         self.queue.fronts.move(meta, left)
         queue_is_behind = self.queue.fronts.behind is not None
-        chosen, is_complete = self.queue.choose(meta, left, group, most, reader.start)
+        chosen, is_complete = self.queue.choose(meta, left, group, most, reader.start, is_reserved=True)
         if group.front == END and queue_is_behind:
             is_complete = False
         self.queue.rest(group)
-        if len(chosen) == left.messages < wanted:
+        if len(chosen) == left.rest.messages < wanted:
             is_complete = False
-        left.messages -= len(chosen)
+        left.rest.messages -= len(chosen)
         if not chosen:
             return e.Reserved(after, meta.index, 0, 0, is_complete)
         for message in chosen:
@@ -182,9 +182,9 @@ class ModelReaders:
 
     def may_move(self, left: Left, reservation: ModelReservation) -> bool:
         count = len(reservation.messages)
-        if left.moved and left.moved + count > self.queue.rules.message_budget:
+        if left.rest.moved and left.rest.moved + count > self.queue.rules.message_budget:
             return False
-        left.moved += count
+        left.rest.moved += count
         return True
 
     def finish(self, meta: c.Meta, left: Left) -> bool:

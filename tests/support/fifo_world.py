@@ -38,7 +38,13 @@ from support.fifo_model import ModelGroup, Rules
 START_MS = 1_000_000
 
 NORMAL = Rules(
-    16_384, state.BLOCK_BUDGET, state.MESSAGE_BUDGET, state.STEP_BUDGET, checkout.TURN, state.MAX_HELD
+    16_384,
+    state.BLOCK_BUDGET,
+    state.MESSAGE_BUDGET,
+    state.STEP_BUDGET,
+    checkout.TURN,
+    state.MAX_HELD,
+    run_budget=state.RUN_BUDGET,
 )
 SMALL = Rules(
     8, 4, 20, 24, 3, 40,
@@ -46,7 +52,7 @@ SMALL = Rules(
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
     arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_single_steps=2, read_batch_steps=3,
-    read_entry_steps=2, read_bytes=250,
+    read_entry_steps=2, read_bytes=250, run_budget=10,
 )  # fmt: skip
 
 
@@ -58,6 +64,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         **sizes(bits),
         "BLOCK_BUDGET": rules.block_budget,
         "MESSAGE_BUDGET": rules.message_budget,
+        "RUN_BUDGET": rules.run_budget,
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
