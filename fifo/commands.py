@@ -185,7 +185,7 @@ class OpenReader:
 
     reader: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, only where the reader is new:
     "earliest" every message, "latest" those published from now on. timeout_ms: after so much silence `on_expiry`
-    happens to what it holds.
+    happens to what it holds. owner: whose share of the readers it counts for, as in RegisterProducer.
     """
 
     queue: int
@@ -194,6 +194,7 @@ class OpenReader:
     start: Literal["earliest", "latest"]
     timeout_ms: int
     on_expiry: Literal["release", "discard", "keep"]
+    owner: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +253,11 @@ class DeleteReader:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them."""
+    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them. owner: as in OpenReader."""
 
     queue: int
     ttl_ms: int
+    owner: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +291,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PublishStaged:
-    """The parts (part, how many messages it has) become visible in this order, all in one entry."""
+    """The parts (part, how many messages it has) become visible in this order, all in one entry. owner: as in
+    OpenReader, of the producers that are remembered."""
 
     queue: int
     producer: str
     batch: int
     parts: tuple[tuple[bytes, int], ...]
+    owner: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,7 +387,7 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.attach(entry, producer.name, producer.address, command)
+        reply = machine.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
             self._dirty[command.queue] = None
@@ -415,7 +415,7 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.get(entry, producer.name, producer.address, command)
+        reply = machine.get(entry, producer, command)
         if type(reply) is Ok:
             producer.consumers[command.queue, ""] = None
             self._dirty[command.queue] = None
@@ -440,8 +440,9 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
+        known = len(machine.staging.last_batches)
         reply = staging.carry_out(machine, entry, operation.number, command)
-        if type(reply) is not Refused:
+        if type(reply) is not Refused or len(machine.staging.last_batches) != known:
             self._dirty[command.queue] = None
         return reply
 

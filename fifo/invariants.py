@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fifo import bits, checkpoint, snapshot
 from fifo import pins as pins_module
 from fifo import readers as readers_module
@@ -51,6 +53,12 @@ def check(group: GroupMachine) -> None:
         _check_queue(machine)
         for name, tag in machine.consumers:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
+        owners = [consumer.owner for consumer in machine.consumers.values()]
+        _expect(
+            owners == [sessions.producers[name].owner for name, _ in machine.consumers],
+            "a consumer has the owner of its session",
+        )
+        _expect(machine.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
         _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
         _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
@@ -158,6 +166,8 @@ def _check_staging(machine: QueueMachine) -> None:
     )
     _expect(len(staging.parts) <= STAGED_PARTS, "parts are limited")
     _expect(len(staging.last_batches) <= KNOWN_PRODUCERS, "producers of staged messages are limited")
+    owners = [last.owner for last in staging.last_batches.values()]
+    _expect(staging.owned.counts == dict(Counter(owners)), "owners of producers are counted")
     used = [last.used_ms for last in staging.last_batches.values()]
     _expect(used == sorted(used), "producers of staged messages stand in the order of their last use")
 

@@ -28,11 +28,13 @@ from sortedcontainers import SortedList
 from fifo import bits, checkout, expiry, limits
 from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
-from fifo.commands import Address, Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
+from fifo.commands import Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.pins import Pins
 from fifo.readers import Readers
 from fifo.selector_groups import SelectorGroups, refuse_selector
+from fifo.sessions import Producer
+from fifo.shares import Owned
 from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
@@ -88,6 +90,7 @@ class QueueMachine:
         "index",
         "next_attach",
         "next_sequence",
+        "owned",
         "pins",
         "queue",
         "readers",
@@ -112,6 +115,7 @@ class QueueMachine:
         )  # (priority, block) of blocks with ready messages
         self.expiries: SortedList[tuple[int, int]] = SortedList()  # (earliest, block), unless never
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
+        self.owned = Owned()  # the consumers' owners; follows from them
         self.groups = SelectorGroups(self, field_source)
         self.readers = Readers(self)
         self.pins = Pins(self)
@@ -221,13 +225,12 @@ class QueueMachine:
 
     # ---- consumers
 
-    def attach(self, entry: Entry, producer: bytes, address: Address, command: Attach) -> Reply:
+    def attach(self, entry: Entry, producer: Producer, command: Attach) -> Reply:
         if not command.consumer_tag:
             return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
         if command.credit_to < 0:
             return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
-        key = (producer, command.consumer_tag)
-        consumer = self.consumers.get(key)
+        consumer = self.consumers.get((producer.name, command.consumer_tag))
         if (
             consumer is not None
             and consumer.group is not None
@@ -240,21 +243,23 @@ class QueueMachine:
             return refused
         if consumer is not None:
             self.remove(entry, consumer)
-        elif entry.version >= LIMITED_CONSUMERS and len(self.consumers) >= MAX_CONSUMERS:
-            return Refused(
-                "limit",
-                f"queue {self.config.name!r} has {len(self.consumers)} consumers; allowed: {MAX_CONSUMERS}",
+        elif entry.version >= LIMITED_CONSUMERS:
+            refused = self.owned.refuse_more(
+                entry.version, producer.owner, MAX_CONSUMERS, self.config.name, "consumers"
             )
-        consumer = self._add_consumer(producer, command.consumer_tag, address)
+            if refused is not None:
+                return refused
+        consumer = self._add_consumer(producer, command.consumer_tag)
         self.groups.join(consumer, command.selector)
         self.set_credit(entry, consumer, command.credit_to)
         return AttachedReply(consumer.attach)
 
-    def _add_consumer(self, producer: bytes, tag: str, address: Address) -> Consumer:
-        consumer = Consumer(producer, tag, address, self.next_attach, None)
+    def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
+        made = Consumer(producer.name, tag, producer.address, self.next_attach, None, owner=producer.owner)
         self.next_attach += 1
-        self.consumers[producer, tag] = consumer
-        return consumer
+        self.consumers[made.key] = made
+        self.owned.add(made.owner)
+        return made
 
     def set_credit(self, entry: Entry, consumer: Consumer, credit_to: int) -> None:
         consumer.credit_to = credit_to
@@ -284,14 +289,15 @@ class QueueMachine:
         """Detaches a consumer; what it holds comes back."""
         self.groups.leave(consumer)
         del self.consumers[consumer.key]
+        self.owned.remove(consumer.owner)
         self.put_back(entry, consumer.held.take_all(), failed=False)
 
-    def get(self, entry: Entry, producer: bytes, address: Address, command: Get) -> Reply:
+    def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
         if not 0 < command.count <= MAX_GET:
             return Refused("limit", f"{command.count} messages asked for; allowed: 1..{MAX_GET}")
-        consumer = self.consumers.get((producer, ""))
+        consumer = self.consumers.get((producer.name, ""))
         if consumer is None:
-            consumer = self._add_consumer(producer, "", address)
+            consumer = self._add_consumer(producer, "")
         wanted = command.count if command.settled else min(command.count, MAX_HELD - consumer.held.total)
         delivery = checkout.Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
@@ -346,6 +352,7 @@ class QueueMachine:
                 self.groups.credit_changed(consumer, entry)
         elif consumer.tag and not consumer.held.total:
             del self.consumers[consumer.key]  # it was cancelled before
+            self.owned.remove(consumer.owner)
         return Ok(sum(count for _, count in ranges))
 
     def forget_held(self, ranges: Sequence[tuple[int, int]]) -> int:

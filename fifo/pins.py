@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, Block
-from fifo.commands import Pin, Unpin
+from fifo.commands import UNKNOWN, Pin, Unpin
 from fifo.effects import Ok, Pinned, Refused, Reply
+from fifo.shares import Owned
 from fifo.state import BLOCK_BUDGET, Entry
+from fifo.versions import SHARED_PLACES
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
 MAX_PINS = 16
-"""Of one queue, those whose copies are not removed yet among them."""
+"""Of one queue, those whose copies are not removed yet among them. Owners share them (shares.py)."""
 
 MIN_TTL_MS = 1_000
 MAX_TTL_MS = 24 * 3600 * 1000
@@ -49,6 +51,7 @@ class QueuePin:
     count: int
     copy_bytes: int = 0
     blocks: dict[int, None] = field(default_factory=dict)
+    owner: int = UNKNOWN
 
     def shown(self, block: Block) -> int:
         """What was ready in a block."""
@@ -79,8 +82,10 @@ class Pins:
             return Refused(
                 "bad_argument", f"a pin of {command.ttl_ms} ms; allowed: {MIN_TTL_MS} to {MAX_TTL_MS}"
             )
-        if len(self.by_number) + len(self.ended) >= MAX_PINS:
-            return Refused("limit", f"queue {machine.config.name!r} has {MAX_PINS} pins; allowed: no more")
+        owned = Owned([pin.owner for pin in (*self.by_number.values(), *self.ended)])
+        refused = owned.refuse_more(entry.version, command.owner, MAX_PINS, machine.config.name, "pins")
+        if refused is not None:
+            return refused
         first = machine.next_sequence
         if machine.index:
             lowest = machine.blocks.at(machine.index[0][1])  # its first message may be a held one
@@ -93,6 +98,7 @@ class Pins:
             first,
             machine.next_sequence,
             machine.ready_count,
+            owner=command.owner if entry.version >= SHARED_PLACES else UNKNOWN,
         )
         self.next_pin += 1
         self.by_number[made.number] = made

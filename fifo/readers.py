@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from fifo import bits, checkout
 from fifo.blocks import NEVER, Block
 from fifo.commands import (
+    UNKNOWN,
     Address,
     DeleteReader,
     KeepReader,
@@ -38,14 +39,15 @@ from fifo.commands import (
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.selector_groups import refuse_selector
 from fifo.shared_front import TAIL
+from fifo.shares import Owned
 from fifo.state import MESSAGE_BUDGET, Consumer, Entry, Left
-from fifo.versions import TOLD_LOSSES
+from fifo.versions import SHARED_PLACES, TOLD_LOSSES
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
 MAX_READERS = 256
-"""Of one queue, those that are deleted but hold something still among them."""
+"""Of one queue, those that are deleted but hold something still among them. Owners share them (shares.py)."""
 
 MAX_RESERVED = 65_536
 """Messages of one reservation, so that its end is bounded work."""
@@ -105,6 +107,7 @@ class DurableReader:
     reservations: list[Reservation] = field(default_factory=list)
     released: list[tuple[int, int]] = field(default_factory=list)  # offsets (first, last), ascending
     has_untold_loss: bool = False  # a silence took what it held, and it has not shown that it knows
+    owner: int = UNKNOWN  # of the session that opened it last
 
     @property
     def name(self) -> str:
@@ -249,10 +252,9 @@ class Readers:
             return refused
         reader = self.by_name.get(name)
         if reader is None:
-            if len(self.by_name) + len(self.deleted) >= MAX_READERS:
-                return Refused(
-                    "limit", f"queue {machine.config.name!r} has {MAX_READERS} readers; allowed: no more"
-                )
+            refused = self._refuse_more(entry, command.owner)
+            if refused is not None:
+                return refused
             consumer = Consumer(b"", name, Address(0, 0, 0), 0, None)
             start = machine.next_sequence if command.start == "latest" else 0
             reader = self.by_name[name] = DurableReader(consumer, self.past_generation, start)
@@ -263,11 +265,17 @@ class Readers:
             machine.groups.join(consumer, command.selector)
         reader.generation += 1
         reader.has_untold_loss = False
+        reader.owner = command.owner if entry.version >= SHARED_PLACES else UNKNOWN
         reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
         reader.last_seen_ms = entry.now_ms
         for each in reader.reservations:
             each.opens += not each.fate
         return reader.state()
+
+    def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
+        """Why there is no room for one more reader."""
+        owned = Owned([reader.owner for reader in (*self.by_name.values(), *self.deleted)])
+        return owned.refuse_more(entry.version, owner, MAX_READERS, self.machine.config.name, "readers")
 
     def _reserve(self, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
         after = command.after

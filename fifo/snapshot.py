@@ -4,7 +4,8 @@ Format 4: a magic word, the format number, then sections, each with its length i
 queue in the order of ids its head and its blocks in the order of their numbers. What is local (columns, matched bits)
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 
-Format 3 is read, too: there the group's head ends before the producers' owners and the fences.
+Format 3 is read, too: there the group's head ends before the producers' owners and the fences, and the
+queues' heads before the owners of readers and pins.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from fifo.commands import UNKNOWN, Address, QueueConfig
 from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.pin_snapshot import read_pins, write_pins
+from fifo.pins import QueuePin
 from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_readers
+from fifo.readers import DurableReader
 from fifo.sessions import Fence, Producer
 from fifo.staging import Staging
 from fifo.state import PRIORITY, Consumer
@@ -248,7 +251,15 @@ def queue_head(machine: QueueMachine) -> bytearray:
     write_readers(out, machine.readers)
     write_pins(out, machine.pins)
     write_losses(out, machine.readers)
+    for each in _owned(machine):
+        out.number(each.owner)
     return out.data
+
+
+def _owned(machine: QueueMachine) -> list[DurableReader | QueuePin]:
+    """What has an owner of its own."""
+    readers, pins = machine.readers, machine.pins
+    return [*readers.by_name.values(), *readers.deleted, *pins.by_number.values(), *pins.ended]
 
 
 def staged_in(head: Reader) -> tuple[int, Staging]:
@@ -285,6 +296,10 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     members: list[tuple[Consumer, bytes | None]] = [_read_consumer(reader) for _ in range(reader.number())]
     consumers = [consumer for consumer, _ in members]
     machine.consumers = {consumer.key: consumer for consumer in consumers}
+    producers = group.sessions.producers
+    for consumer in consumers:
+        consumer.owner = producers[consumer.producer].owner
+        machine.owned.add(consumer.owner)
     groups = machine.groups
     found = []
     for _ in range(reader.number()):
@@ -308,6 +323,9 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     read_readers(reader, machine.readers, groups)
     read_pins(reader, machine.pins)
     read_losses(reader, machine.readers)
+    if not reader.is_at_end():
+        for each in _owned(machine):
+            each.owner = reader.number()
     return machine, block_count
 
 

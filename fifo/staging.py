@@ -8,9 +8,10 @@ at the end of the queue, part after part; no body is moved or copied, and the ti
 Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
 comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
 A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.sessions` does, and
-longer while there is room. Where it remembers KNOWN_PRODUCERS that are all younger, a new one is refused: if one of
-them were forgotten, a repeat of its last batch would be published a second time. Entries of version 1 forget the one
-not used for longest.
+longer while there is room. Owners share KNOWN_PRODUCERS of them (shares.py). Where an owner has its share and all
+producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
+published a second time. An empty batch of a producer that is not known and has nothing staged needs no place: twice
+nothing is nothing. Entries of version 1 know no shares, and forget the producer not used for longest.
 
 What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
 live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
@@ -31,11 +32,12 @@ import numpy.typing as npt
 
 from fifo.blocks import ONE_EACH
 from fifo.codec import Reader, Writer
-from fifo.commands import DiscardStaged, PublishStaged, Stage
+from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.sessions import REMEMBERED_MS
+from fifo.shares import Owned
 from fifo.state import Entry
-from fifo.versions import BUDGETED_ARRIVALS, TIMED_BATCHES
+from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
 
@@ -71,10 +73,15 @@ LOOKED_UP_BYTES = 64 << 20
 @dataclass(frozen=True, slots=True)
 class LastBatch:
     """The last batch that a producer has published. used_ms: group time when it was last spoken of; 0 where an entry
-    of version 1 did: that is long ago."""
+    of version 1 did: that is long ago. owner: of the session that published it."""
 
     number: int
     used_ms: int
+    owner: int = UNKNOWN
+
+    def is_old(self, now_ms: int) -> bool:
+        """It need not be remembered any longer."""
+        return not self.used_ms or self.used_ms + REMEMBERED_MS <= now_ms
 
 
 Key = tuple[str, int, bytes]
@@ -145,11 +152,12 @@ class StagedInfo:
 class Staging:
     """What is staged for one queue, and the last batch of each producer."""
 
-    __slots__ = ("chunk_count", "last_batches", "parts", "rows", "size_bytes", "ttl_count")
+    __slots__ = ("chunk_count", "last_batches", "owned", "parts", "rows", "size_bytes", "ttl_count")
 
     def __init__(self) -> None:
         self.parts: dict[Key, Part] = {}  # that whose last chunk is oldest first
         self.last_batches: dict[str, LastBatch] = {}  # the producer not used for longest first
+        self.owned = Owned()  # their owners; follows from them
         self.chunk_count = self.rows = self.size_bytes = self.ttl_count = 0  # of all parts
 
     # ---- changes
@@ -184,23 +192,41 @@ class Staging:
                 return
             self.drop(key)
 
-    def published(self, entry: Entry, producer: str, batch: int) -> None:
+    def published(self, entry: Entry, producer: str, batch: int, owner: int) -> None:
         """This batch is done, and with it all up to it."""
-        self._remember(entry, producer, batch)
+        self._remember(entry, producer, batch, owner)
         if len(self.last_batches) > KNOWN_PRODUCERS:
-            del self.last_batches[next(iter(self.last_batches))]
+            self._forget(next(iter(self.last_batches)))
         for key in [key for key in self.parts if key[0] == producer and key[1] <= batch]:
             self.drop(key)
 
-    def _remember(self, entry: Entry, producer: str, batch: int) -> None:
-        self.last_batches.pop(producer, None)
-        used_ms = entry.now_ms if entry.version >= TIMED_BATCHES else 0
-        self.last_batches[producer] = LastBatch(batch, used_ms)
+    def _remember(self, entry: Entry, producer: str, batch: int, owner: int) -> None:
+        if producer in self.last_batches:
+            self._forget(producer)
+        is_shared = entry.version >= TIMED_BATCHES
+        self.know(
+            producer, LastBatch(batch, entry.now_ms if is_shared else 0, owner if is_shared else UNKNOWN)
+        )
+
+    def know(self, producer: str, last: LastBatch) -> None:
+        self.last_batches[producer] = last
+        self.owned.add(last.owner)
+
+    def _forget(self, producer: str) -> None:
+        self.owned.remove(self.last_batches.pop(producer).owner)
 
     def _use(self, entry: Entry, producer: str) -> None:
         last = self.last_batches.get(producer)
         if last is not None:
-            self._remember(entry, producer, last.number)
+            self._remember(entry, producer, last.number, last.owner)
+
+    def make_room(self, entry: Entry, owner: int) -> None:
+        """Forgets old producers until one more of this owner has a place."""
+        while not self.owned.has_room(owner, KNOWN_PRODUCERS):
+            oldest = next(iter(self.last_batches))
+            if not self.last_batches[oldest].is_old(entry.now_ms):
+                break
+            self._forget(oldest)
 
     def is_done(self, entry: Entry, producer: str, batch: int) -> bool:
         """Whether this batch was published, or a later one; notes the use of the producer if so."""
@@ -222,15 +248,21 @@ class Staging:
             entry.version < TIMED_BATCHES
             or producer in self.last_batches
             or len(self.last_batches) < KNOWN_PRODUCERS
+            or next(iter(self.last_batches.values())).is_old(entry.now_ms)
         ):
-            return None
-        oldest = next(iter(self.last_batches.values()))
-        if not oldest.used_ms or oldest.used_ms + REMEMBERED_MS <= entry.now_ms:
             return None
         return Refused(
             "limit",
             f"producer {producer!r} is new, and the queue remembers {len(self.last_batches)} that published staged "
             f"batches in the last {REMEMBERED_MS // 3_600_000} hours; allowed: {KNOWN_PRODUCERS}",
+        )
+
+    def needs_no_place(self, entry: Entry, producer: str) -> bool:
+        """Nothing is known of the producer, and nothing is staged."""
+        return (
+            entry.version >= SHARED_PLACES
+            and producer not in self.last_batches
+            and not any(key[0] == producer for key in self.parts)
         )
 
     def next_expiry(self) -> int | None:
@@ -271,6 +303,8 @@ class Staging:
             out.number(last.number)
         for last in self.last_batches.values():
             out.number(last.used_ms)
+        for last in self.last_batches.values():
+            out.number(last.owner)
         return out.data
 
     @staticmethod
@@ -289,12 +323,14 @@ class Staging:
             found.rows += part.rows
             found.size_bytes += part.size_bytes
             found.ttl_count += len(part.ttls)
-        for _ in range(reader.number()):
-            producer = reader.text()
-            found.last_batches[producer] = LastBatch(reader.number(), 0)
-        if not reader.is_at_end():  # an earlier build wrote no times
-            for producer, last in found.last_batches.items():
-                found.last_batches[producer] = LastBatch(last.number, reader.number())
+        last = {reader.text(): reader.number() for _ in range(reader.number())}
+        times, owners = [0] * len(last), [UNKNOWN] * len(last)
+        if not reader.is_at_end():  # earlier builds wrote no times, or no owners
+            times = [reader.number() for _ in last]
+        if not reader.is_at_end():
+            owners = [reader.number() for _ in last]
+        for (producer, number), used_ms, owner in zip(last.items(), times, owners, strict=True):
+            found.know(producer, LastBatch(number, used_ms, owner))
         return found
 
 
@@ -304,7 +340,7 @@ class Staging:
 def carry_out(
     machine: QueueMachine, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
 ) -> Reply:
-    """Refused has changed nothing."""
+    """Refused has changed nothing, but for old producers that were forgotten."""
     refused = _refuse_names(command)
     if refused is not None:
         return refused
@@ -408,7 +444,10 @@ def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Rep
     producer, batch = command.producer, command.batch
     if staging.is_done(entry, producer, batch):
         return Published(0, 0, is_duplicate=True)
-    refused = staging.refuse_producer(entry, producer)
+    is_nothing = staging.needs_no_place(entry, producer)
+    if is_nothing and not any(count for _, count in command.parts):
+        return Published(machine.next_sequence, 0)
+    refused = staging.refuse_producer(entry, producer) or _refuse_place(machine, entry, command)
     if refused is not None:
         return refused
     parts: list[Part] = []
@@ -428,8 +467,18 @@ def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Rep
         return refused
     first = machine.next_sequence
     _place(machine, entry, parts)
-    staging.published(entry, producer, batch)
+    staging.published(entry, producer, batch, command.owner)
     return Published(first, count)
+
+
+def _refuse_place(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Refused | None:
+    """Why the producer cannot be remembered in the share of its owner. What is old makes room, even if not enough."""
+    staging, owner = machine.staging, command.owner
+    if entry.version < SHARED_PLACES or command.producer in staging.last_batches:
+        return None
+    staging.make_room(entry, owner)
+    what = "producers of staged batches"
+    return staging.owned.refuse_more(entry.version, owner, KNOWN_PRODUCERS, machine.config.name, what)
 
 
 def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:

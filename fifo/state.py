@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fifo.commands import Address
+from fifo.commands import UNKNOWN, Address
 from fifo.effects import Effect, Run
 from fifo.versions import SHARED_BUDGETS
 
@@ -20,7 +20,8 @@ MAX_HELD = 65_536
 """Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
 
 MAX_CONSUMERS = 16_384
-"""Consumers of one queue. Whatever goes through them all is bounded work."""
+"""Consumers of one queue, those of Get among them. Whatever goes through them all is bounded work. Owners share them
+(shares.py)."""
 
 PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
@@ -256,6 +257,7 @@ class Consumer:
     credit_to: int = 0  # tags up to here may be handed out
     next_tag: int = 1
     held: Held = field(default_factory=Held)
+    owner: int = UNKNOWN  # of its session
 
     @property
     def key(self) -> tuple[bytes, str]:

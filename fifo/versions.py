@@ -16,6 +16,8 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | a reader that lost what it held by its silence reserves again only once it has been told |
 | 2 | the catalog has a running hash |
 | 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
+| 2 | owners share the consumers, readers, pins and producers of staged batches of a queue |
+| 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
 """
 
@@ -25,6 +27,7 @@ FIRST = 1
 BUDGETED_ARRIVALS = 2
 LIMITED_CONSUMERS = 2
 SHARED_BUDGETS = 2
+SHARED_PLACES = 2
 TIMED_BATCHES = 2
 TOLD_LOSSES = 2
 CURRENT = 2

@@ -17,6 +17,7 @@ from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
 from quorum.api.filters import expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
+from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.member import Member
@@ -71,6 +72,7 @@ class GroupCalls(BulkCalls):
             STARTS[request.start],  # type: ignore[arg-type]
             request.timeout_ms or DEFAULT_TIMEOUT_MS,
             EXPIRIES[request.on_expiry],  # type: ignore[arg-type]
+            owner_of(context.peer()),
         )
         return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
 

@@ -14,6 +14,7 @@ from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, streaming, unary
+from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.machine import CatalogQueue
 from quorum.node.member import Member
@@ -36,7 +37,7 @@ class SnapshotCalls(BulkCalls):
     @unary
     async def OpenSnapshot(self, request: pb.OpenSnapshotRequest, context: Context) -> pb.Snapshot:
         queue = await self._queue(request.queue)
-        command = c.Pin(queue.id, request.ttl_ms or DEFAULT_TTL_MS)
+        command = c.Pin(queue.id, request.ttl_ms or DEFAULT_TTL_MS, owner_of(context.peer()))
         made = await again(self._hub, queue.group, command, Pinned)
         return pb.Snapshot(
             snapshot=made.pin,

@@ -17,6 +17,7 @@ from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
+from quorum.api.owners import owner_of
 from quorum.catalog.machine import CatalogQueue
 from quorum.node import batches
 from quorum.v1 import bulk_pb2 as pb
@@ -51,7 +52,7 @@ class StagingCalls(BulkCalls):
         _check_named(request.producer, request.batch, [each.part for each in request.parts])
         queue = await self._queue(request.queue)
         parts = tuple((each.part, each.rows) for each in request.parts if each.rows)  # no rows: never staged
-        command = c.PublishStaged(queue.id, request.producer, request.batch, parts)
+        command = c.PublishStaged(queue.id, request.producer, request.batch, parts, owner_of(context.peer()))
         made = await again(self._hub, queue.group, command, Published)
         return pb.PublishStagedResponse(
             first_sequence=made.first_sequence,

@@ -87,13 +87,14 @@ class Applier:
         machine = replica.machine
         size = steps = 0
         for _ in range(self._entries):
-            for index, term, body in replica.raft.take_committed(1, 1):
+            taken = replica.raft.take_committed(1, 1)
+            for index, term, body in taken:
                 replica.applied(index)
                 if body and not self._apply_entry(replica, index, term, body, now_ms):
                     return False
                 size += len(body)
                 steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
-            if not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
+            if not taken or not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
                 break
         return True
 

@@ -251,15 +251,17 @@ def _part(part: bytes) -> bytes:
 def _publish_staged(x: c.PublishStaged) -> bytes:
     name = x.producer.encode()
     parts = [_PART.pack(_part(part), count) for part, count in x.parts]
-    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts))
+    return b"".join((_STAGED.pack(x.batch, len(name), len(parts)), name, *parts, _U64.pack(x.owner)))
 
 
 def _decode_publish_staged(data: memoryview, queue: int) -> c.PublishStaged:
     batch, length, count = _STAGED.unpack_from(data)
     producer, rest = _text(data[_STAGED.size :], length)
-    if len(rest) != _PART.size * count:
+    end = _PART.size * count
+    if len(rest) < end:
         raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: {_PART.size} each")
-    return c.PublishStaged(queue, producer, batch, tuple(_PART.iter_unpack(rest)))
+    parts = tuple(_PART.iter_unpack(rest[:end]))
+    return c.PublishStaged(queue, producer, batch, parts, reader_operations.read_owner(rest[end:]))
 
 
 def _discard_staged(x: c.DiscardStaged) -> bytes:

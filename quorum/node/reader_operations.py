@@ -1,14 +1,14 @@
 """The wire form of what durable readers and pins send (kinds 20 to 27; see operations.py).
 
-    open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector
+    open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector, owner u64
     reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name
     settle    = generation u64, to u64, name
     keep, release = generation u64, name
     delete    = name, generation u64 (nothing: any)
-    pin       = ttl u64
+    pin       = ttl u64, owner u64
     unpin     = pin u64
 
-A name is a length u16 and UTF-8.
+A name is a length u16 and UTF-8. As of version 1 there are no owners.
 """
 
 from __future__ import annotations
@@ -48,17 +48,27 @@ def _only_name(data: memoryview) -> str:
     return name
 
 
+def read_owner(data: memoryview) -> int:
+    """The owner at the end of an operation; there is none as of version 1."""
+    if not len(data):
+        return c.UNKNOWN
+    (owner,) = _U64.unpack(data)
+    return int(owner)
+
+
 def _open(x: c.OpenReader) -> bytes:
     start, expiry = STARTS.index(x.start), ON_EXPIRY.index(x.on_expiry)
-    return b"".join((_OPEN.pack(x.timeout_ms, start, expiry, len(x.selector)), _name(x.reader), x.selector))
+    head = _OPEN.pack(x.timeout_ms, start, expiry, len(x.selector))
+    return b"".join((head, _name(x.reader), x.selector, _U64.pack(x.owner)))
 
 
 def _decode_open(data: memoryview, queue: int) -> c.OpenReader:
     timeout_ms, start, expiry, length = _OPEN.unpack_from(data)
-    name, selector = _read_name(data[_OPEN.size :])
+    name, rest = _read_name(data[_OPEN.size :])
+    selector, owner = bytes(rest[:length]), read_owner(rest[length:])
     if len(selector) != length:
         raise ValueError(f"a selector of {len(selector)} bytes, not {length}")
-    return c.OpenReader(queue, name, bytes(selector), STARTS[start], timeout_ms, ON_EXPIRY[expiry])  # type: ignore[arg-type]
+    return c.OpenReader(queue, name, selector, STARTS[start], timeout_ms, ON_EXPIRY[expiry], owner)  # type: ignore[arg-type]
 
 
 def _reserve(x: c.Reserve) -> bytes:
@@ -90,6 +100,11 @@ def _decode_generation(
     return decoder
 
 
+def _decode_pin(data: memoryview, queue: int) -> c.Pin:
+    (ttl_ms,) = _U64.unpack_from(data)
+    return c.Pin(queue, ttl_ms, read_owner(data[_U64.size :]))
+
+
 def _delete(x: c.DeleteReader) -> bytes:
     return _name(x.reader) + (b"" if x.generation is None else _U64.pack(x.generation))
 
@@ -106,6 +121,6 @@ TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], 
     (23, c.KeepReader, _generation, _decode_generation(c.KeepReader)),
     (24, c.ReleaseReader, _generation, _decode_generation(c.ReleaseReader)),
     (25, c.DeleteReader, _delete, _decode_delete),
-    (26, c.Pin, lambda x: _U64.pack(x.ttl_ms), lambda d, q: c.Pin(q, *_U64.unpack(d))),
+    (26, c.Pin, lambda x: _U64.pack(x.ttl_ms) + _U64.pack(x.owner), _decode_pin),
     (27, c.Unpin, lambda x: _U64.pack(x.pin), lambda d, q: c.Unpin(q, *_U64.unpack(d))),
 )

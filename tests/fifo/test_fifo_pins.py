@@ -9,7 +9,7 @@ import pytest
 
 from fifo import pins
 from fifo.blocks import BLOCK_SIZE
-from fifo.commands import DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
+from fifo.commands import UNKNOWN, DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
 from fifo.effects import Ok, Pinned, Refused
 from fifo.group import GroupMachine
 from fifo.references import references
@@ -31,8 +31,8 @@ def name_of(world: World) -> bytes:
     return next(iter(world.epochs))
 
 
-def pin(world: World, ttl_ms: int = HOUR_MS) -> Pinned:
-    reply = world.do(name_of(world), Pin(1, ttl_ms))
+def pin(world: World, ttl_ms: int = HOUR_MS, owner: int = UNKNOWN) -> Pinned:
+    reply = world.do(name_of(world), Pin(1, ttl_ms, owner))
     assert isinstance(reply, Pinned)
     return reply
 
@@ -253,10 +253,11 @@ def test_a_time_that_is_not_allowed_is_told(world: World, ttl_ms: int) -> None:
 
 def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     world.publish(name_of(world), 5)
-    made = [pin(world) for _ in range(pins.MAX_PINS)]
-    assert refusal(world.do(name_of(world), Pin(1, HOUR_MS))) == "limit"
+    owners = [77] * 8 + [78] * 4 + [79] * 2 + [80, 81]
+    made = [pin(world, owner=owner) for owner in owners]
+    assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 82))) == "limit"
     world.do(name_of(world), Unpin(1, made[3].pin))
-    assert pin(world).pin == pins.MAX_PINS + 1  # numbers are not used again
+    assert pin(world, owner=82).pin == pins.MAX_PINS + 1  # numbers are not used again
     world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
     assert world.machine.pins(1) == ()
     assert refusal(world.machine.pinned(1, made[0].pin, 0, 9, 9)) == "not_found"
@@ -264,6 +265,14 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     commands: list[Any] = [Pin(1, HOUR_MS), Unpin(1, 1)]
     for command in commands:
         assert refusal(world.do(name_of(world), command)) == "not_found"
+
+
+def test_one_owner_has_as_many_pins_as_are_left_free_and_the_others_still_come_in(world: World) -> None:
+    for _ in range(8):
+        pin(world, owner=77)
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 77))) == "limit"
+    assert pin(world, owner=78).pin == 9
 
 
 def test_a_pin_of_an_empty_queue_shows_nothing(world: World) -> None:

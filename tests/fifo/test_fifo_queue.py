@@ -23,6 +23,7 @@ from fifo.commands import (
     UpdateConfig,
 )
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
+from fifo.group import GroupMachine
 from fifo.state import Held, QueueInfo, Waiting
 from support.fifo_world import World, sequences, small_blocks
 
@@ -476,21 +477,59 @@ def test_queues_with_unfinished_work_take_turns_at_the_wake_ups() -> None:
         assert all(ready < was for ready, was in zip(after, before, strict=True))
 
 
+def attached(world: World, name: bytes, tag: str) -> bool:
+    """Whether a queue took a consumer; if not it was for the limit."""
+    reply = world.do(name, Attach(1, tag, b"", 1))
+    assert isinstance(reply, AttachedReply) or (isinstance(reply, Refused) and reply.reason == "limit")
+    return isinstance(reply, AttachedReply)
+
+
 def test_past_the_limit_a_queue_takes_no_further_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 3)
+    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 2)
     world = World()
     world.queue()
-    name = world.session()
-    for tag in ("a", "b", "c"):
-        world.attach(name, tag, 1)
-    refused = world.do(name, Attach(1, "d", b"", 1))
+    one, other, third = [world.session(number, owner=10 + number) for number in range(3)]
+    assert attached(world, one, "a")
+    assert attached(world, other, "b")
+    refused = world.do(third, Attach(1, "c", b"", 1))
     assert isinstance(refused, Refused)
-    assert (refused.reason, "has 3 consumers; allowed: 3" in refused.detail) == ("limit", True)
-    assert isinstance(world.do(name, Attach(1, "b", b"", 9)), AttachedReply), (
-        "one that is attached may come again"
+    assert (refused.reason, "has 2 consumers; allowed: 2" in refused.detail) == ("limit", True)
+    assert attached(world, other, "b"), "one that is attached may come again"
+    world.do(one, Cancel(1, "a", return_held=True))
+    assert attached(world, third, "c")
+
+
+def test_one_owner_has_as_many_consumers_as_are_left_free_and_the_others_still_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 16)
+    world = World()
+    world.queue()
+    taken = dict.fromkeys((77, 78, 79, 80), 0)
+    for number, owner in enumerate(taken):
+        for session in range(2):  # the sessions of an owner have one share
+            name = world.session(10 * number + session, owner=owner)
+            taken[owner] += sum(attached(world, name, str(tag)) for tag in range(8))
+    assert taken == {77: 8, 78: 4, 79: 2, 80: 1}
+    refused = world.do(world.session(50, owner=78), Attach(1, "x", b"", 1))
+    assert isinstance(refused, Refused)
+    assert refused.detail == (
+        "queue 'queue-1' has 4 consumers of this client address; "
+        "allowed: as many as are left free of 16, 1 now"
     )
-    world.do(name, Cancel(1, "a", return_held=True))
-    assert isinstance(world.do(name, Attach(1, "d", b"", 1)), AttachedReply)
+    world.session(0, epoch=2, owner=77)
+    assert attached(world, world.session(51, owner=78), "x"), "what an earlier session had is free again"
+
+
+def test_the_shares_of_consumers_outlive_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 4)
+    world = World()
+    world.queue()
+    name = world.session(owner=77)
+    assert [attached(world, name, tag) for tag in "abc"] == [True, True, False]
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    assert not attached(world, name, "c")
+    assert attached(world, world.session(2, owner=78), "c")
 
 
 def test_entries_of_version_1_attach_any_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -490,8 +490,8 @@ def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "MAX_OUTSTANDING", 10)
     world.publish(name_of(world), 20)
     open_reader(world)
-    open_reader(world, reader="other")
-    third = OpenReader(1, "third", b"", "earliest", 1_000, "keep")
+    open_reader(world, reader="other", owner=78)
+    third = OpenReader(1, "third", b"", "earliest", 1_000, "keep", 79)
     assert refusal(do(world, third)) == "limit"
     assert [reserve(world, after, 1).offset for after in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
     assert refusal(reserve(world, 3, 1)) == "limit"
@@ -499,6 +499,22 @@ def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(reserve(world, 1, 1, reader="other")) == "limit"
     for wrong in ({"most": 0}, {"max_bytes": 0}, {"after": -1}):
         assert refusal(reserve(world, **wrong)) == "bad_argument"  # type: ignore[arg-type]
+
+
+def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_come_in(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "MAX_READERS", 4)
+    for reader in ("a", "b"):
+        open_reader(world, reader=reader, owner=77)
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    more = OpenReader(1, "c", b"", "earliest", 1_000, "keep", 77)
+    assert refusal(do(world, more)) == "limit"
+    open_reader(world, reader="d", owner=78)
+    open_reader(world, reader="a", owner=79)  # it counts for the one that opened it last
+    assert refusal(do(world, more)) == "limit"
+    do(world, DeleteReader(1, "b"))
+    open_reader(world, reader="c", owner=77)
 
 
 def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: World) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from fifo.codec import Writer
 from fifo.commands import (
+    UNKNOWN,
     Attach,
     DeleteQueue,
     DiscardStaged,
@@ -18,6 +19,7 @@ from fifo.commands import (
     Stage,
 )
 from fifo.effects import Ok, Published, Refused
+from fifo.group import GroupMachine
 from fifo.references import references
 from fifo.staging import PART_MS, LastBatch, StagedInfo, Staging
 from quorum_selectors import columns
@@ -70,10 +72,30 @@ def test_who_waits_is_given_published_messages_in_the_same_entry() -> None:
 def test_a_batch_without_messages_can_be_published() -> None:
     """So that a writer with nothing to write still leaves its mark, and a task that wrote nothing may be named."""
     world, name = prepared()
+    world.stage(name, 3, 1, 0, 1)
+    world.publish_staged(name, 3, (1, 1))
+    assert reply_to_publish(world, name, 4) == Published(2, 0)
+    assert reply_to_publish(world, name, 4) == Published(0, 0, is_duplicate=True)
+    assert reply_to_publish(world, name, 5, (1, 0)) == Published(2, 0)
+    refused(world.stage(name, 5, 1, 0, 1), "published")
+
+
+def test_an_empty_batch_of_a_producer_that_has_nothing_staged_is_not_remembered() -> None:
+    world, name = prepared()
+    for _ in range(2):
+        assert reply_to_publish(world, name, 4) == Published(1, 0)
+    assert remembered(world) == []
+    world.stage(name, 4, 1, 0, 1)
+    assert reply_to_publish(world, name, 4) == Published(1, 0)
+    assert remembered(world) == ["writer"], "it gives up what is staged"
+    refused(world.stage(name, 4, 1, 0, 1), "published")
+
+
+def test_entries_of_version_1_remember_every_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.fifo_world.CURRENT", 1)
+    world, name = prepared()
     assert reply_to_publish(world, name, 4) == Published(1, 0)
     assert reply_to_publish(world, name, 4) == Published(0, 0, is_duplicate=True)
-    assert reply_to_publish(world, name, 5, (1, 0)) == Published(1, 0)
-    refused(world.stage(name, 5, 1, 0, 1), "published")
 
 
 def test_a_batch_is_published_once() -> None:
@@ -259,38 +281,61 @@ def remembered(world: World) -> list[str]:
     return list(world.machine.queues[1].staging.last_batches)
 
 
+def publish_one(world: World, name: bytes, producer: str, owner: int, batch: int = 5) -> Any:
+    """The answer to a batch of one message of this producer."""
+    world.stage(name, batch, 1, 0, 1, producer=producer)
+    return world.do(name, PublishStaged(1, producer, batch, ((part_name(1), 1),), owner))
+
+
 def test_a_producer_is_not_forgotten_to_make_room_so_nothing_is_published_twice() -> None:
-    with small_blocks(SMALL):  # two are remembered
+    with small_blocks(SMALL):  # four are remembered
         world, name = prepared()
-        for producer in "ab":
-            world.publish_staged(name, 5, producer=producer)
-        assert "allowed: 2" in refused(reply_to_publish(world, name, 5, producer="c"), "limit")
-        refused(world.stage(name, 5, 1, 0, 1, producer="c"), "limit")
-        for producer in "ab":
+        for owner, producer in enumerate("abcd", 11):
+            publish_one(world, name, producer, owner if producer != "b" else 11)
+        assert remembered(world) == ["a", "b", "c", "d"]
+        assert "allowed: 4" in refused(world.stage(name, 5, 1, 0, 1, producer="e"), "limit")
+        for producer in "abcd":
             assert reply_to_publish(world, name, 5, producer=producer) == Published(0, 0, is_duplicate=True)
 
 
-def test_the_producer_not_used_for_longest_makes_room_when_its_time_is_over() -> None:
-    with small_blocks(SMALL) as rules:
+def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fifo.staging.KNOWN_PRODUCERS", 16)
+    world, name = prepared()
+    taken = dict.fromkeys((77, 78, 79, 80), 0)
+    for owner in taken:
+        for number in range(9):
+            taken[owner] += isinstance(publish_one(world, name, f"{owner} {number}", owner), Published)
+    assert taken == {77: 8, 78: 4, 79: 2, 80: 1}
+    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    detail = refused(publish_one(world, name, "more", 78), "limit")
+    assert "has 4 producers of staged batches of this client address" in detail
+    assert "as many as are left free of 16, 1 now" in detail
+    assert isinstance(publish_one(world, name, "77 0", 77, batch=6), Published), "it is known"
+
+
+def test_producers_whose_time_is_over_make_room_for_the_share_of_an_owner() -> None:
+    with small_blocks(SMALL) as rules:  # four are remembered
         world, name = prepared()
         for producer in "ab":
-            world.publish_staged(name, 5, producer=producer)
+            publish_one(world, name, producer, 77)
+        refused(publish_one(world, name, "c", 77), "limit")
         world.wake(rules.remembered_ms // 2)
         assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
         world.wake(rules.remembered_ms // 2)
-        assert reply_to_publish(world, name, 5, producer="c") == Published(1, 0)
+        assert isinstance(publish_one(world, name, "c", 77), Published)
         assert remembered(world) == ["a", "c"]
-        refused(reply_to_publish(world, name, 5, producer="b"), "limit")
-        assert world.stage(name, 6, 1, 0, 1, producer="a") == Ok(1)  # a use, too
-        world.wake(rules.remembered_ms - 1)
-        assert reply_to_publish(world, name, 5, producer="b") == Published(1, 0)
-        assert remembered(world) == ["a", "b"]
+        refused(publish_one(world, name, "d", 77), "limit")
+        assert isinstance(publish_one(world, name, "e", 78), Published), (
+            "another owner has a share of its own"
+        )
 
 
 def test_without_need_no_producer_is_forgotten() -> None:
     with small_blocks(SMALL) as rules:
         world, name = prepared()
-        world.publish_staged(name, 5, producer="a")
+        publish_one(world, name, "a", 77)
         world.wake(100 * rules.remembered_ms)
         assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)
 
@@ -313,18 +358,21 @@ def test_entries_of_version_1_forget_the_producer_not_used_for_longest(
     assert reply_to_publish(world, name, 5, producer="c") == Published(1, 0), "no time is known of the others"
 
 
-def test_a_snapshot_without_times_of_the_last_batches_is_read() -> None:
+def test_snapshots_without_times_or_owners_of_the_last_batches_are_read() -> None:
     world, name = prepared()
     for producer in "ab":
-        world.publish_staged(name, 5, producer=producer)
+        publish_one(world, name, producer, 77)
     staging = world.machine.queues[1].staging
-    written = Writer()
+    times, owners = Writer(), Writer()
     for last in staging.last_batches.values():
-        written.number(last.used_ms)
+        times.number(last.used_ms)
+        owners.number(last.owner)
     encoded = bytes(staging.encode())
-    assert encoded.endswith(bytes(written.data))
-    found = Staging.decode(encoded.removesuffix(bytes(written.data)))
+    assert encoded.endswith(bytes(times.data + owners.data))
+    without_owners = encoded.removesuffix(bytes(owners.data))
+    found = Staging.decode(without_owners.removesuffix(bytes(times.data)))
     assert found.last_batches == {producer: LastBatch(5, 0) for producer in "ab"}
+    assert {last.owner for last in Staging.decode(without_owners).last_batches.values()} == {UNKNOWN}
     assert Staging.decode(encoded).last_batches == staging.last_batches
 
 

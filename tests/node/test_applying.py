@@ -10,6 +10,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Applied, AttachedReply
 from fifo.group import GroupMachine
+from quorum.log import EntryMissing
 from quorum.node import applying
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
@@ -65,3 +66,33 @@ def test_a_member_that_lags_behind_applies_costly_entries_one_at_a_time(
     cluster.start(away)
     found = most_in_a_step(cluster, away, group, monkeypatch)
     assert least <= found <= most, "entries that evaluate nothing count for nothing"
+
+
+def test_an_entry_that_cannot_be_read_is_read_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    cluster.settle()
+    leader = cluster.leader(group)
+    member = cluster.members[next(name for name in cluster.names if name != leader)]
+    raft = member.replicas[group].raft
+    view, step = raft._view, member.step
+    damaged, read = view.last_index + 1, view.read
+    reads = [0]
+
+    def counted_step(*given: Any) -> Any:
+        reads.append(0)
+        return step(*given)
+
+    def failing_read(index: int) -> bytes | memoryview:
+        if index < damaged or sum(reads[:-1]):  # mended by the next step
+            return read(index)
+        reads[-1] += 1
+        raise EntryMissing(f"entry {index}")
+
+    monkeypatch.setattr(member, "step", counted_step)
+    monkeypatch.setattr(view, "read", failing_read)
+    session = Session(cluster, leader)
+    session.send(group, c.Get(queue, 1, settled=True), object())
+    cluster.run(500)
+    assert sum(reads) == 1

@@ -49,15 +49,16 @@ commands = st.one_of(
         st.sampled_from(("earliest", "latest")),
         u64,
         st.sampled_from(("release", "discard", "keep")),
+        u64,
     ),
     st.builds(c.Reserve, u64, tag, u64, u64, u64, u64),
     st.builds(c.SettleReserved, u64, tag, u64, u64),
     st.builds(c.KeepReader, u64, tag, u64),
     st.builds(c.ReleaseReader, u64, tag, u64),
     st.builds(c.DeleteReader, u64, tag, st.none() | u64),
-    st.builds(c.Pin, u64, u64),
+    st.builds(c.Pin, u64, u64, u64),
     st.builds(c.Unpin, u64, u64),
-    st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple)),
+    st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple), u64),
     st.builds(c.DiscardStaged, u64, tag, u64, st.lists(part, max_size=5).map(tuple)),
     st.builds(c.CreateQueue, u64, config),
     st.builds(c.UpdateConfig, u64, config),
@@ -72,6 +73,19 @@ origins = st.none() | st.builds(c.Origin, st.binary(min_size=16, max_size=16), u
 
 def entry(*operations: bytes) -> bytes:
     return b"".join(op.command_parts(operations, 77, 1))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.OpenReader(7, "spark", b"selector", "earliest", 1_000, "keep"),
+        c.Pin(7, 1_000),
+        c.PublishStaged(7, "writer", 3, ((bytes(16), 5),)),
+    ],
+)
+def test_operations_of_version_1_name_no_owner(command: c.Command) -> None:
+    written = op.encode(command, None)[:-8]
+    assert op.decode(memoryview(written), 0).command == command
 
 
 @given(commands, origins)

@@ -21,7 +21,7 @@ from support import fifo_model_readers
 from support.fifo_model_fronts import END, ModelFronts
 from support.fifo_model_pins import ModelPins
 from support.fifo_model_readers import ModelReaders
-from support.fifo_model_staging import Fields, ModelStaging
+from support.fifo_model_staging import Fields, ModelStaging, is_crowded
 
 NEVER = 1 << 70
 
@@ -37,6 +37,7 @@ class Rules:
     turn: int
     max_held: int
     window: int = 65_536
+    max_consumers: int = 16_384
     max_readers: int = 256
     max_reserved: int = 65_536
     max_reservations: int = 64
@@ -87,6 +88,7 @@ class ModelConsumer:
     credit_to: int = 0
     next_tag: int = 1
     held: dict[int, Message] = field(default_factory=dict)
+    owner: int = c.UNKNOWN
 
 
 @dataclass(eq=False)
@@ -130,6 +132,7 @@ class ModelProducer:
     name: bytes
     epoch: int
     address: c.Address
+    owner: int = c.UNKNOWN
     last_n: int = 0
     floor: int = 0
     accepted: set[int] = field(default_factory=set)
@@ -294,6 +297,8 @@ class ModelQueue:
             return refused
         if known is not None:
             self.remove(meta, known)
+        elif is_crowded([x.owner for x in self.consumers], producer.owner, self.rules.max_consumers):
+            return e.Refused("limit", "")
         consumer = self.add_consumer(producer, command.consumer_tag, command.selector)
         self.use_group(command.selector)
         self.set_credit(consumer, command.credit_to)
@@ -333,6 +338,7 @@ class ModelQueue:
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
         consumer = ModelConsumer(producer.name, tag, producer.address, self.next_attach, selector)
         self.next_attach += 1
+        consumer.owner = producer.owner
         self.consumers.append(consumer)
         return consumer
 
@@ -642,7 +648,9 @@ class ModelGroup:
             if not is_fence_known and command.owner != c.NODE and command.heard_ms <= self.fences_lost_ms:
                 return e.Refused("outdated", "")
             self.fences = [each for each in self.fences if each[0] != origin.producer]
-            self.producers[origin.producer] = ModelProducer(origin.producer, origin.epoch, address)
+            self.producers[origin.producer] = ModelProducer(
+                origin.producer, origin.epoch, address, command.owner
+            )
             return e.Registered((), False)
         if origin.epoch < producer.epoch:
             return e.Refused("fenced", "")
@@ -654,6 +662,7 @@ class ModelGroup:
                 self.effects.append(("notify", producer.address, 0, "", 0, "fenced", 0))
             else:
                 self.ended.remove(producer)
+            producer.owner = command.owner
             producer.epoch, producer.address, producer.last_n, producer.ended_ms = (
                 origin.epoch,
                 address,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fifo import commands as c
 from fifo import effects as e
+from support.fifo_model_staging import is_crowded
 
 if TYPE_CHECKING:
     from support.fifo_model import Left, Message, ModelQueue
@@ -20,6 +21,7 @@ class ModelPin:
     reply: e.Pinned
     expires_ms: int
     messages: list[Message]
+    owner: int
     changed: list[int] = field(default_factory=list)
 
 
@@ -41,7 +43,8 @@ class ModelPins:
             return e.Ok()
         if command.ttl_ms < 1000:
             return e.Refused("bad_argument", "")
-        if len(self.pins) + len(self.ended) >= self.queue.rules.max_pins:
+        owners = [pin.owner for pin in self.pins + self.ended]
+        if is_crowded(owners, command.owner, self.queue.rules.max_pins):
             return e.Refused("limit", "")
         ready, end = self.queue.ready(), self.queue.next_sequence
         first = end
@@ -50,7 +53,7 @@ class ModelPins:
             first = min(m.sequence for m in self.queue.messages if self.queue.block_of(m) == number)
         self.made += 1
         reply = e.Pinned(self.made, meta.index, first, end, len(ready))
-        self.pins.append(ModelPin(reply, meta.now_ms + command.ttl_ms, ready))
+        self.pins.append(ModelPin(reply, meta.now_ms + command.ttl_ms, ready, command.owner))
         return reply
 
     def end(self, pin: ModelPin) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fifo import commands as c
 from fifo import effects as e
 from support.fifo_model_fronts import END
+from support.fifo_model_staging import is_crowded
 
 if TYPE_CHECKING:
     from support.fifo_model import Left, Message, ModelQueue
@@ -31,6 +32,7 @@ class ModelReader:
     name: str
     generation: int
     start: int
+    owner: int = c.UNKNOWN
     selector: bytes = b""
     timeout_ms: int = 0
     on_expiry: str = ""
@@ -112,7 +114,8 @@ class ModelReaders:
         if refused is not None:
             return refused
         if reader is None:
-            if len(self.readers) + len(self.deleted) >= queue.rules.max_readers:
+            owners = [each.owner for each in self.readers + self.deleted]
+            if is_crowded(owners, command.owner, queue.rules.max_readers):
                 return e.Refused("limit", "")
             start = queue.next_sequence if command.start == "latest" else 0
             reader = ModelReader(command.reader, self.past_generation, start)
@@ -122,6 +125,7 @@ class ModelReaders:
         queue.use_group(command.selector)
         reader.generation += 1
         reader.has_untold_loss = False
+        reader.owner = command.owner
         reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
         reader.last_seen_ms = meta.now_ms
         for each in reader.outstanding():

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 
 
+def is_crowded(owners: Sequence[int], owner: int, allowed: int) -> bool:
+    """This owner has as many as are left free, where these owners have one each."""
+    return owners.count(owner) >= allowed - len(owners)
+
+
 @dataclass(eq=False)
 class ModelPart:
     key: tuple[str, int, bytes]
@@ -45,8 +50,8 @@ class ModelStaging:
         self.queue = queue
         self.parts: list[ModelPart] = []
         self.last_batch: list[
-            tuple[str, int, int]
-        ] = []  # with the time of its last use; used longest ago first
+            tuple[str, int, int, int]
+        ] = []  # with the time of its last use, and the owner; used longest ago first
 
     def expiries(self) -> list[int]:
         return [part.last_ms + self.queue.rules.part_ms for part in self.parts]
@@ -58,7 +63,7 @@ class ModelStaging:
         return next((part for part in self.parts if part.key == key), None)
 
     def published_to(self, producer: str) -> int:
-        return next((batch for name, batch, _ in self.last_batch if name == producer), -1)
+        return next((batch for name, batch, *_ in self.last_batch if name == producer), -1)
 
     def is_crowded(self, meta: c.Meta, producer: str) -> bool:
         """A new producer would push out one that must be remembered."""
@@ -69,11 +74,24 @@ class ModelStaging:
             and known[0][2] + rules.remembered_ms > meta.now_ms
         )
 
-    def remember(self, meta: c.Meta, producer: str, batch: int) -> None:
-        self.last_batch = [known for known in self.last_batch if known[0] != producer]
+    def has_no_share(self, meta: c.Meta, command: c.PublishStaged) -> bool:
+        """Its owner has its share, though what is old was forgotten as far as that helps."""
+        rules = self.queue.rules
+        if self.published_to(command.producer) >= 0:
+            return False
+        while is_crowded([owner for *_, owner in self.last_batch], command.owner, rules.known_producers):
+            if self.last_batch[0][2] + rules.remembered_ms > meta.now_ms:
+                return True
+            self.last_batch.pop(0)
+        return False
+
+    def remember(self, meta: c.Meta, producer: str, batch: int, owner: int = c.UNKNOWN) -> None:
+        """The owner stays if it is known."""
+        for known in [known for known in self.last_batch if known[0] == producer]:
+            self.last_batch.remove(known)
+            owner = known[3] if known[1] == batch else owner
         if batch >= 0:
-            self.last_batch.append((producer, batch, meta.now_ms))
-        self.last_batch = self.last_batch[-self.queue.rules.known_producers :]
+            self.last_batch.append((producer, batch, meta.now_ms, owner))
 
     def stage(self, meta: c.Meta, operation: int, command: c.Stage) -> e.Reply:
         key = (command.producer, command.batch, command.part)
@@ -113,7 +131,10 @@ class ModelStaging:
         if batch <= last:
             self.remember(meta, producer, last)
             return e.Published(0, 0, True)
-        if self.is_crowded(meta, producer):
+        is_empty = not any(count for _, count in command.parts)
+        if last < 0 and is_empty and not any(part.key[0] == producer for part in self.parts):
+            return e.Published(self.queue.next_sequence, 0)
+        if self.is_crowded(meta, producer) or self.has_no_share(meta, command):
             return e.Refused("limit", "")
         parts = []
         for name, count in command.parts:
@@ -144,7 +165,7 @@ class ModelStaging:
             or sum(part.size_bytes() for part in parts) > most_bytes
         ):
             left.reads_arrivals = True
-        self.remember(meta, producer, batch)
+        self.remember(meta, producer, batch, command.owner)
         self.parts = [p for p in self.parts if p.key[0] != producer or p.key[1] > batch]
         return e.Published(first, total)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fifo import checkout, commands, effects, invariants, state
 from fifo.commands import (
+    UNKNOWN,
     Address,
     Attach,
     Command,
@@ -48,9 +49,9 @@ NORMAL = Rules(
 )
 SMALL = Rules(
     8, 4, 20, 24, 3, 40,
-    max_readers=3, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=3,
+    max_consumers=12, max_readers=5, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=5,
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
-    known_producers=2, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
+    known_producers=4, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
     arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_single_steps=2, read_batch_steps=3,
     read_entry_steps=2, read_bytes=250, run_budget=10,
 )  # fmt: skip
@@ -68,6 +69,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "STEP_BUDGET": rules.step_budget,
         "TURN": rules.turn,
         "MAX_HELD": rules.max_held,
+        "MAX_CONSUMERS": rules.max_consumers,
         "MAX_READERS": rules.max_readers,
         "MAX_RESERVED": rules.max_reserved,
         "MAX_RESERVATIONS": rules.max_reservations,
@@ -217,7 +219,13 @@ class World:
         self.apply([(None, CreateQueue(queue, QueueConfig(**arguments)))])
 
     def session(
-        self, number: int = 1, epoch: int = 1, node: int = 1, boot: int = 1, heard_ms: int | None = None
+        self,
+        number: int = 1,
+        epoch: int = 1,
+        node: int = 1,
+        boot: int = 1,
+        heard_ms: int | None = None,
+        owner: int = UNKNOWN,
     ) -> bytes:
         """heard_ms: the group time now if not given."""
         name = producer(number)
@@ -225,7 +233,7 @@ class World:
         self.numbers[name] = 0
         address = Address(node, boot, number * 100 + epoch)
         heard_ms = self.now_ms if heard_ms is None else heard_ms
-        self.apply([(Origin(name, epoch, 0), RegisterProducer(address, heard_ms=heard_ms))])
+        self.apply([(Origin(name, epoch, 0), RegisterProducer(address, owner, heard_ms))])
         return name
 
     def batch(

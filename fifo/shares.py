@@ -1,0 +1,52 @@
+"""How owners share what a queue has a limited number of: consumers, readers, pins, producers of staged batches.
+
+An owner (`RegisterProducer`) may have as many as are left free: one alone has half of all, the next one half of the
+rest. So no few owners lock out the others. In entries of version 1 everybody is the one owner UNKNOWN, and no share is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fifo.effects import Refused
+from fifo.versions import SHARED_PLACES
+
+
+class Owned:
+    """How many each owner has."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, owners: Iterable[int] = ()) -> None:
+        self.counts: dict[int, int] = {}
+        self.total = 0
+        for owner in owners:
+            self.add(owner)
+
+    def add(self, owner: int) -> None:
+        self.total += 1
+        self.counts[owner] = self.counts.get(owner, 0) + 1
+
+    def remove(self, owner: int) -> None:
+        self.total -= 1
+        self.counts[owner] -= 1
+        if not self.counts[owner]:
+            del self.counts[owner]
+
+    def has_room(self, owner: int, allowed: int) -> bool:
+        """Whether this owner may have one more of so many."""
+        return self.counts.get(owner, 0) < allowed - self.total
+
+    def refuse_more(self, version: int, owner: int, allowed: int, queue: str, what: str) -> Refused | None:
+        """Why there is no room for one more."""
+        free = allowed - self.total
+        if free <= 0:
+            return Refused("limit", f"queue {queue!r} has {self.total} {what}; allowed: {allowed}")
+        if version < SHARED_PLACES or self.has_room(owner, allowed):
+            return None
+        return Refused(
+            "limit",
+            f"queue {queue!r} has {self.counts[owner]} {what} of this client address; allowed: as many as are left "
+            f"free of {allowed}, {free} now",
+        )
