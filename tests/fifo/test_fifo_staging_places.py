@@ -145,6 +145,7 @@ def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_asce
 
 def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
     world, name = prepared(filter_enabled=True)
+    world.stage(name, 4, 9, 0, 1, producer="earlier")
     world.publish_staged(name, 4, producer="earlier")
     world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED], ttls_ms=(10, 10, -1))
     world.stage(name, 1, 2, 0, 1, [RED])
