@@ -185,7 +185,9 @@ class OpenReader:
 
     reader: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, only where the reader is new:
     "earliest" every message, "latest" those published from now on. timeout_ms: after so much silence `on_expiry`
-    happens to what it holds. owner: whose share of the readers it counts for, as in RegisterProducer.
+    happens to what it holds. owner: whose share of the readers it counts for, as in RegisterProducer. found: the
+    generation that the caller found, 0 for no reader, None for any: an opening that arrives late fences nobody who
+    opened it since.
     """
 
     queue: int
@@ -195,6 +197,7 @@ class OpenReader:
     timeout_ms: int
     on_expiry: Literal["release", "discard", "keep"]
     owner: int = UNKNOWN
+    found: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +234,13 @@ class KeepReader:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReader:
-    """Everything it holds goes back to its places."""
+    """Everything it holds goes back to its places. last: the newest offset that the caller found, None for any: a
+    release that arrives late gives nothing back that was reserved since."""
 
     queue: int
     reader: str
     generation: int
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

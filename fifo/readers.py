@@ -235,6 +235,8 @@ class Readers:
             )
         if is_deletion:
             return self._delete(reader)
+        if isinstance(command, ReleaseReader) and command.last not in (reader.last, None):
+            return _outdated(command, f"its newest offset is {reader.last}")
         if isinstance(command, Reserve):
             return self._reserve(entry, reader, command)
         if isinstance(command, SettleReserved):
@@ -251,6 +253,9 @@ class Readers:
         if refused is not None:
             return refused
         reader = self.by_name.get(name)
+        present = 0 if reader is None else reader.generation
+        if command.found not in (present, None):
+            return _outdated(command, f"its generation is {present}")
         if reader is None:
             refused = self._refuse_more(entry, command.owner)
             if refused is not None:
@@ -406,6 +411,10 @@ class Readers:
     def next_due(self) -> int:
         """When a silence ends; NEVER if none does."""
         return min([reader.due_ms for reader in self.by_name.values()], default=NEVER)
+
+
+def _outdated(command: OpenReader | ReleaseReader, now: str) -> Refused:
+    return Refused("outdated", f"reader {command.reader!r} has changed: {now}")
 
 
 def _reserved(reservation: Reservation) -> Reserved:

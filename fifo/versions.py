@@ -15,6 +15,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | the consumers of a queue are limited |
 | 2 | a reader that lost what it held by its silence reserves again only once it has been told |
 | 2 | the catalog has a running hash |
+| 2 | the catalog keeps fences of sessions that have ended, and refuses commands that were made from an older state |
 | 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
 | 2 | owners share the consumers, readers, pins and producers of staged batches of a queue |
 | 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fifo import commands as c
@@ -12,7 +12,7 @@ from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.readers import MAX_NAME_BYTES, MAX_RESERVED
 from fifo.state import Portion, ReaderInfo, Waiting
 from quorum.api import status
-from quorum.api.bulk_calls import BulkCalls, again, blocks, endpoints, index_of, load, look
+from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
 from quorum.api.filters import expression_bytes, selector_text
@@ -74,7 +74,19 @@ class GroupCalls(BulkCalls):
             EXPIRIES[request.on_expiry],  # type: ignore[arg-type]
             owner_of(context.peer()),
         )
-        return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
+
+        def make(member: Member) -> c.OpenReader:
+            reader = _reader(member, queue, request.group)
+            return replace(command, found=0 if reader is None else reader.generation)
+
+        return await self._state(queue, await self._changed(queue, make))
+
+    async def _changed(self, queue: CatalogQueue, make: Callable[[Member], c.Command]) -> ReaderState:
+        """What the queue's group answers, where no answer was lost."""
+        while True:
+            found = answer(await self._hub.change_group(queue.group, make), ReaderState)
+            if found is not None:
+                return found
 
     async def _state(self, queue: CatalogQueue, state: ReaderState) -> pb.GroupState:
         return pb.GroupState(
@@ -258,9 +270,14 @@ class GroupCalls(BulkCalls):
     async def ReleaseGroup(self, request: pb.ReleaseGroupRequest, context: Context) -> pb.GroupState:
         _check_name(request.group)
         queue = await self._queue(request.queue)
-        command = c.ReleaseReader(queue.id, request.group, request.generation)
+
+        def make(member: Member) -> c.ReleaseReader:
+            reader = _reader(member, queue, request.group)
+            last = None if reader is None else reader.last
+            return c.ReleaseReader(queue.id, request.group, request.generation, last)
+
         while True:
-            state = await again(self._hub, queue.group, command, ReaderState)
+            state = await self._changed(queue, make)
             if not state.outstanding:
                 return await self._state(queue, state)
             await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself

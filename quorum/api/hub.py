@@ -379,12 +379,25 @@ class Hub:
         """A command to the catalog, made from what this node knows of the catalog. make must not raise. Where that was
         outdated when the command came to be carried out, it is made again from the present state. None where make finds
         nothing to do."""
-        command = make(self.member.catalog)
+        return await self._change(
+            SYSTEM_GROUP, make(self.member.catalog), lambda member: make(member.catalog)
+        )
+
+    async def change_group(self, group: int, make: Callable[[Member], c.Command]) -> Reply | None:
+        """The same for a command to a queue's group, made from what this node's replica has applied."""
+        return await self._change(group, await self.ask(make, group), make)
+
+    async def _change(
+        self,
+        group: int,
+        command: c.Command | CatalogCommand | None,
+        make: Callable[[Member], c.Command | CatalogCommand | None],
+    ) -> Reply | None:
         while command is not None:
-            reply = await self._own.call(SYSTEM_GROUP, command)
+            reply = await self._own.call(group, command)
             if not isinstance(reply, Refused) or reply.reason != "outdated":
                 return _accepted(reply)
-            command = await self.ask_now(lambda member: make(member.catalog), (SYSTEM_GROUP,))
+            command = await self.ask_now(make, (group,))
         return None
 
     async def publish(

@@ -3,8 +3,9 @@
     open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector, owner u64
     reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name
     settle    = generation u64, to u64, name
-    keep, release = generation u64, name
+    keep      = generation u64, name
     delete    = name, generation u64 (nothing: any)
+    release   = generation u64, name, last u64 (nothing: any)
     pin       = ttl u64, owner u64
     unpin     = pin u64
 
@@ -56,19 +57,32 @@ def read_owner(data: memoryview) -> int:
     return int(owner)
 
 
+def _optional(value: int | None) -> bytes:
+    """A number at the end of an operation; nothing for None, and as of version 1."""
+    return b"" if value is None else _U64.pack(value)
+
+
+def _read_optional(data: memoryview) -> int | None:
+    if not len(data):
+        return None
+    (value,) = _U64.unpack(data)
+    return int(value)
+
+
 def _open(x: c.OpenReader) -> bytes:
     start, expiry = STARTS.index(x.start), ON_EXPIRY.index(x.on_expiry)
     head = _OPEN.pack(x.timeout_ms, start, expiry, len(x.selector))
-    return b"".join((head, _name(x.reader), x.selector, _U64.pack(x.owner)))
+    return b"".join((head, _name(x.reader), x.selector, _U64.pack(x.owner), _optional(x.found)))
 
 
 def _decode_open(data: memoryview, queue: int) -> c.OpenReader:
     timeout_ms, start, expiry, length = _OPEN.unpack_from(data)
     name, rest = _read_name(data[_OPEN.size :])
-    selector, owner = bytes(rest[:length]), read_owner(rest[length:])
+    selector, owner = bytes(rest[:length]), read_owner(rest[length : length + _U64.size])
+    found = _read_optional(rest[length + _U64.size :])
     if len(selector) != length:
         raise ValueError(f"a selector of {len(selector)} bytes, not {length}")
-    return c.OpenReader(queue, name, selector, STARTS[start], timeout_ms, ON_EXPIRY[expiry], owner)  # type: ignore[arg-type]
+    return c.OpenReader(queue, name, selector, STARTS[start], timeout_ms, ON_EXPIRY[expiry], owner, found)  # type: ignore[arg-type]
 
 
 def _reserve(x: c.Reserve) -> bytes:
@@ -87,17 +101,22 @@ def _decode_settle(data: memoryview, queue: int) -> c.SettleReserved:
     return c.SettleReserved(queue, _only_name(data[_SETTLE.size :]), *_SETTLE.unpack_from(data))
 
 
-def _generation(x: c.KeepReader | c.ReleaseReader) -> bytes:
+def _keep(x: c.KeepReader) -> bytes:
     return _U64.pack(x.generation) + _name(x.reader)
 
 
-def _decode_generation(
-    kind: type[c.KeepReader | c.ReleaseReader],
-) -> Callable[[memoryview, int], c.KeepReader | c.ReleaseReader]:
-    def decoder(data: memoryview, queue: int) -> c.KeepReader | c.ReleaseReader:
-        return kind(queue, _only_name(data[_U64.size :]), *_U64.unpack_from(data))
+def _decode_keep(data: memoryview, queue: int) -> c.KeepReader:
+    return c.KeepReader(queue, _only_name(data[_U64.size :]), *_U64.unpack_from(data))
 
-    return decoder
+
+def _release(x: c.ReleaseReader) -> bytes:
+    return _U64.pack(x.generation) + _name(x.reader) + _optional(x.last)
+
+
+def _decode_release(data: memoryview, queue: int) -> c.ReleaseReader:
+    (generation,) = _U64.unpack_from(data)
+    name, rest = _read_name(data[_U64.size :])
+    return c.ReleaseReader(queue, name, generation, _read_optional(rest))
 
 
 def _decode_pin(data: memoryview, queue: int) -> c.Pin:
@@ -106,20 +125,20 @@ def _decode_pin(data: memoryview, queue: int) -> c.Pin:
 
 
 def _delete(x: c.DeleteReader) -> bytes:
-    return _name(x.reader) + (b"" if x.generation is None else _U64.pack(x.generation))
+    return _name(x.reader) + _optional(x.generation)
 
 
 def _decode_delete(data: memoryview, queue: int) -> c.DeleteReader:
     name, rest = _read_name(data)
-    return c.DeleteReader(queue, name, *_U64.unpack(rest)) if len(rest) else c.DeleteReader(queue, name)
+    return c.DeleteReader(queue, name, _read_optional(rest))
 
 
 TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
     (20, c.OpenReader, _open, _decode_open),
     (21, c.Reserve, _reserve, _decode_reserve),
     (22, c.SettleReserved, _settle, _decode_settle),
-    (23, c.KeepReader, _generation, _decode_generation(c.KeepReader)),
-    (24, c.ReleaseReader, _generation, _decode_generation(c.ReleaseReader)),
+    (23, c.KeepReader, _keep, _decode_keep),
+    (24, c.ReleaseReader, _release, _decode_release),
     (25, c.DeleteReader, _delete, _decode_delete),
     (26, c.Pin, lambda x: _U64.pack(x.ttl_ms) + _U64.pack(x.owner), _decode_pin),
     (27, c.Unpin, lambda x: _U64.pack(x.pin), lambda d, q: c.Unpin(q, *_U64.unpack(d))),

@@ -573,3 +573,22 @@ def test_old_releases_are_remembered_up_to_a_bound(world: World, monkeypatch: py
         world.publish(name_of(world), 1)
     answers = [refusal(reserve(world, after)) for after in range(8)]
     assert answers == ["released"] * 5 + ["settled", "released", "settled"]
+
+
+def test_an_opening_that_arrives_late_fences_nobody_who_opened_since(world: World) -> None:
+    first = OpenReader(1, "spark", b"", "earliest", 60_000, "keep", found=0)
+    assert do(world, first) == ReaderState(1, 0, 0, 0)
+    assert refusal(do(world, first)) == "outdated"
+    assert do(world, replace(first, found=1)) == ReaderState(2, 0, 0, 0)
+    assert refusal(do(world, replace(first, found=1))) == "outdated"
+
+
+def test_a_release_that_arrives_late_gives_nothing_back_that_was_reserved_since(world: World) -> None:
+    world.publish(name_of(world), 10)
+    open_reader(world)
+    reserve(world, most=3)
+    late = ReleaseReader(1, "spark", 1, last=1)
+    reserve(world, 1, most=3)
+    assert refusal(do(world, late)) == "outdated"
+    assert info(world).checked_out == 6
+    assert do(world, replace(late, last=2)) == ReaderState(1, 2, 2, 0)

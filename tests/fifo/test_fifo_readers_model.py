@@ -295,9 +295,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         if known is None and what != "delete" and not step["stale"]:
             what = "open"
         if what == "open":
-            return c.OpenReader(
-                queue, name, selector(step["text"]), step["start"], step["timeout"], step["on_expiry"]
-            )
+            found = (known.generation if known else 0) + step["stale"] if step["back"] else None
+            settings_ = step["start"], step["timeout"], step["on_expiry"]
+            return c.OpenReader(queue, name, selector(step["text"]), *settings_, found=found)
         generation = (known.generation if known else 1) - step["stale"]
         if what == "delete":
             return c.DeleteReader(queue, name, generation if step["back"] else None)
@@ -306,8 +306,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
             return c.Reserve(queue, name, generation, max(offset, 0), step["messages"], step["bytes"])
         if what == "settle":
             return c.SettleReserved(queue, name, generation, max(offset, 0))
-        kind = c.KeepReader if what == "keep" else c.ReleaseReader
-        return kind(queue, name, generation)
+        if what == "keep":
+            return c.KeepReader(queue, name, generation)
+        return c.ReleaseReader(queue, name, generation, max(offset, 0) if step["back"] else None)
 
 
 def is_wanted(text: str, message: Message) -> bool:

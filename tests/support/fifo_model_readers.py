@@ -86,6 +86,8 @@ class ModelReaders:
             return e.Refused("wrong_generation", "")
         if isinstance(command, c.DeleteReader):
             return self.delete(reader)
+        if isinstance(command, c.ReleaseReader) and command.last not in (reader.last, None):
+            return e.Refused("outdated", "")
         if isinstance(command, c.Reserve):
             return self.reserve(meta, left, reader, command)
         if isinstance(command, c.SettleReserved):
@@ -113,6 +115,8 @@ class ModelReaders:
         refused = queue.refuse_selector(command.selector)
         if refused is not None:
             return refused
+        if command.found not in (reader.generation if reader else 0, None):
+            return e.Refused("outdated", "")
         if reader is None:
             owners = [each.owner for each in self.readers + self.deleted]
             if is_crowded(owners, command.owner, queue.rules.max_readers):
