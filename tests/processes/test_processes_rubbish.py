@@ -168,7 +168,7 @@ def test_wrong_sequences_are_rejected(address: str, first: int, lowest: int) -> 
         ({"selector": "a = 1", "queue": PLAIN}, "FILTER_NOT_ENABLED"),
         ({"selector": "JMSReplyTo = 'x'"}, "FIELD_NOT_KEPT BAD_SELECTOR"),
         ({"consumer_tag": ""}, "BAD_ARGUMENT"),
-        ({"consumer_tag": "x" * 10_000}, "BAD_ARGUMENT"),
+        ({"consumer_tag": "x" * 1_000}, "BAD_ARGUMENT"),
     ],
 )
 def test_a_bad_attach_is_refused(address: str, attach: dict[str, Any], reason: str) -> None:
@@ -257,7 +257,7 @@ def test_a_bad_argument_is_refused_and_named(address: str, given: dict[str, obje
     assert named in status.message
 
 
-@pytest.mark.parametrize("name", ["", "x" * 5000, "line\nbreak"])
+@pytest.mark.parametrize("name", ["", "x" * 1_000, "line\nbreak"])
 def test_a_bad_queue_name_is_refused(address: str, name: str) -> None:
     status = asyncio.run(_admin(address, "DeclareQueue", admin_pb2.DeclareQueueRequest(queue=name)))
     assert (status.code, reason_of(status)) == (INVALID.value[0], "BAD_ARGUMENT"), status

@@ -3,13 +3,16 @@ members that had forgotten their matches parted from the others, snapshots and a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fifo.group import GroupMachine
 from support.fifo_world import SMALL, World, small_blocks
 
 
 def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -> None:
-    with small_blocks(SMALL):
-        world = World(SMALL)
+    rules = replace(SMALL, max_consumers=4 * SMALL.max_consumers)  # an owner has half of them
+    with small_blocks(rules):
+        world = World(rules)
         world.twin = GroupMachine(world.log)
         world.queue(1, filter_enabled=True)
         name = world.session(1)
