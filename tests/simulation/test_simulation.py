@@ -293,7 +293,6 @@ def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
 
 UNREACHED = """
     quorum/__init__.py
-    quorum/api/calls.py
     quorum/api/connections.py
     quorum/api/health.py
     quorum/api/request_limits.py
@@ -313,6 +312,7 @@ UNREACHED = """
     quorum/bench/transfer.py
     quorum/cli/archives.py
     quorum/cli/cluster.py
+    quorum/cli/cluster_file.py
     quorum/cli/console.py
     quorum/cli/data_files.py
     quorum/cli/groups.py

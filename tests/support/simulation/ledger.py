@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fifo import bits, blocks
+from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.state import Entry
 from quorum.client.batch import BatchReader
@@ -134,7 +135,10 @@ class Ledger:
 
         def applied(applier: Applier, replica: Any, index: int, term: int, body: Any, now_ms: int) -> bool:
             self._body = body
-            return apply_entry(applier, replica, index, term, body, now_ms)
+            is_done = apply_entry(applier, replica, index, term, body, now_ms)
+            if isinstance(replica.machine, GroupMachine):
+                self._note_unserved(replica.machine, names)
+            return is_done
 
         def finished(machine: QueueMachine, entry: Entry) -> None:
             name = machine.config.name
@@ -142,7 +146,7 @@ class Ledger:
                 finish(machine, entry)
                 return
             self._remember(name, entry.index)
-            self._arrive(machine, entry)
+            self._arrive(machine, entry.now_ms)
             before, served = self._messages.get(name, Messages()), self._look(machine)
             finish(machine, entry)
             after = self._look(machine)
@@ -194,7 +198,15 @@ class Ledger:
             held |= self._seen[key][1] << shift
         return Messages(ready, held)
 
-    def _arrive(self, machine: QueueMachine, entry: Entry) -> None:
+    def _note_unserved(self, group: GroupMachine, names: set[str]) -> None:
+        """Notes what has come to queues that an entry leaves for a later one to serve."""
+        for machine in group.queues.values():
+            name = machine.config.name
+            if name in names and machine.next_sequence > max(1, self._next[name]):
+                self._remember(name, self._judged[name])
+                self._arrive(machine, group.now_ms)
+
+    def _arrive(self, machine: QueueMachine, now_ms: int) -> None:
         """Notes what this entry has brought, before any of it can leave."""
         name, first = machine.config.name, max(1, self._next[machine.config.name])
         self._next[name] = machine.next_sequence
@@ -209,13 +221,13 @@ class Ledger:
                     operation = command.operation(run.operation + (offset if run.one_each else 0))
                     batch = BatchReader(bytes(batch_of(operation)), count_of(operation))
                     origin = origin_of(batch.body(0 if run.one_each else run.ordinal + offset))
-                    self._arrived[name, run.first_sequence + offset] = self._expiring(machine, entry, origin)
+                    self._arrived[name, run.first_sequence + offset] = self._expiring(machine, now_ms, origin)
             first += count
 
-    def _expiring(self, machine: QueueMachine, entry: Entry, origin: Origin) -> Arrived:
+    def _expiring(self, machine: QueueMachine, now_ms: int, origin: Origin) -> Arrived:
         ttls = [each for each in (machine.config.message_ttl_ms, self._sent[origin].ttl_ms) if each >= 0]
         ttl = min(ttls, default=-1)
-        return Arrived(origin, entry.now_ms + ttl if ttls else -1, ttl)
+        return Arrived(origin, now_ms + ttl if ttls else -1, ttl)
 
     # ---- the rules
 
