@@ -82,8 +82,9 @@ class Comparing:
         self._logger.error("state lost", group=replica.number, reason=reason)
 
     def _give_up(self, replica: Replica, index: int) -> None:
+        """A full disk does not delay it: it is remembered for the next process as soon as there is room."""
         self._memory.parted = (*self._memory.parted, (replica.number, index))
-        self._memory.save()
+        self._memory.try_save()
         replica.part(index)
         self._tell(ev.LeaseLapsed(replica.number))
 
@@ -112,7 +113,7 @@ class Comparing:
         group = replica.number
         if replica.parted:
             self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)
-            self._memory.save()
+            self._memory.try_save()
             self._heartbeats.lease_until[group] = 0
         replica.rebuilt()
         self._logger.warning("state replaced", group=group, index=replica.raft.applied_index)

@@ -27,7 +27,7 @@ from typing import Any
 
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.catalog.members import CatalogMember, joined_id
-from quorum.log.files import Files, RealFiles, commit_file, prepare_file, read_file
+from quorum.log.files import NO_ROOM, Files, RealFiles, commit_file, prepare_file, read_file
 from quorum.log.record import crc32c
 
 FILE = "node.json"
@@ -56,7 +56,7 @@ class Founding:
 
 @dataclass(slots=True)
 class Memory:
-    """What a node knows of itself and others beside its log. Changed on the Raft thread; `save`d before it counts."""
+    """What a node knows of itself and others beside its log. Changed on the Raft thread; saved before it counts."""
 
     incarnation: str = ""
     """hex; empty where nobody asks for it (tests)"""
@@ -75,9 +75,25 @@ class Memory:
     """(group, index) of entries whose effect was ever left out here (skipping.py)"""
     parted: tuple[tuple[int, int], ...] = ()
     """(group, index) of entries at which the state here differed from most voters': not rebuilt yet (comparing.py)"""
+    is_unsaved: bool = False
+    """the disk had no room for the last change; the member tries again (`try_save`)"""
     save: Callable[[], None] = lambda: None
+    """raises OSError"""
     is_whole: Callable[[], bool] = lambda: True
     """whether the file can be read; any thread"""
+
+    def try_save(self) -> bool:
+        """Save it. False if the disk has no room: nothing may depend on the change yet. Any other OSError is raised,
+        because then the disk has failed."""
+        try:
+            self.save()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.is_unsaved = True
+            return False
+        self.is_unsaved = False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,13 @@ class LeaseTimesKeeper:
         self._use(memory.lease_settings)
 
     def follow(self, found: LeaseSettings | None) -> None:
-        """Takes over what the catalog says, if it is newer than what is known here."""
+        """Takes over what the catalog says, if it is newer than what is known here, and the disk has room to remember
+        it; else the next call tries again."""
         if found is None or found.revision <= self._leases.revision:
             return
         self._memory.lease_settings = found
-        self._memory.save()
-        self._use(found)
+        if self._memory.try_save():
+            self._use(found)
 
     def _use(self, settings: LeaseSettings | None) -> None:
         self._leases.settings = settings

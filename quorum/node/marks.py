@@ -12,7 +12,6 @@ What this cannot see: a state that is newer than the last mark that any member p
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Callable, Collection, Iterable
 
@@ -68,14 +67,14 @@ class Marks:
                 quarantine(self._log, group)
             self._log.sync()
             known, memory.mark = memory.mark, mark + LEAP
-            memory.save()
+            memory.try_save()  # without room the next process finds this out again
             raise RolledBack(
                 f"{peer} remembers mark {mark} of this node, whose data directory has {known}: the directory was put "
                 "back to an earlier state. All its replicas are quarantined now, and take everything from their leaders"
             )
         if now_ms >= self._given_ms.get(peer, now_ms):
             memory.mark += 1
-            if self._is_saved():
+            if memory.try_save():
                 self._given_ms[peer] = now_ms + GIVEN_MS
                 self._send(peer, KIND_NEW_MARK, [_MARK.pack(memory.mark)])
 
@@ -84,14 +83,4 @@ class Marks:
         (mark,) = _MARK.unpack(data)
         if mark > self._memory.heard.get(peer, 0):
             self._memory.heard[peer] = mark
-            self._is_saved()
-
-    def _is_saved(self) -> bool:
-        """A full disk is no reason to stop: there is another mark later."""
-        try:
-            self._memory.save()
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            return False
-        return True
+            self._memory.try_save()

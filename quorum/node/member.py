@@ -450,6 +450,7 @@ class Member:
         if now_ms >= self._next_review_ms:
             self._next_review_ms = now_ms + REVIEW_MS
             self.damage.review()
+            self._save_again()
             self.applier.replace_snapshots(self.replicas.values(), now_ms)
         self.standings.ask(self.membership.peers, now_ms)
         self.rebuilding.ask(self.membership.peers, now_ms)
@@ -483,9 +484,7 @@ class Member:
         changed, self._connected = sorted(now ^ self._connected), now
         for peer in changed:
             if peer in now:
-                remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
-                if remembered:
-                    self._network.send(peer, KIND_MET, [remembered.encode()])
+                self._meet(peer)
                 self._marks.connected(peer, self._now_ms)
             else:
                 self.librarian.forget(peer)
@@ -500,6 +499,17 @@ class Member:
                     replica.raft.peer_disconnected(peer)
                 if peer in now and replica.raft.leader == peer:
                     self._table.resend(replica.number, self._now_ms)
+
+    def _meet(self, peer: str) -> None:
+        remembered = self.membership.met(peer, _hex(self._network.incarnation_of(peer)))
+        if remembered:
+            self._network.send(peer, KIND_MET, [remembered.encode()])
+
+    def _save_again(self) -> None:
+        """What a full disk did not take of node.json. Peers that could not be remembered are met again."""
+        self.membership.save_again()
+        for peer in sorted(self._connected - self.membership.memory.met.keys()):
+            self._meet(peer)
 
     # ---- frames
 

@@ -112,12 +112,15 @@ class Membership:
     # ---- incarnations
 
     def met(self, peer: str, incarnation: str) -> str:
-        """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on."""
+        """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on;
+        empty if the disk has no room for it."""
         if not self.memory.incarnation or not incarnation:
             return ""
         if peer not in self.memory.met:
             self.memory.met[peer] = incarnation
-            self.memory.save()
+            if not self.memory.try_save():
+                del self.memory.met[peer]
+                return ""
         return self.roster.incarnation(peer)
 
     def vouched(self, peer: str, incarnation: str) -> None:
@@ -125,9 +128,20 @@ class Membership:
         if incarnation != self.memory.incarnation or self.memory.is_established:
             return
         self._vouched.add(peer)
+        self._establish()
+
+    def _establish(self) -> None:
+        """Once every other founding member remembers this one, and this is durable."""
         if self._vouched >= {each.id for each in self._founders} - {self.roster.me}:
             self.memory.is_established = True
-            self.memory.save()
+            self.memory.is_established = self.memory.try_save()
+
+    def save_again(self) -> None:
+        """If the disk had no room for what this member has to remember: tries again."""
+        if self.memory.is_unsaved:
+            self.memory.try_save()
+        if not self.memory.is_established:
+            self._establish()
 
     # ---- what a leader does
 

@@ -33,12 +33,12 @@ class Roster:
 
     def follow(self, members: Mapping[str, CatalogMember]) -> bool:
         """Takes over what the catalog says, unless it has heard nothing yet. Whether anything is new; it is remembered
-        then, durably."""
+        then, as soon as the disk has room: after a restart the catalog says it again."""
         if not members or members == self.by_id:
             return False
         self._take(members.values())
         self._memory.members = tuple(members.values())
-        self._memory.save()
+        self._memory.try_save()
         return True
 
     def _take(self, members: Iterable[CatalogMember]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quorum.log.files import NO_ROOM
 from quorum.node.collecting import Background
 from quorum.node.identity import FILE, Memory
 
@@ -90,10 +89,5 @@ class Scrubbing:
 
     def _mend_memory(self) -> None:
         """Written again from what this process knows; without room the next piece finds it again."""
-        try:
-            self._memory.save()
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-        else:
+        if self._memory.try_save():
             self._logger.error("file damaged", finding=f"{FILE} could not be read; it is written again")
