@@ -392,6 +392,34 @@ def test_a_member_with_damaged_snapshots_goes_on_from_the_older_one_or_a_transfe
     assert len(snapshot_files(cluster, "n3", group)) <= 2
 
 
+def test_members_without_a_readable_snapshot_replay_their_journals_and_keep_their_votes() -> None:
+    """The journal has all entries: two of three that lost every snapshot need no other member's state."""
+    cluster = Cluster(snapshot_bytes=2_000)
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    sent = publish(Session(cluster, "n1"), group, queue, range(120))
+    cluster.settle()
+    votes = {name: cluster.logs[name].journal(group).hard_state for name in ("n2", "n3")}
+    groups = list(cluster.members["n1"].replicas)
+    for name in cluster.names:
+        cluster.crash(name)
+    for name in ("n2", "n3"):
+        assert snapshot_files(cluster, name, group)
+        for path in [path for number in groups for path in snapshot_files(cluster, name, number)]:
+            cluster.disks[name].flip(path, 8 * 70)
+        cluster.start(name)
+        assert cluster.logs[name].journal(group).first_index == 1
+        assert cluster.logs[name].journal(group).hard_state == votes[name]
+        assert not is_quarantined(cluster, name)
+    cluster.ready()
+    for name in ("n2", "n3"):
+        info = cluster.members[name].queue_machine(group).info(queue)
+        assert info is not None
+        assert info.ready == len(sent)
+    cluster.start("n1")
+    everything_is_there(cluster, group, queue, sent)
+
+
 def test_a_member_that_needs_a_damaged_page_is_sent_another_state_and_goes_on() -> None:
     cluster = Cluster(log={"recent_bytes": 0}, snapshot_bytes=2_000)
     cluster.ready()
