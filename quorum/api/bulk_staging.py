@@ -20,6 +20,7 @@ from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.catalog.machine import CatalogQueue
 from quorum.node import batches
+from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors.wellknown import KeptFields
 
@@ -65,8 +66,21 @@ class StagingCalls(BulkCalls):
     async def Discard(self, request: pb.DiscardStagedRequest, context: Context) -> pb.DiscardStagedResponse:
         _check_named(request.producer, request.batch, request.parts)
         queue = await self._queue(request.queue)
-        command = c.DiscardStaged(queue.id, request.producer, request.batch, tuple(request.parts))
+        parts = tuple(request.parts) or await self._staged(queue, request.producer, request.batch)
+        if not parts:
+            return pb.DiscardStagedResponse()
+        command = c.DiscardStaged(queue.id, request.producer, request.batch, parts)
         return pb.DiscardStagedResponse(rows=(await again(self._hub, queue.group, command, Ok)).count)
+
+    async def _staged(self, queue: CatalogQueue, producer: str, batch: int) -> tuple[bytes, ...]:
+        """The names of the batch's parts as of now. A command that names them drops no part that is staged later, even
+        if the command arrives late or is repeated."""
+
+        def names(member: Member) -> tuple[bytes, ...]:
+            staged = member.queue_machine(queue.group).staged(queue.id)
+            return tuple(each.part for each in staged if (each.producer, each.batch) == (producer, batch))
+
+        return await self._hub.ask_now(names, (queue.group,))
 
 
 class _Part:

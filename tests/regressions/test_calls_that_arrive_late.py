@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from fifo import commands as c
 from fifo.effects import Ok
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node import events as ev
+from quorum.node import forwarding
 from quorum.node.replica import SYSTEM_GROUP
-from support.cluster import Cluster, Session
+from quorum.v1 import bulk_pb2
+from support.cluster import Cluster, Session, batch
+from support.services import Api, Context
 
 LATE_MS = 1_500
 
@@ -87,3 +92,48 @@ def test_a_command_that_nobody_waits_for_is_not_done_when_the_way_to_the_leader_
     cluster.heal()
     cluster.run(4 * LATE_MS)
     assert cluster.members[leader].catalog.queue("orders") is not None
+
+
+def stage(session: Session, group: int, queue: int, part: bytes) -> None:
+    """A part of one message of batch 1."""
+    assert session.call(group, c.Stage(queue, "writer", 1, part, 0, 1, 1), batch([b"x"])) == Ok(1)
+
+
+def test_a_late_discard_of_a_whole_batch_leaves_the_parts_that_were_staged_after_it() -> None:
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders")
+    leader = cluster.leader(group)
+    assert leader is not None
+    other = next(name for name in cluster.names if name != leader)
+    machine = cluster.members[leader].queue_machine(group)
+    session, first, second = Session(cluster, leader), b"1" * 16, b"2" * 16
+    stage(session, group, queue, first)
+    carry = cluster.carry
+    held: list[bytes] = []
+
+    def hold(sender: str, receiver: str, kind: int, data: bytes) -> None:
+        if sender == other and kind == forwarding.KIND_PROPOSE:
+            held.append(data)
+        else:
+            carry(sender, receiver, kind, data)
+
+    async def discard_and_leave() -> None:
+        api = Api(cluster, other)
+        await api.call(api.hub.queue("orders"))
+        cluster.carry = hold  # type: ignore[method-assign]
+        request = bulk_pb2.DiscardStagedRequest(queue="orders", producer="writer", batch=1)
+        call = asyncio.ensure_future(api.bulk.Discard(request, Context()))  # type: ignore[arg-type]
+        while not any(b"writer" in data for data in held):
+            cluster.run(5)
+            await asyncio.sleep(0)
+        call.cancel()
+
+    asyncio.run(discard_and_leave())
+    stage(session, group, queue, second)
+    assert [each.part for each in machine.staged(queue)] == [first, second]
+    cluster.carry = carry  # type: ignore[method-assign]
+    for data in held:
+        carry(other, leader, forwarding.KIND_PROPOSE, data)
+    cluster.until(lambda: first not in [each.part for each in machine.staged(queue)], "it arrives")
+    assert [each.part for each in machine.staged(queue)] == [second]
