@@ -4,7 +4,7 @@ A client that called all its messages old was never refused for a low disk. The 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from google.rpc import code_pb2
 
 from quorum.api import hub as hub_module
-from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
 from quorum.api.status import StatusError
 from quorum.catalog.machine import CatalogQueue
@@ -21,6 +20,7 @@ from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster, Session, batch
+from support.services import Api
 
 PRODUCER = b"p" * 16
 LONG = b"longer than the limit"
@@ -35,36 +35,11 @@ class Opened:
         return "ipv4:10.0.0.7:51234"
 
 
-class Edge:
-    """The API of one member, with messages of ten bytes at most."""
+LIMITS = BatchLimits(max_messages=100, max_message_bytes=10, max_batch_bytes=1_000)
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        limits = BatchLimits(100, 10, 1_000)
-        member, log = cluster.members[name], cluster.logs[name]
-        self.hub = Hub(member, log, limits, 10_000, 10_000, clock_s=lambda: cluster.clock_ms(name) / 1000)
-        self.hub.attach(self)  # type: ignore[arg-type]
-        hear = cluster._hear
 
-        def listen(at: str, output: ev.Output) -> None:
-            if at == name:
-                self.hub._dispatch([output])
-            hear(at, output)
-
-        cluster._hear = listen  # type: ignore[method-assign]
-
-    def submit(self, items: tuple[ev.Input, ...]) -> None:
-        self.cluster.submit(self.name, *items)
-
-    async def call(self, answer: Awaitable[Any]) -> Any:
-        task = asyncio.ensure_future(answer)
-        for _ in range(2_000):
-            if task.done():
-                break
-            self.cluster.run(5)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        return task.result()
+class Edge(Api):
+    """The API of one member, and what a client sends on a stream to it."""
 
     async def open(self, epoch: int, first_new: int) -> Stream:
         stream = Stream(self.hub)
@@ -101,7 +76,7 @@ class World:
         self.group, self.queue = self.cluster.declare("orders")
         leader = self.cluster.leader(self.group)
         assert leader is not None
-        self.edge = Edge(self.cluster, leader)
+        self.edge = Edge(self.cluster, leader, LIMITS)
         other = next(name for name in self.cluster.names if name != leader)
         self.earlier = Session(self.cluster, other, PRODUCER)
 

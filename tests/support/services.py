@@ -22,20 +22,27 @@ class Aborted(Exception):
 
 
 class Context:
+    """Of a call from this peer."""
+
+    def __init__(self, peer: str = "ipv4:10.0.0.7:51234") -> None:
+        self._peer = peer
+
     def peer(self) -> str:
-        return "ipv4:10.0.0.7:51234"
+        return self._peer
 
     async def abort_with_status(self, status: Any) -> None:
         raise Aborted(status.code, status.details)
 
 
+LIMITS = BatchLimits(100, 10_000, 100_000)
+
+
 class Api:
     """The services of one member of a cluster, whose time goes on with the event loop."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, limits: BatchLimits = LIMITS) -> None:
         self.cluster = cluster
         self.name = name
-        limits = BatchLimits(100, 10_000, 100_000)
         member = cluster.members[name]
         self.hub = Hub(
             member, cluster.logs[name], limits, 10_000, 10_000, clock_s=lambda: cluster.clock_ms(name) / 1000
