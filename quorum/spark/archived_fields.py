@@ -12,8 +12,12 @@ import pyarrow as pa
 
 from quorum_selectors.batch_columns import (
     APPROXIMATE,
+    ARRAY_TYPES,
     BOOLEAN,
+    CODE_TYPES,
     EXACT,
+    INTEGER_TYPES,
+    KINDS,
     STRING,
     Array,
     BatchColumns,
@@ -35,11 +39,6 @@ HEADERS = {
 """Columns of an archive that a selector or filter can read, besides application properties."""
 FIELDS, PROPERTIES_COLUMN = "fields", "properties"
 COLUMNS = (*HEADERS, FIELDS, PROPERTIES_COLUMN)
-
-_KINDS = {bool: BOOLEAN, int: EXACT, float: APPROXIMATE, str: STRING}
-_INTEGERS = (np.int8, np.int16, np.int32, np.int64)
-_CODES = (np.uint8, np.uint16, np.uint32)
-_LAID_AS: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int64, APPROXIMATE: np.float64, STRING: np.uint32}
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ def _properties(texts: pa.Array) -> Iterator[tuple[str, _Part]]:
                 said if not isinstance(said, dict) else float(said["double"]) if "double" in said else None
             )
             if value is not None:
-                places, values = gathered.setdefault((name, _KINDS[type(value)]), ([], []))
+                places, values = gathered.setdefault((name, KINDS[type(value)]), ([], []))
                 places.append(place)
                 values.append(value)
     has_text = np.asarray(texts.is_valid())
@@ -115,7 +114,7 @@ def _properties(texts: pa.Array) -> Iterator[tuple[str, _Part]]:
         strings: dict[str, int] = {}
         mask = np.zeros(len(coded.dictionary), np.bool_)
         mask[places] = True
-        laid = np.zeros(len(mask), _LAID_AS[kind])
+        laid = np.zeros(len(mask), ARRAY_TYPES[kind])
         laid[places] = (
             [strings.setdefault(value, len(strings)) for value in values] if kind == STRING else values
         )
@@ -149,10 +148,10 @@ def _column(key: str, part: _Part, count: int) -> Column:
         used, values = np.unique(values, return_inverse=True)
         pieces = [part.texts[code].encode() for code in used.tolist()]
         strings = Strings(np.cumsum([len(piece) for piece in pieces], dtype=np.uint32), b"".join(pieces))
-        values = values.astype(next(each for each in _CODES if len(used) - 1 <= np.iinfo(each).max))
+        values = values.astype(next(each for each in CODE_TYPES if len(used) - 1 <= np.iinfo(each).max))
     elif part.kind == EXACT:
         low, high = int(values.min()), int(values.max())
         values = values.astype(
-            next(each for each in _INTEGERS if np.iinfo(each).min <= low and high <= np.iinfo(each).max)
+            next(each for each in INTEGER_TYPES if np.iinfo(each).min <= low and high <= np.iinfo(each).max)
         )
     return Column(key, part.kind, mask, values, strings)

@@ -36,7 +36,11 @@ SHARED = 1
 PARTIAL = 0x80
 
 BOOLEAN, EXACT, APPROXIMATE, STRING = range(4)
-_KINDS: dict[type, int] = {bool: BOOLEAN, int: EXACT, float: APPROXIMATE, str: STRING}
+KINDS: dict[type, int] = {bool: BOOLEAN, int: EXACT, float: APPROXIMATE, str: STRING}
+ARRAY_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int64, APPROXIMATE: np.float64, STRING: np.uint32}
+"""kind -> the type of an array of its values; of strings, of their codes"""
+INTEGER_TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.int64)
+CODE_TYPES: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
 
 _BATCH = struct.Struct("<BBHI")
 _COLUMN = struct.Struct("<BBHI")
@@ -138,14 +142,14 @@ def _split_kinds(
     key: str, values: list[Any], ordinals: list[int] | None, count: int
 ) -> Iterator[tuple[str, int, list[Any], Bits | None]]:
     kinds = set(map(type, values))
-    if len(kinds) == 1 and (kind := _KINDS.get(next(iter(kinds)))) is not None:
+    if len(kinds) == 1 and (kind := KINDS.get(next(iter(kinds)))) is not None:
         yield key, kind, values, None if ordinals is None else _mask(ordinals, count)
         return
     parts: dict[int, tuple[list[Any], list[int]]] = {}
     for ordinal, value in zip(range(count) if ordinals is None else ordinals, values, strict=True):
         if value is None:
             continue
-        kind = _KINDS.get(type(value))
+        kind = KINDS.get(type(value))
         if kind is None:
             raise ColumnsError(f"field {key!r}: no field holds a {type(value).__name__}")
         part_values, part_ordinals = parts.setdefault(kind, ([], []))
@@ -191,7 +195,7 @@ def _encode_key(key: str) -> bytes:
 
 def _encode_value(key: str, value: FieldValue) -> bytes:
     """The column of a single row: numpy would cost more than it does."""
-    kind = _KINDS.get(type(value))
+    kind = KINDS.get(type(value))
     if kind is None:
         raise ColumnsError(f"field {key!r}: no field holds a {type(value).__name__}")
     if isinstance(value, str):

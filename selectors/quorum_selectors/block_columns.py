@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from quorum_selectors.batch_columns import (
     APPROXIMATE,
     BOOLEAN,
+    CODE_TYPES,
     EXACT,
+    INTEGER_TYPES,
     STRING,
     Array,
     BatchColumns,
@@ -52,8 +54,6 @@ _SPARE_SHIFT = 5
 
 _LOOKUP_ENTRY_BYTES = 130
 
-_INTS: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.int64)
-_CODES: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
 _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: np.float64, STRING: np.uint8}
 
 
@@ -221,7 +221,7 @@ class _DenseColumn:
         if self.dictionary is not None and isinstance(value, str):
             number = self.dictionary.add(value)
         if self.kind in (EXACT, STRING) and not self.low <= number <= self.high:
-            widths = _INTS if self.kind == EXACT else _CODES
+            widths = INTEGER_TYPES if self.kind == EXACT else CODE_TYPES
             self._retype(
                 next(
                     dtype
@@ -373,7 +373,7 @@ class BlockColumns:
         if dense.dictionary is not None and column.strings is not None:
             values = dense.dictionary.merge(column.strings, values)
             values = values.astype(
-                next(dtype for dtype in _CODES if dense.dictionary.count - 1 <= np.iinfo(dtype).max)
+                next(dtype for dtype in CODE_TYPES if dense.dictionary.count - 1 <= np.iinfo(dtype).max)
             )
         if mask is not None:
             # Only the part that has values: a rare field's column stays short.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from quorum_selectors.batch_columns import (
-    APPROXIMATE,
+    ARRAY_TYPES,
     BOOLEAN,
     EXACT,
     STRING,
@@ -33,8 +33,6 @@ FEW_ROWS = 8
 """Fewer batches than this are read one by one."""
 MAX_LAYOUTS = 16
 """Layouts of batches of one size; the batches with others are read one by one."""
-
-_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int64, APPROXIMATE: np.float64}
 
 
 @dataclass(slots=True)
@@ -69,7 +67,7 @@ def decode_singles(batches: Sequence[bytes | memoryview]) -> BatchColumns:
             letters, left = letters[~same], left[~same]
         for row in left.tolist():
             for key, kind, value in decode(batches[row], 1).single:
-                values = [_encoded(value)] if isinstance(value, str) else np.array([value], _TYPES[kind])
+                values = [_encoded(value)] if isinstance(value, str) else np.array([value], ARRAY_TYPES[kind])
                 found.setdefault((key, kind), _Gathered()).add(np.array([row]), values)
     count = len(batches)
     return _whole(count, {key: found[key] for key in sorted(found)})
