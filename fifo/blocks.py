@@ -156,6 +156,7 @@ class Block:
         "failures",
         "held",
         "live",
+        "long_texts",
         "measured",
         "number",
         "placed",
@@ -165,6 +166,7 @@ class Block:
         "size_bytes",
         "stored",
         "summary",
+        "text_factor",
     )
 
     def __init__(self, number: int) -> None:
@@ -182,6 +184,8 @@ class Block:
         self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
         self.placed = 0  # messages ever put here since the block was last empty, and their size in total
         self.size_bytes = 0
+        self.text_factor = 0  # of the longest texts of a batch that came here, as read_costs.py counts them
+        self.long_texts = 0  # the slots of the batches that have any, also where messages are gone
         self.columns: Any = None  # local: the filter fields of some messages, or None
         self.stored: Stored | None = (
             None  # local: the page that says the same, None once anything was changed
@@ -227,7 +231,9 @@ class Block:
         """What runs, bit sets and columns hold, without the fixed size of the objects."""
         runs = self.runs
         each_run = 28 if runs.expiries is not None else 20
-        sets = 2 + bool(self.redelivered) + len(self.copies) + len(self.failures.planes)
+        sets = (
+            2 + bool(self.redelivered) + bool(self.long_texts) + len(self.copies) + len(self.failures.planes)
+        )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
         return len(runs.firsts) * each_run + sets * (BLOCK_SIZE >> 3) + columns
 

@@ -153,7 +153,7 @@ def _check_staging(machine: QueueMachine) -> None:
         _expect(
             (part.rows, part.size_bytes) == (sum(c[2] for c in chunks), sum(c[3] for c in chunks)), "its sums"
         )
-        for _, _, count, _, stretches in chunks:
+        for _, _, count, _, stretches, _ in chunks:
             _expect(sum(width for _, width, _ in stretches) == count, "each message has its TTL")
         counted = len(chunks), part.rows, part.size_bytes, sum(len(c[4]) for c in chunks)
         totals = [total + more for total, more in zip(totals, counted, strict=True)]
@@ -275,6 +275,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
     _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")
     _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
     _expect(block.placed >= block.live, "placed counts all")
+    _expect(bool(block.text_factor) == bool(block.long_texts), "long texts have a price")
     covered, bound = 0, 0
     for place, first in enumerate(runs.firsts):
         _expect(first >= bound and runs.counts[place] > 0, "runs ascend")

@@ -31,6 +31,7 @@ from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Bloc
 from fifo.commands import Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
 from fifo.pins import Pins
+from fifo.read_costs import text_factor
 from fifo.readers import Readers
 from fifo.selector_groups import SelectorGroups, refuse_selector
 from fifo.sessions import Producer
@@ -136,9 +137,11 @@ class QueueMachine:
         if refused is not None:
             return refused
         columns: BatchColumns | None = None
+        texts = 0
         if self.config.filter_enabled and len(command.columns):
             try:
                 columns = decode(command.columns, command.count)
+                texts = text_factor(entry.version, command.columns, columns)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
         ttls = NO_TTLS
@@ -153,11 +156,11 @@ class QueueMachine:
         if not len(ttls):
             expires = self.expires(entry.now_ms, command.ttl_ms)
             if count == 1:
-                self.place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes)
+                self.place(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes, texts)
             else:
                 for ordinal, taken in fresh:
                     size = command.size_bytes * taken // count
-                    self.place(entry.index, operation, ordinal, taken, expires, size)
+                    self.place(entry.index, operation, ordinal, taken, expires, size, texts)
         else:
             for ordinal, taken in fresh:
                 part = ttls[ordinal : ordinal + taken]
@@ -166,7 +169,7 @@ class QueueMachine:
                     expires = self.expires(entry.now_ms, int(part[start]))
                     size = command.size_bytes * (end - start) // count
                     first = ONE_EACH if count == 1 else ordinal + start
-                    self.place(entry.index, operation, first, end - start, expires, size)
+                    self.place(entry.index, operation, first, end - start, expires, size, texts)
         if self.config.filter_enabled:
             self.groups.fields.arrived(self.blocks, sequence, columns, fresh)
         return None
@@ -195,8 +198,11 @@ class QueueMachine:
             ttl_ms = own
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
-    def place(self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int) -> None:
-        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there."""
+    def place(
+        self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int, texts: int
+    ) -> None:
+        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
+        texts: the text factor of the batch."""
         self.ready_count += count
         rest = count
         while rest:
@@ -216,6 +222,9 @@ class QueueMachine:
             block.placed += taken
             block.size_bytes += size * taken // count
             block.runs.append(slot, taken, index, operation, ordinal, expires)
+            if texts:
+                block.text_factor = max(block.text_factor, texts)
+                block.long_texts |= bits.span(slot, taken)
             if expires < block.earliest:
                 self.set_earliest(block, expires)
             if ordinal != ONE_EACH:

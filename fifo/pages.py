@@ -49,8 +49,8 @@ class Stored:
     where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
     producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
     are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
-    negative before. An instance takes some 500 bytes, 0.03 for each message of a full block, and its summary, at most
-    4 KiB.
+    negative before, and only from then on text_factor and long_texts are the block's. An instance takes some 500 bytes,
+    0.03 for each message of a full block, its summary, at most 4 KiB, and 2 KiB if texts are long.
     """
 
     __slots__ = (
@@ -59,6 +59,7 @@ class Stored:
         "first_slot",
         "head",
         "held_count",
+        "long_texts",
         "number",
         "page",
         "placed",
@@ -67,6 +68,7 @@ class Stored:
         "references",
         "size_bytes",
         "summary",
+        "text_factor",
     )
 
     def __init__(self, record: bytes | memoryview) -> None:
@@ -85,6 +87,7 @@ class Stored:
         self.references = Piece(reader.blob())
         self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
         self.read_cost = -1
+        self.text_factor = self.long_texts = 0
 
     @property
     def live(self) -> int:
@@ -104,6 +107,7 @@ class Stored:
         """The same with another summary."""
         found = Stored(self.record)
         found.summary, found.read_cost = summary, self.read_cost
+        found.text_factor, found.long_texts = self.text_factor, self.long_texts
         return found
 
 
@@ -153,6 +157,10 @@ def read_page(pages: Pages, stored: Stored) -> Block:
 
 # ---- a block's bytes: a section of the snapshot
 
+HAS_EXPIRIES = 1
+HAS_LONG_TEXTS = 2
+"""What stands at the end of a block's bytes."""
+
 
 def encode_block(block: Block) -> bytearray:
     out = Writer()
@@ -173,9 +181,14 @@ def encode_block(block: Block) -> bytearray:
     runs = block.runs
     for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
         out.column(column)
-    out.number(runs.expiries is not None)
+    out.number(
+        (HAS_EXPIRIES if runs.expiries is not None else 0) | (HAS_LONG_TEXTS if block.text_factor else 0)
+    )
     if runs.expiries is not None:
         out.column(runs.expiries)
+    if block.text_factor:
+        out.number(block.text_factor)
+        out.bits(block.long_texts)
     return out.data
 
 
@@ -196,6 +209,10 @@ def decode_block(reader: Reader) -> Block:
     runs.indexes = reader.column("Q")
     runs.operations = reader.column("I")
     runs.ordinals = reader.column("I")
-    if reader.number():
+    flags = reader.number()
+    if flags & HAS_EXPIRIES:
         runs.expiries = reader.column("q")
+    if flags & HAS_LONG_TEXTS:
+        block.text_factor = reader.number()
+        block.long_texts = reader.bits()
     return block

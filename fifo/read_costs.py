@@ -1,8 +1,14 @@
-"""What it costs to read the fields of messages from the log again, in steps of an entry's budget.
+"""What it costs to read the fields of messages from the log again, in steps of an entry's budget, and to evaluate them
+where texts are long.
 
 Whether a member has the fields in memory is local. So an entry pays for all that it passes, read or not, and the price
 is a function of the replicated block alone. It is counted for the whole block and shared out evenly among its messages,
 so a front may stop within a block. A cold block's price is kept beside its page, which is read once to find it.
+
+A step of evaluation looks at one text of TEXT_BYTES at most. A message of a batch with longer texts costs `1 + factor`
+times as many. A block has one factor, the highest of its batches, and the slots of those that have any: what is short
+costs what it always does. A batch's factor follows from the longest text of each of its fields, not from the mean: so
+a few long texts are as dear among many short ones, and a text that all messages share is so for each of them.
 """
 
 from __future__ import annotations
@@ -13,10 +19,13 @@ import numpy as np
 
 from fifo import bits
 from fifo.blocks import BLOCK_BITS, ONE_EACH, Block
+from fifo.versions import PRICED_TEXTS
 
 if TYPE_CHECKING:
     from fifo.block_store import BlockStore
+    from fifo.pages import Stored
     from fifo.state import Budget
+    from quorum_selectors.columns import BatchColumns
 
 READ_STEPS = 1
 """A message of a batch: a tenth of a microsecond for a field or two."""
@@ -31,7 +40,10 @@ READ_ENTRY_STEPS = 96
 """A Raft entry: finding, reading and taking it apart."""
 
 READ_BYTES = 1_024
-"""Bytes of bodies that are read for a step: an entry is read and checked as a whole."""
+"""Bytes of bodies and long texts that are read for a step: an entry is read and checked as a whole."""
+
+TEXT_BYTES = 256
+"""Bytes of text that a step of evaluation looks at: some tenths of a microsecond for the dearest pattern."""
 
 
 FEWEST = 16
@@ -43,10 +55,66 @@ def block_cost(blocks: BlockStore, number: int) -> int:
     found = blocks.at(number)
     if isinstance(found, Block):
         return cost_of(found, found.ready | found.held)
-    if found.read_cost < 0:
-        block = blocks.view(number)
-        found.read_cost = cost_of(block, block.ready | block.held)
+    _look_into(blocks, found)
     return found.read_cost
+
+
+def _look_into(blocks: BlockStore, stored: Stored) -> None:
+    """Notes what only the page of a cold block says, once."""
+    if stored.read_cost < 0:
+        block = blocks.view(stored.number)
+        stored.read_cost = cost_of(block, block.ready | block.held)
+        stored.text_factor, stored.long_texts = block.text_factor, block.long_texts
+
+
+def text_factor(version: int, encoded: bytes | memoryview, columns: BatchColumns) -> int:
+    """What the fields of a batch count for beyond the one of short texts; 0 in entries of version 1."""
+    if version < PRICED_TEXTS or len(encoded) < TEXT_BYTES:
+        return 0
+    return columns.text_units(TEXT_BYTES)
+
+
+class Prices:
+    """What it costs to evaluate messages of a block. each: one with short texts."""
+
+    __slots__ = ("_base", "_each", "_factor", "_live", "_long")
+
+    def __init__(self, blocks: BlockStore, number: int, each: int) -> None:
+        found = blocks.at(number)
+        if not isinstance(found, Block):
+            _look_into(blocks, found)
+        self._base = number << BLOCK_BITS
+        self._each = each
+        self._live = found.live
+        self._factor = found.text_factor
+        self._long = found.long_texts
+
+    @property
+    def differ(self) -> bool:
+        """Not all messages cost the same."""
+        return self._factor > 0
+
+    def of(self, first: int, end: int) -> int:
+        """The steps for the sequences first .. end-1. It is not known here which of them are gone: as many count as
+        there, and as long, as may be."""
+        there = count = min(end - first, self._live)
+        if self._factor:
+            count += self._factor * min(
+                (self._long & bits.span(first - self._base, end - first)).bit_count(), there
+            )
+        return count * self._each
+
+    def reach(self, first: int, end: int, whole: int, steps: int) -> int:
+        """Where so many steps lead from `first`, by one message at least. whole: for reading the whole block."""
+        low, high = first + 1, end
+        while low < high:
+            middle = (low + high + 1) // 2
+            there = min(middle - first, self._live)
+            if self.of(first, middle) + part_cost(whole, self._live, there) <= steps:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
 
 def part_cost(whole: int, live: int, count: int) -> int:
@@ -67,10 +135,29 @@ def within(block: Block, members: int, each: int, steps: int) -> tuple[int, int]
     """Those of these messages that a look may evaluate for so many steps, the lowest, and what they cost. each: of a
     message, beside its fields if they are not in memory. For looks only: what is in memory is local."""
     missing = members if block.columns is None else members & ~block.columns.filled
-    cost = members.bit_count() * each + cost_of(block, missing)
-    if cost > steps:
+    cost = _evaluation(block, members, each) + cost_of(block, missing)
+    if cost > steps and members & block.long_texts:
+        members = _affordable(block, members, each, max(steps, FEWEST * each))
+    elif cost > steps:
         members = bits.lowest(members, max(members.bit_count() * steps // cost, FEWEST))
     return members, cost
+
+
+def _evaluation(block: Block, members: int, each: int) -> int:
+    """The steps of evaluating these messages. each: one with short texts."""
+    return (members.bit_count() + block.text_factor * (members & block.long_texts).bit_count()) * each
+
+
+def _affordable(block: Block, members: int, each: int, steps: int) -> int:
+    """The lowest of these messages that can be evaluated for so many steps, one at least."""
+    low, high = 1, members.bit_count()
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _evaluation(block, bits.lowest(members, middle), each) <= steps:
+            low = middle
+        else:
+            high = middle - 1
+    return bits.lowest(members, low)
 
 
 def cost_of(block: Block, members: int) -> int:
@@ -92,8 +179,12 @@ def cost_of(block: Block, members: int) -> int:
         + READ_STEPS * batched
         + READ_BATCH_STEPS * _stretches(indexes[is_batch], operations[is_batch])
         + READ_ENTRY_STEPS * _stretches(indexes)
-        + block.size_bytes * count // block.placed // READ_BYTES
+        + (block.size_bytes * count // block.placed + _long_bytes(block, members)) // READ_BYTES
     )
+
+
+def _long_bytes(block: Block, members: int) -> int:
+    return block.text_factor * (members & block.long_texts).bit_count() * TEXT_BYTES
 
 
 def _stretches(*columns: np.ndarray[tuple[int], np.dtype[Any]]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fifo.blocks import BLOCK_BITS
-from fifo.read_costs import FEWEST, block_cost, newly_passed, part_cost
+from fifo.read_costs import FEWEST, Prices, block_cost, newly_passed, part_cost
 from fifo.state import Budget, Entry
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
@@ -86,9 +86,10 @@ class SharedFront:
                 break
             first = max(self.behind, number << BLOCK_BITS)
             is_read = first < arrived_from or budget.reads_arrivals
-            last, steps = _pass(machine, budget, first, each, budget.left.arrivals, is_read=is_read)
-            there = min(last - first, machine.blocks.at(number).live)
-            budget.left.arrivals -= steps + max(FEWEST - there, 0) * each
+            last, evaluation, reading = _pass(
+                machine, budget, first, each, budget.left.arrivals, is_read=is_read
+            )
+            budget.left.arrivals -= max(evaluation, FEWEST * each) + reading
             self.behind = last if last < end else None
 
     # ---- in a snapshot
@@ -109,25 +110,27 @@ class SharedFront:
 def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
     """Charges a group's own front for the next messages of a block. Where the front is then."""
     first = max(front, number << BLOCK_BITS)
-    end, steps = _pass(machine, budget, first, each, budget.left.steps, is_read=True)
-    budget.left.steps -= steps
+    end, evaluation, reading = _pass(machine, budget, first, each, budget.left.steps, is_read=True)
+    budget.left.steps -= evaluation + reading
     return end
 
 
 def _pass(
     machine: QueueMachine, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
-) -> tuple[int, int]:
-    """How far so many steps are enough for in the block of `first`, but for FEWEST messages at least, and what that
-    costs. each: of a message. is_read: its fields may have to be read, too."""
+) -> tuple[int, int, int]:
+    """How far so many steps are enough for in the block of `first`, what evaluating the messages up to there costs, and
+    what reading their fields does. Some are passed however few the steps are: FEWEST, fewer only where their texts are
+    long, and one at least. each: of a message with short texts. is_read: their fields may have to be read, too."""
     number = first >> BLOCK_BITS
     live = machine.blocks.at(number).live
     whole = block_cost(machine.blocks, number) if is_read else 0
+    prices = Prices(machine.blocks, number, each)
     end = min(machine.next_sequence, (number + 1) << BLOCK_BITS)
     there = min(end - first, live)
-    cost = there * each + part_cost(whole, live, there)
-    if cost > steps:
+    cost = prices.of(first, end) + part_cost(whole, live, there)
+    if cost > steps and prices.differ:
+        end = prices.reach(first, end, whole, max(steps, FEWEST * each))
+    elif cost > steps:
         end = min(end, first + max(there * steps // cost, FEWEST))
-    cost = min(end - first, live) * each
-    if is_read:
-        cost += part_cost(whole, live, newly_passed(budget, first, end))
-    return end, cost
+    reading = part_cost(whole, live, newly_passed(budget, first, end)) if is_read else 0
+    return end, prices.of(first, end), reading

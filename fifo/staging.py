@@ -34,6 +34,7 @@ from fifo.blocks import ONE_EACH
 from fifo.codec import Reader, Writer
 from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
+from fifo.read_costs import text_factor
 from fifo.sessions import REMEMBERED_MS
 from fifo.shares import Owned
 from fifo.state import Entry
@@ -99,6 +100,7 @@ class Part:
         "rows",
         "size_bytes",
         "sizes",
+        "texts",
         "ttl_counts",
         "ttls",
     )
@@ -108,25 +110,27 @@ class Part:
         self.operations = array("I")
         self.counts = array("I")
         self.sizes = array("Q")
+        self.texts = array("I")  # their text factors, as read_costs.py counts them
         self.ttl_counts = array("I")
         self.ttls = array("q")  # -1: none
         self.rows = 0
         self.size_bytes = 0
         self.last_ms = 0  # when its last chunk came
 
-    def add(self, index: int, operation: int, count: int, size_bytes: int) -> None:
+    def add(self, index: int, operation: int, count: int, size_bytes: int, texts: int) -> None:
         self.indexes.append(index)
         self.operations.append(operation)
         self.counts.append(count)
         self.sizes.append(size_bytes)
+        self.texts.append(texts)
         self.rows += count
         self.size_bytes += size_bytes
 
-    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]]]]:
-        """(index, operation, count, size, [(first ordinal, count, TTL)]) of each."""
+    def chunks(self) -> Iterator[tuple[int, int, int, int, list[tuple[int, int, int]], int]]:
+        """(index, operation, count, size, [(first ordinal, count, TTL)], text factor) of each."""
         place = 0
-        for index, operation, count, size in zip(
-            self.indexes, self.operations, self.counts, self.sizes, strict=True
+        for index, operation, count, size, texts in zip(
+            self.indexes, self.operations, self.counts, self.sizes, self.texts, strict=True
         ):
             stretches, ordinal = [], 0
             while ordinal < count:
@@ -134,7 +138,7 @@ class Part:
                 stretches.append((ordinal, width, self.ttls[place]))
                 ordinal += width
                 place += 1
-            yield index, operation, count, size, stretches
+            yield index, operation, count, size, stretches, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,13 @@ class Staging:
 
     # ---- changes
 
-    def add(self, key: Key, entry: Entry, operation: int, command: Stage, ttls: Stretches) -> Part:
+    def add(
+        self, key: Key, entry: Entry, operation: int, command: Stage, ttls: Stretches, texts: int
+    ) -> Part:
         """One more chunk."""
         part = self.parts.pop(key, None) or Part()
         self.parts[key] = part
-        part.add(entry.index, operation, command.count, command.size_bytes)
+        part.add(entry.index, operation, command.count, command.size_bytes, texts)
         part.ttl_counts.extend(ttls[0])
         part.ttls.extend(ttls[1])
         part.last_ms = entry.now_ms
@@ -305,6 +311,9 @@ class Staging:
             out.number(last.used_ms)
         for last in self.last_batches.values():
             out.number(last.owner)
+        if any(any(part.texts) for part in self.parts.values()):
+            for part in self.parts.values():
+                out.column(part.texts)
         return out.data
 
     @staticmethod
@@ -318,6 +327,7 @@ class Staging:
             part.indexes, part.operations = reader.column("Q"), reader.column("I")
             part.counts, part.sizes = reader.column("I"), reader.column("Q")
             part.ttl_counts, part.ttls = reader.column("I"), reader.column("q")
+            part.texts = array("I", bytes(4 * len(part.counts)))
             part.rows, part.size_bytes = sum(part.counts), sum(part.sizes)
             found.chunk_count += len(part.indexes)
             found.rows += part.rows
@@ -329,6 +339,9 @@ class Staging:
             times = [reader.number() for _ in last]
         if not reader.is_at_end():
             owners = [reader.number() for _ in last]
+        if not reader.is_at_end():  # some texts are long
+            for part in found.parts.values():
+                part.texts = reader.column("I")
         for (producer, number), used_ms, owner in zip(last.items(), times, owners, strict=True):
             found.know(producer, LastBatch(number, used_ms, owner))
         return found
@@ -401,9 +414,10 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
         ttls = _stretches(command)
     except OverflowError:
         return Refused("bad_argument", "a TTL is beyond 64 bits")
+    texts = 0
     if len(command.columns):  # fields must be readable when it is published, whatever the queue keeps now
         try:
-            decode(command.columns, command.count)
+            texts = text_factor(entry.version, command.columns, decode(command.columns, command.count))
         except ColumnsError as error:
             return Refused("bad_argument", f"filter fields: {error}")
     last = staging.last_of(command.producer)
@@ -423,7 +437,7 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
         refused = _refuse_more(staging, command, part is None, len(ttls[0]))
     if refused is not None:
         return refused
-    return Ok(staging.add(key, entry, operation, command, ttls).rows)
+    return Ok(staging.add(key, entry, operation, command, ttls, texts).rows)
 
 
 def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
@@ -491,16 +505,15 @@ def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
     )
     machine.arrives(entry)
     for part in parts:
-        for index, operation, count, size, stretches in part.chunks():
+        for index, operation, count, size, stretches, texts in part.chunks():
             columns: BatchColumns | None = None
             if is_looked_up and machine.config.filter_enabled:
                 columns = fields.fetch(index, operation)
             sequence = machine.next_sequence
             for ordinal, width, ttl in stretches:
                 place = ONE_EACH if count == 1 else ordinal
-                machine.place(
-                    index, operation, place, width, machine.expires(entry.now_ms, ttl), size * width // count
-                )
+                expires = machine.expires(entry.now_ms, ttl)
+                machine.place(index, operation, place, width, expires, size * width // count, texts)
             if is_looked_up and machine.config.filter_enabled:
                 fields.arrived(machine.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:

@@ -20,6 +20,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | owners share the consumers, readers, pins and producers of staged batches of a queue |
 | 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
 | 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
+| 2 | a step for a message with long texts counts for as many as the texts are long |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 FIRST = 1
 BUDGETED_ARRIVALS = 2
 LIMITED_CONSUMERS = 2
+PRICED_TEXTS = 2
 SHARED_BUDGETS = 2
 SHARED_PLACES = 2
 TIMED_BATCHES = 2

@@ -254,6 +254,13 @@ class Strings:
     ends: NDArray[np.uint32]
     blob: bytes
 
+    @property
+    def longest(self) -> int:
+        """How many bytes the longest string has."""
+        ends = self.ends
+        longest = int(ends[0])
+        return max(longest, int(np.maximum.reduce(ends[1:] - ends[:-1]))) if len(ends) > 1 else longest
+
     def text(self, code: int) -> str:
         start = int(self.ends[code - 1]) if code else 0
         return self.blob[start : self.ends[code]].decode("utf-8", "surrogatepass")
@@ -370,6 +377,17 @@ class BatchColumns:
                 if column.key == key:
                     found = fill_list(found, column.mask, column.to_list())
             self._lists[key] = found
+        return found
+
+    def text_units(self, size: int) -> int:
+        """How many times `size` bytes of text a message has at most: of each field, as many as its longest text."""
+        found = 0
+        for _, _, value in self.single:
+            if isinstance(value, str) and 4 * len(value) >= size:
+                found += len(value if value.isascii() else value.encode("utf-8", "surrogatepass")) // size
+        for column in self.columns:
+            if column.strings is not None and len(column.strings.blob) >= size:
+                found += column.strings.longest // size
         return found
 
     @property

@@ -32,7 +32,7 @@ PASSED_MS = st.sampled_from((0, 0, 1, 5, 30, 100))
 ROWS = st.fixed_dictionaries(
     {},
     optional={
-        "application-properties.colour": st.sampled_from(("red", "green", 3)),
+        "application-properties.colour": st.sampled_from(("red", "green", "as green as grass", 3)),
         "application-properties.size": st.sampled_from((1, 2, 3, 2.5, True)),
         "header.priority": st.sampled_from((4, 7)),
     },

@@ -61,6 +61,7 @@ class Rules:
     read_batch_steps: int = 192
     read_entry_steps: int = 96
     read_bytes: int = 1_024
+    text_bytes: int = 256
     looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
 
@@ -217,12 +218,20 @@ class ModelQueue:
     # ---- changes
 
     def place(
-        self, meta: c.Meta, body: tuple[int, int, int], ttl: int, fields: Fields, *, is_alone: bool
+        self,
+        meta: c.Meta,
+        body: tuple[int, int, int],
+        ttl: int,
+        fields: Fields,
+        *,
+        is_alone: bool,
+        texts: int,
     ) -> None:
         ttls = [x for x in (ttl, self.config.message_ttl_ms) if x >= 0]
         expiry = meta.now_ms + min(ttls) if ttls else NEVER
         self.fronts.stay(meta)
         message = Message(self.next_sequence, body, expiry, meta.index, fields, is_alone)
+        self.fronts.note_texts(self.next_sequence, texts)
         self.next_sequence += 1
         self.messages.append(message)
         self.note_expiry(message)
@@ -234,10 +243,12 @@ class ModelQueue:
         is_bounded = config.overflow == "reject_publish" and config.max_length >= 0
         if is_bounded and len(self.ready()) + len(fresh) > config.max_length:
             return False
+        texts = self.fronts.text_factor(rows) if config.filter_enabled else 0
         for ordinal in fresh:
             ttl = command.ttls_ms[ordinal] if command.ttls_ms else command.ttl_ms
             body = (meta.index, operation, ordinal)
-            self.place(meta, body, ttl, rows[ordinal] if rows else {}, is_alone=command.count == 1)
+            fields = rows[ordinal] if rows else {}
+            self.place(meta, body, ttl, fields, is_alone=command.count == 1, texts=texts)
         return True
 
     def note_expiry(self, message: Message) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fifo import commands as c
 from quorum_selectors import canonical
@@ -27,6 +27,9 @@ class ModelFronts:
         self.behind: int | None = None
         self.entry = (0, 0)
         """index of the last entry in which messages came, and the first sequence of these"""
+        self.factors: dict[int, int] = {}
+        self.long: set[int] = set()
+        """by block, what long texts count for; and the sequences that have any"""
 
     def sharing(self) -> list[Line]:
         return [group for group in self.queue.groups.values() if group.front == END]
@@ -68,6 +71,27 @@ class ModelFronts:
         if self.behind is None and self.sharing():
             self.behind = self.queue.next_sequence
 
+    def text_factor(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        """What the messages of a batch count for beyond one each."""
+        longest: dict[str, int] = {}
+        for key, value in ((key, value) for row in rows for key, value in row.items()):
+            if isinstance(value, str):
+                longest[key] = max(longest.get(key, 0), len(value.encode()))
+        return sum(length // self.queue.rules.text_bytes for length in longest.values())
+
+    def note_texts(self, sequence: int, factor: int) -> None:
+        """A message comes."""
+        if factor:
+            number = sequence // self.queue.rules.block_size
+            self.factors[number] = max(self.factors.get(number, 0), factor)
+            self.long.add(sequence)
+
+    def evaluation(self, first: int, last: int, number: int, each: int) -> int:
+        """What the messages first .. last-1 of a block cost: as many as may be there, and long if they may be."""
+        there = min(last - first, self.live(number))
+        long = min(len(self.long & set(range(first, last))), there)
+        return (there + long * self.factors.get(number, 0)) * each
+
     def next_block(self, front: int) -> int | None:
         numbers = [n for n in self.queue.block_numbers() if n >= front // self.queue.rules.block_size]
         return numbers[0] if numbers and front < self.queue.next_sequence else None
@@ -90,7 +114,7 @@ class ModelFronts:
             last = self.reach(first, number, each, left.rest.arrivals, is_read=is_read)
             if is_read:
                 left.rest.arrivals -= self.pay(left, first, last, number)
-            left.rest.arrivals -= max(min(last - first, self.live(number)), rules.fewest) * each
+            left.rest.arrivals -= max(self.evaluation(first, last, number, each), rules.fewest * each)
             self.behind = last if last < end else None
 
     def is_at_end(self, group: Line) -> bool:
@@ -110,7 +134,7 @@ class ModelFronts:
         first = max(group.front, number * rules.block_size)
         last = self.reach(first, number, each, left.rest.steps, is_read=True)
         left.rest.blocks -= 1
-        left.rest.steps -= min(last - first, self.live(number)) * each + self.pay(left, first, last, number)
+        left.rest.steps -= self.evaluation(first, last, number, each) + self.pay(left, first, last, number)
         group.front = last
         if last == self.queue.next_sequence:
             self.join(group)
@@ -120,9 +144,20 @@ class ModelFronts:
         """Where a front that is at `first` gets with so many steps."""
         rules = self.queue.rules
         last = min(self.queue.next_sequence, (number + 1) * rules.block_size)
+
+        def cost(end: int) -> int:
+            there = min(end - first, self.live(number))
+            return self.evaluation(first, end, number, each) + (
+                self.part_cost(number, there) if is_read else 0
+            )
+
+        if cost(last) <= steps:
+            return last
+        if number in self.factors:
+            allowed = max(steps, rules.fewest * each)
+            return max(end for end in range(first + 1, last + 1) if end == first + 1 or cost(end) <= allowed)
         there = min(last - first, self.live(number))
-        cost = there * each + (self.part_cost(number, there) if is_read else 0)
-        return last if cost <= steps else min(last, first + max(there * steps // cost, rules.fewest))
+        return min(last, first + max(there * steps // cost(last), rules.fewest))
 
     def pay(self, left: Left, first: int, last: int, number: int) -> int:
         """What reading the fields of the messages first .. last-1 costs that are new in this entry."""
@@ -144,10 +179,11 @@ class ModelFronts:
         singles = sum(message.is_alone for message in here)
         batches = len(list(groupby(message.body[:2] for message in here if not message.is_alone)))
         entries = len(list(groupby(message.body[0] for message in here)))
+        long = sum(message.sequence in self.long for message in here)
         return (
             rules.read_single_steps * singles
             + rules.read_steps * (len(here) - singles)
             + rules.read_batch_steps * batches
             + rules.read_entry_steps * entries
-            + 100 * len(here) // rules.read_bytes
+            + (100 * len(here) + long * self.factors.get(number, 0) * rules.text_bytes) // rules.read_bytes
         )

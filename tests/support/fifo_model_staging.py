@@ -150,6 +150,7 @@ class ModelStaging:
         for part in parts:
             for index, operation, _, ttls in part.chunks:
                 fields = rows(index, operation) if self.queue.config.filter_enabled else ()
+                texts = self.queue.fronts.text_factor(rows(index, operation))
                 for ordinal, ttl in enumerate(ttls):
                     self.queue.place(
                         meta,
@@ -157,6 +158,7 @@ class ModelStaging:
                         ttl,
                         fields[ordinal] if fields else {},
                         is_alone=len(ttls) == 1,
+                        texts=texts,
                     )
         most_messages, most_chunks, most_bytes = self.queue.rules.looked_up
         if (

@@ -53,7 +53,7 @@ SMALL = Rules(
     staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
     known_producers=4, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
     arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_single_steps=2, read_batch_steps=3,
-    read_entry_steps=2, read_bytes=250, run_budget=10,
+    read_entry_steps=2, read_bytes=250, run_budget=10, text_bytes=6,
 )  # fmt: skip
 
 
@@ -98,6 +98,7 @@ def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
         "READ_BATCH_STEPS": rules.read_batch_steps,
         "READ_ENTRY_STEPS": rules.read_entry_steps,
         "READ_BYTES": rules.read_bytes,
+        "TEXT_BYTES": rules.text_bytes,
     }
     changed = []
     beside = {"quorum_selectors.block_columns.MAX_DENSE_COLUMNS": 2}
