@@ -188,10 +188,12 @@ def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: P
     ) as joining:
         cluster = LocalCluster.open(folder / "quorum-data")
         deadline = time.monotonic() + LIMIT_S
-        while not _has_member(cluster, "node-2"):
+        joining.send_signal(signal.SIGSTOP)
+        while not _has_member(cluster, "node-2"):  # it runs only between two looks: it cannot end unseen
             assert time.monotonic() < deadline
-            time.sleep(0.01)
-        joining.send_signal(signal.SIGSTOP)  # it cannot end before the interruption
+            joining.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
+            joining.send_signal(signal.SIGSTOP)
         joining.send_signal(signal.SIGINT)
         joining.send_signal(signal.SIGCONT)
         _, said = joining.communicate(timeout=LIMIT_S)
