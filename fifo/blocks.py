@@ -146,7 +146,8 @@ class Runs:
 
 
 class Block:
-    """16,384 neighbouring sequences. All but `columns`, `summary`, `stored` and `measured` is replicated state."""
+    """16,384 neighbouring sequences. All but `columns`, `summary`, `stored`, `measured` and `read_cost` is replicated
+    state."""
 
     __slots__ = (
         "base",
@@ -160,6 +161,7 @@ class Block:
         "measured",
         "number",
         "placed",
+        "read_cost",
         "ready",
         "redelivered",
         "runs",
@@ -192,6 +194,9 @@ class Block:
         )
         self.summary = (
             b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
+        )
+        self.read_cost: tuple[int, int, int] | None = (
+            None  # local: placed, live and what read_costs.py has counted
         )
         self.measured = 0  # local: bytes in memory when it was last looked at
 
@@ -257,6 +262,7 @@ class Block:
         self.columns = None
         self.summary = b""
         self.placed = self.size_bytes = 0
+        self.read_cost = None
 
     def forget(self, gone: int) -> None:
         """Clears what is remembered of messages that are no longer here."""

@@ -20,8 +20,8 @@ from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.compiled import Condition, compile_expression
 from quorum_selectors.expression import Expression, steps
-from quorum_selectors.lookup_costs import Filed, cells
-from quorum_selectors.predicates import PredicateIndex
+from quorum_selectors.lookup_costs import Filed, cells_of
+from quorum_selectors.predicates import PredicateIndex, Requirement, requirement
 from quorum_selectors.single_columns import decode_singles
 
 FEW = 16
@@ -49,20 +49,30 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
 class Selector:
     """An encoded selector, decoded. Raises EncodingError."""
 
-    __slots__ = ("_condition", "_filed", "steps", "tree")
+    __slots__ = ("_condition", "_found", "steps", "tree")
 
     def __init__(self, encoded: bytes) -> None:
         self.tree: Expression = canonical.decode(encoded)
         self.steps = steps(self.tree)
         self._condition: Condition | None = None
-        self._filed: Filed | None = None
+        self._found: tuple[Requirement | None, Filed] | None = None
+
+    @property
+    def requirement(self) -> Requirement | None:
+        """Predicates of which one is TRUE wherever the selector is."""
+        return self._find()[0]
 
     @property
     def filed(self) -> Filed:
-        """For what looking up messages costs; made when it is first asked for."""
-        if self._filed is None:
-            self._filed = cells(self.tree), self.steps
-        return self._filed
+        """For what looking up messages costs."""
+        return self._find()[1]
+
+    def _find(self) -> tuple[Requirement | None, Filed]:
+        """Both, found when they are first asked for."""
+        if self._found is None:
+            found = requirement(self.tree)
+            self._found = found, (cells_of(found), self.steps)
+        return self._found
 
     @property
     def condition(self) -> Condition:

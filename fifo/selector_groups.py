@@ -39,7 +39,7 @@ from quorum_selectors.errors import EncodingError, FieldNameError
 from quorum_selectors.expression import field_names
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
-from quorum_selectors.wellknown import resolve_field_names
+from quorum_selectors.wellknown import KeptFields, resolve_field_names
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -51,6 +51,12 @@ Key = tuple[bytes, str]
 def decoded(selector: bytes) -> Selector:
     """An encoded selector. Raises EncodingError."""
     return Selector(selector)
+
+
+@lru_cache(maxsize=256)
+def kept_fields(names: tuple[str, ...]) -> KeptFields:
+    """What a queue keeps. Raises FieldNameError."""
+    return resolve_field_names(names)
 
 
 class SelectorGroup:
@@ -208,7 +214,8 @@ class SelectorGroups:
                 return
             self._followers[group.selector] = group
             if group.selector not in self._filed:
-                self._filed.add(group.selector, group.decoded.tree)
+                selector = group.decoded
+                self._filed.file(group.selector, selector.requirement, selector.steps)
         self._awake.pop(group.selector, None)
 
     def asleep(self) -> list[SelectorGroup]:
@@ -460,7 +467,7 @@ def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
         )
     try:
         keys = field_names(decoded(selector).tree)
-        missing = resolve_field_names(config.filter_field_names).first_not_kept(keys)
+        missing = kept_fields(config.filter_field_names).first_not_kept(keys)
     except (EncodingError, FieldNameError) as error:
         return Refused("bad_argument", f"selector: {error}")
     if missing is None:

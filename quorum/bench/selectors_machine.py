@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fifo import versions
 from fifo.commands import (
+    UNKNOWN,
     Address,
     Attach,
     Cancel,
@@ -31,6 +32,8 @@ from quorum.bench.run import BenchFailed
 
 QUEUE = 1
 PRODUCER = b"selectors bench!"
+CONSUMERS_A_SESSION = 4_096
+"""Each session has a client address of its own: one address may have as many consumers as are left free."""
 BODY_BYTES = 256
 START_MS = 1_000_000
 MS_PER_ENTRY = 1
@@ -69,18 +72,22 @@ class Step:
 
 
 class LocalQueue:
-    """One queue that filters by all application properties, one session, and the entries a leader would propose."""
+    """One queue that filters by all application properties, and the entries that a leader would propose.
+
+    One session publishes. It has the first consumers, too; further sessions have the next ones.
+    """
 
     def __init__(self) -> None:
         self.stored = StoredColumns()
         self.machine = GroupMachine(self.stored)
         self._index = 0
         self._now_ms = START_MS
-        self._n = 0
+        self._sent: dict[bytes, int] = {}  # by session
+        self._session_of: dict[str, bytes] = {}  # by the consumer's tag
         self._next_client_sequence = 1
         config = QueueConfig("bench", filter_enabled=True, filter_field_names=("*",))
         self._apply([(None, CreateQueue(QUEUE, config))])
-        self._apply([(Origin(PRODUCER, 1, 0), RegisterProducer(Address(1, 1, 1)))])
+        self._open(PRODUCER)
 
     # ---- entries
 
@@ -97,12 +104,18 @@ class LocalQueue:
                 raise BenchFailed(f"the queue refuses: {reply.detail}")
         return Step(applied, cpu_s)
 
-    def do(self, commands: Sequence[Command]) -> Step:
+    def _open(self, session: bytes) -> None:
+        """Opens a session from a client address of its own."""
+        number = len(self._sent)
+        self._apply([(Origin(session, 1, 0), RegisterProducer(Address(1, 1, 1), UNKNOWN + number))])
+        self._sent[session] = 0
+
+    def do(self, commands: Sequence[Command], session: bytes = PRODUCER) -> Step:
         """The session's next commands, as one entry."""
         operations: list[tuple[Origin | None, Command]] = []
-        for command in commands:
-            self._n += 1
-            operations.append((Origin(PRODUCER, 1, self._n), command))
+        for n, command in enumerate(commands, self._sent[session] + 1):
+            operations.append((Origin(session, 1, n), command))
+        self._sent[session] += len(commands)
         return self._apply(operations)
 
     def publish(self, batches: Sequence[tuple[int, bytes]]) -> Step:
@@ -117,17 +130,23 @@ class LocalQueue:
 
     def attach(self, consumers: Sequence[tuple[str, bytes]], credit: int) -> tuple[list[int], Step]:
         """Consumers, each a tag and an encoded selector, as one entry; their attachments."""
-        step = self.do([Attach(QUEUE, tag, selector, credit) for tag, selector in consumers])
+        number = len(self._session_of) // CONSUMERS_A_SESSION
+        session = b"consumers %6d" % number if number else PRODUCER
+        if session not in self._sent:
+            self._open(session)
+        self._session_of.update((tag, session) for tag, _ in consumers)
+        step = self.do([Attach(QUEUE, tag, selector, credit) for tag, selector in consumers], session)
         replies = step.applied.replies
         return [reply.attach for reply in replies if isinstance(reply, AttachedReply)], step
 
     def cancel(self, tag: str) -> Step:
         """Detaches a consumer; what it holds comes back."""
-        return self.do([Cancel(QUEUE, tag, True)])
+        return self.do([Cancel(QUEUE, tag, True)], self._session_of.pop(tag))
 
     def give_back(self, tag: str, attach: int, delivery_tag: int) -> Step:
         """Returns one message."""
-        return self.do([Return(QUEUE, tag, attach, ((delivery_tag, delivery_tag),))])
+        command = Return(QUEUE, tag, attach, ((delivery_tag, delivery_tag),))
+        return self.do([command], self._session_of[tag])
 
     def go_on(self) -> list[Step]:
         """Wakes, as a leader proposes them, until nothing is due."""

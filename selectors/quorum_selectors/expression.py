@@ -138,6 +138,8 @@ EVERYTHING = Literal(True)
 def children(node: Expression) -> tuple[Expression, ...]:
     """The nodes directly below, left to right."""
     match node:
+        case Literal() | Field() | DeliveryMode():
+            return ()
         case And(operands) | Or(operands):
             return operands
         case Arithmetic(_, left, right) | Comparison(_, left, right):
@@ -146,8 +148,6 @@ def children(node: Expression) -> tuple[Expression, ...]:
             return (operand,)
         case IsNull(operand) | IsTrue(operand) | Not(operand):
             return (operand,)
-        case Literal() | Field() | DeliveryMode():
-            return ()
 
 
 def walk(node: Expression) -> Iterator[Expression]:
@@ -156,7 +156,9 @@ def walk(node: Expression) -> Iterator[Expression]:
     while stack:
         top = stack.pop()
         yield top
-        stack.extend(reversed(children(top)))
+        below = children(top)
+        if below:
+            stack.extend(below[::-1])
 
 
 VALUES_A_STEP = 16

@@ -20,7 +20,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from quorum_selectors.expression import Expression
-from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, requirement
+from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, Requirement, requirement
 
 LOOKUP_STEPS = 4
 """Looking into a family for one message."""
@@ -39,9 +39,15 @@ ANYTHING: Cell = ("rest", None)
 
 def cells(expression: Expression) -> tuple[Cell, ...]:
     """The cells of an expression, each once; none if it is never TRUE."""
-    found = requirement(expression)
+    return cells_of(requirement(expression))
+
+
+def cells_of(found: Requirement | None) -> tuple[Cell, ...]:
+    """The cells of an expression with this requirement."""
     if found is None:
         return (ANYTHING,)
+    if len(found) == 1 and isinstance(found[0], Equal):
+        return _cells_of(found[0])
     return tuple(dict.fromkeys(cell for predicate in found for cell in _cells_of(predicate)))
 
 

@@ -311,14 +311,21 @@ class PredicateIndex(Generic[T]):
 
     def add(self, token: T, expression: Expression) -> None:
         """A token has one expression."""
+        self.file(token, requirement(expression), steps(expression))
+
+    def file(self, token: T, found: Requirement | None, cost: int) -> None:
+        """Adds an expression whose requirement and steps are known."""
         if token in self._filed:
             raise ValueError(f"{token!r} is filed already")
-        found, cost = self._filed[token] = requirement(expression), steps(expression)
+        self._filed[token] = found, cost
         if found is None:
             self.rest[token] = None
             return
         for predicate in found:
-            self._fields.setdefault(predicate.place, _OfField()).add(predicate, token, cost)
+            table = self._fields.get(predicate.place)
+            if table is None:
+                table = self._fields[predicate.place] = _OfField()
+            table.add(predicate, token, cost)
 
     def remove(self, token: T) -> None:
         """KeyError if it is not filed."""

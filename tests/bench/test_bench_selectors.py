@@ -29,6 +29,7 @@ from quorum.bench.selectors_fields import (
     selector_of,
     unique_text,
 )
+from quorum.bench.selectors_machine import QUEUE as LOCAL_QUEUE
 from quorum.bench.selectors_machine import LocalQueue
 from quorum.bench.selectors_run import SelectorsResult, table
 from quorum.bench.transfer import Phase
@@ -175,6 +176,17 @@ def test_messages_that_go_elsewhere_fail_the_bench() -> None:
 def test_a_refusal_fails_the_bench() -> None:
     with pytest.raises(BenchFailed, match="the queue refuses"):
         LocalQueue().attach([("", b"")], 10)
+
+
+def test_a_queue_of_the_bench_has_more_consumers_than_one_client_address_may_have() -> None:
+    selector = encoded(selector_of("equal", 0))
+    queue = LocalQueue()
+    most = max(Sizes().selectors)
+    for first in range(0, most, 2_000):
+        queue.attach([(f"consumer-{number}", selector) for number in range(first, first + 2_000)], 10)
+    assert len(queue.machine.queues[LOCAL_QUEUE].consumers) == most
+    queue.cancel(f"consumer-{most - 1}")
+    assert len(queue.machine.queues[LOCAL_QUEUE].consumers) == most - 1
 
 
 def test_fewer_messages_make_a_shorter_run() -> None:
