@@ -30,6 +30,10 @@ PRODUCER_PAUSE_S = 0.04  # what is checked is order and loss, not speed; the cam
 CONNECT_LIMIT_MS = 60_000
 RESUME_LIMIT_S = 60.0  # the aim is 2 s; the machine may be busy
 DRAIN_LIMIT_S = 120.0
+MOST_WAITING = 20_000
+"""When more confirmed messages than this wait for a consumer, producers send only now and then: what has piled up
+during the faults has to be drained and judged after them."""
+NOW_AND_THEN_S = 0.1  # short enough to see when publishing is possible again
 POLL_S = 0.05
 
 
@@ -60,7 +64,7 @@ class Load:
 
 LIGHT = Load(BATCH, PRODUCER_PAUSE_S, 20 * BATCH)
 FULL = Load(100, 0.0, 10_000)
-"""As fast as confirms come."""
+"""As fast as confirms come, while consumers keep up."""
 
 
 class Recorder:
@@ -173,9 +177,13 @@ class Recorder:
                 confirmation = await client.send_batch(self.queue, batch, timeout_ms=CONNECT_LIMIT_MS)
                 confirmation.add_done_callback(lambda done, place=place: self._confirmed(done, place, room))
                 number = last + 1
-                await asyncio.sleep(self.load.pause_s)
+                await asyncio.sleep(self._pause_s())
             for _ in range(UNDER_WAY):
                 await room.acquire()
+
+    def _pause_s(self) -> float:
+        waiting = self._confirmed_count - len(self.history.hand_outs)
+        return self.load.pause_s if waiting <= MOST_WAITING else max(NOW_AND_THEN_S, self.load.pause_s)
 
     def _confirmed(self, done: asyncio.Future[int], place: int, room: asyncio.Semaphore) -> None:
         room.release()
