@@ -1,10 +1,10 @@
-"""What a module imports, read from its syntax: top level, inside functions, and under TYPE_CHECKING alike."""
+"""The imports of a module, read from its syntax: at the top level, inside functions, and under TYPE_CHECKING."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.repository import ROOT
@@ -19,12 +19,16 @@ ROOTS = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """`module` (dotted) is imported in `file` at `line`; typing_only: under `if TYPE_CHECKING`."""
+    """`module` (dotted) is imported in `file` at `line`.
+
+    typing_only: under `if TYPE_CHECKING`. in_function: carried out when a function runs, not when `file` is imported.
+    """
 
     module: str
     file: Path
     line: int
     typing_only: bool
+    in_function: bool = False
 
     @property
     def place(self) -> str:
@@ -43,27 +47,31 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 def imports_of(file: Path) -> list[Import]:
     found: list[Import] = []
-    _visit(ast.parse(file.read_text(encoding="utf-8"), str(file)), file, False, found)
+    _visit(ast.parse(file.read_text(encoding="utf-8"), str(file)), Import("", file, 0, False), found)
     return found
 
 
-def _visit(node: ast.AST, file: Path, typing_only: bool, found: list[Import]) -> None:
+def _visit(node: ast.AST, place: Import, found: list[Import]) -> None:
+    """Append the imports in `node`; `place` has the file and the flags that hold here."""
     if isinstance(node, ast.Import):
-        found.extend(Import(alias.name, file, node.lineno, typing_only) for alias in node.names)
+        found.extend(replace(place, module=alias.name, line=node.lineno) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        assert node.level == 0, f"{file}:{node.lineno}: a relative import; write it in full"
+        assert node.level == 0, f"{place.file}:{node.lineno}: a relative import; write it in full"
         assert node.module is not None
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
-            found.append(Import(whole if is_module(whole) else node.module, file, node.lineno, typing_only))
+            module = whole if is_module(whole) else node.module
+            found.append(replace(place, module=module, line=node.lineno))
     elif isinstance(node, ast.If) and _is_type_checking(node.test):
         for child in node.body:
-            _visit(child, file, True, found)
+            _visit(child, replace(place, typing_only=True), found)
         for child in node.orelse:
-            _visit(child, file, typing_only, found)
+            _visit(child, place, found)
     else:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            place = replace(place, in_function=True)
         for child in ast.iter_child_nodes(node):
-            _visit(child, file, typing_only, found)
+            _visit(child, place, found)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
