@@ -23,7 +23,8 @@ from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import ArgumentError, check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.log.record import crc32c
 from quorum.node.member import Member

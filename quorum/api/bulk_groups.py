@@ -19,7 +19,7 @@ from quorum.api.filters import expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import queue_pb2

@@ -21,7 +21,7 @@ from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
 from quorum.api.policy_service import set_arguments
 from quorum.api.stored_rows import Part, RowReader
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member

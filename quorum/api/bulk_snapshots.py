@@ -16,7 +16,7 @@ from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors import canonical, jms

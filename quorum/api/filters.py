@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from quorum.api import status
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import canonical, jms, printing, properties
 from quorum_selectors.expression import Expression

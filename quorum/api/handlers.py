@@ -17,7 +17,7 @@ from google.rpc import code_pb2
 from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.batches import BatchError
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 

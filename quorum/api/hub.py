@@ -26,7 +26,8 @@ from quorum.api.deliveries import BodyReader
 from quorum.api.reading import Workers
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.commands import CatalogCommand
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits

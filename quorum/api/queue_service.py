@@ -16,7 +16,7 @@ from quorum.api.filters import kept_fields, parse
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.node import batches
 from quorum.node.healing import BodyUnreadable
 from quorum.node.member import Member

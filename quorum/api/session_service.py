@@ -24,7 +24,7 @@ from quorum.api.filters import expression_bytes, kept_fields
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.catalog.arguments import ArgumentError
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.log import LogError
 from quorum.node import batches, events
 from quorum.node.healing import BodyUnreadable

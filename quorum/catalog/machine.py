@@ -14,7 +14,7 @@ import zlib
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, ClassVar
 
 from fifo import commands as c
@@ -23,7 +23,6 @@ from fifo.effects import Applied, Ok, Refused, Reply
 from fifo.sessions import Fence
 from quorum.catalog.arguments import (
     ArgumentError,
-    Arguments,
     ArgumentValue,
     check_policy_arguments,
     check_size,
@@ -60,6 +59,7 @@ from quorum.catalog.members import (
 )
 from quorum.catalog.numbering import Numbering, Speaker
 from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, check_policy
+from quorum.catalog.queues import CatalogQueue
 
 MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
 """Commands that an operator may have left out (CatalogMachine.leave_out). Queues are not among them: what is in the
@@ -87,18 +87,6 @@ HASHED = (
 """Of a snapshot's fields those that the running hash takes in."""
 MAX_QUEUES = 100_000
 """Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogQueue:
-    """A queue as it is wished for. arguments: as they were given, by name; config: what they mean, without any
-    policy."""
-
-    id: int
-    name: str
-    group: int
-    arguments: Arguments
-    config: c.QueueConfig
 
 
 class CatalogMachine:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fifo.commands import QueueConfig
 from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effective_config, merged
-
-if TYPE_CHECKING:
-    from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 
 MAX_POLICIES = 200
 """Each is looked at for each queue when they change, and again for each new queue."""

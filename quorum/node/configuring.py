@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from fifo import commands as c
 from fifo.group import GroupMachine
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.node.replica import Replica
 from quorum.node.sessions import RESEND_AFTER_MS
 

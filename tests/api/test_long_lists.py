@@ -11,7 +11,7 @@ import pytest
 from fifo import reader_views
 from fifo.commands import OpenReader
 from quorum.api import admin_service, bulk_groups
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import admin_pb2, bulk_pb2
 from support.fifo_world import World
 

@@ -14,7 +14,8 @@ from fifo import commands as c
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
 from quorum.api.status import StatusError
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import PublishRejected, from_status, reason_of
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits

@@ -15,7 +15,8 @@ from fifo.effects import Confirmed, Refused
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.session_service import Stream, _Published
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import reason_of
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits

@@ -12,7 +12,8 @@ from fifo import commands as c
 from fifo.effects import Confirmed
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
-from quorum.catalog.machine import CatalogMachine, CatalogQueue
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb

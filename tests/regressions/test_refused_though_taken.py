@@ -14,7 +14,7 @@ from google.rpc import code_pb2
 from quorum.api import hub as hub_module
 from quorum.api.session_service import Stream
 from quorum.api.status import StatusError
-from quorum.catalog.machine import CatalogQueue
+from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import reason_of
 from quorum.node import events as ev
 from quorum.node.batches import BatchLimits

@@ -1,0 +1,20 @@
+"""The catalog's record of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fifo.commands import QueueConfig
+from quorum.catalog.arguments import Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogQueue:
+    """A queue as it was declared. arguments: as the client gave them, by name; config: their meaning, without any
+    policy."""
+
+    id: int
+    name: str
+    group: int
+    arguments: Arguments
+    config: QueueConfig
