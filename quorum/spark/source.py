@@ -9,32 +9,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from quorum.client.errors import NotFound, QuorumError
-from quorum.spark.errors import DataLoss, OptionError
+from quorum.spark.errors import OptionError
 from quorum.spark.options import SourceOptions, apparent_use, sink_options, source_options
+from quorum.spark.partitions import (
+    KEPT_SNAPSHOTS,
+    Range,
+    default_partitions,
+    preferred_endpoint,
+    read_range,
+    split,
+)
 from quorum.spark.pushdown import Pushed, PushFilters, push
-from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.rows import wanted_fields
 from quorum.spark.schema import check_projection, parse_fields, seen_fields, source_schema
 from quorum.spark.selector_text import check
-from quorum.spark.service import is_reason, kinds, service
+from quorum.spark.service import is_reason, service
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
     from quorum.client.bulk import BulkClient
-    from quorum.client.bulk_records import Endpoint, Snapshot
+    from quorum.client.bulk_records import Snapshot
 
-ROWS_A_PARTITION = 65_536
-MAX_DEFAULT_PARTITIONS = 32
-KEPT_SNAPSHOTS = 4
-"""Of a queue and a planning process: the service keeps 16 of a queue for everybody."""
 SNAPSHOT_MS = 10 * 60_000
 MESSAGES_A_SECOND = 10_000
 """So slow a read may be, besides SNAPSHOT_MS, before its snapshot ends."""
@@ -96,40 +99,6 @@ def seen(url: str, queue: str) -> Mapping[str, str]:
     """The application properties of messages at both ends of a queue, with their kinds."""
     info = service(url).queue_info(queue, with_fields=True)
     return {each.name: each.kind for each in info.fields}
-
-
-@dataclass
-class Range(InputPartition):
-    """Sequences start..end (not included) of a queue."""
-
-    queue: str
-    snapshot: int
-    start: int
-    end: int
-    index: int
-    prefer: str
-    """The endpoint to ask first."""
-
-    def __hash__(self) -> int:
-        return hash((self.queue, self.start))
-
-
-def split(count: int, parts: int) -> list[tuple[int, int]]:
-    """0..count (not included) in at most so many pieces of about the same size, none of them empty."""
-    parts = max(1, min(parts, count))
-    return [(count * n // parts, count * (n + 1) // parts) for n in range(parts)] if count else []
-
-
-def default_partitions(count: int) -> int:
-    return min(MAX_DEFAULT_PARTITIONS, -(-count // ROWS_A_PARTITION))
-
-
-def reader(endpoints: Sequence[Endpoint], turn: int) -> str:
-    """Where to read: followers in turn; the leader has enough to do. Empty: anywhere."""
-    followers = [each.address for each in endpoints if not each.leader] or [
-        each.address for each in endpoints
-    ]
-    return followers[turn % len(followers)] if followers else ""
 
 
 _snapshots: dict[tuple[str, str], deque[int]] = {}
@@ -195,37 +164,9 @@ class BatchReader(DataSourceReader):
             return
         parts = self._options.min_partitions or default_partitions(made.count)
         for number, (low, high) in enumerate(split(end - start, parts)):
-            prefer = reader(info.endpoints, turn + number)
+            prefer = preferred_endpoint(info.endpoints, turn + number)
             yield Range(queue, made.snapshot, start + low, start + high, made.index, prefer)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         return read_range(partition, self._options.url, self._schema, self._pushed.selector)
-
-
-def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in Spark's shape."""
-    if part.end <= part.start:
-        return
-    batches = service(url).browse(
-        part.queue,
-        part.snapshot,
-        start_sequence=part.start,
-        end_sequence=part.end,
-        selector=selector,
-        columns=wanted_columns(schema),
-        fields=kinds(wanted_fields(schema)),
-        index=part.index,
-        prefer=part.prefer,
-    )
-    shape = ToSpark(schema, part.queue)
-    try:
-        for batch in batches:
-            yield shape(batch)
-    except NotFound as error:
-        if not part.snapshot:
-            raise
-        raise DataLoss(
-            f"queue {part.queue!r}: the snapshot that this DataFrame reads is over ({error}); load it again. "
-            f"A planning process keeps the last {KEPT_SNAPSHOTS} of a queue, for some minutes"
-        ) from error

@@ -35,9 +35,9 @@ from pyspark.sql.types import StructType
 from quorum.client.errors import NotFound, QuorumError, RefusedError
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
+from quorum.spark.partitions import default_partitions, preferred_endpoint, split
 from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
 from quorum.spark.service import is_reason, kinds, service
-from quorum.spark.source import default_partitions, reader, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -324,7 +324,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = self._options.min_partitions or default_partitions(total)
         for number, (first, last) in enumerate(split(total, parts)):
             pieces = _pieces(list(there.values()), first, last, answer.group.index)
-            yield Slice(queue, pieces, reader(answer.endpoints, turn + number))
+            yield Slice(queue, pieces, preferred_endpoint(answer.endpoints, turn + number))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)

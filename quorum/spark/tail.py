@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from quorum.spark.errors import DataLoss
 from quorum.spark.options import SourceOptions
+from quorum.spark.partitions import Range, default_partitions, preferred_endpoint, read_range, split
 from quorum.spark.service import service
-from quorum.spark.source import Range, default_partitions, read_range, reader, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 low = max(low, min(info.first_sequence, high))
                 parts = self._options.min_partitions or default_partitions(high - low)
                 for first, last in split(high - low, parts):
-                    prefer = reader(info.endpoints, len(found))
+                    prefer = preferred_endpoint(info.endpoints, len(found))
                     found.append(Range(queue, 0, low + first, low + last, info.index, prefer))
         return found
 

@@ -20,7 +20,6 @@ CIRCLES: dict[str, list[str]] = {
         "applying comparing disk_watch events heartbeats member membership questions session_table"
     ],
     "quorum/log": ["journal log mending scrubber", "received snapshots"],
-    "quorum/spark": ["source stream tail"],
 }
 """The circles that still exist, by package. This list only shrinks: a circle that is gone is taken off it."""
 

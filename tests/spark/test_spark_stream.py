@@ -14,7 +14,7 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.client.bulk_records import Reservation
 from quorum.client.errors import RefusedError, ServiceError
 from quorum.spark import DataLoss, tail
-from quorum.spark.source import Range
+from quorum.spark.partitions import Range
 from quorum.spark.stream import Slice
 from quorum.sync import Message
 from support.spark_streams import ALL, Driver
