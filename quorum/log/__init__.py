@@ -23,7 +23,7 @@ from quorum.log.log import Log, Space
 from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
 from quorum.log.reserve import RESERVE_SEGMENTS
-from quorum.log.snapshots import SnapshotFile
+from quorum.log.snapshot_files import SnapshotFile
 from quorum.log.writer import LogStats, LogUsage
 
 __all__ = [

@@ -6,7 +6,7 @@ there, so its own thread can put that back (`mending`). Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
@@ -50,6 +50,23 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.damage}; {self.remedy.value}"
+
+
+class Findings:
+    """Findings that wait to be mended. The scrubbing thread adds, the log's thread takes; never both at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, Remedy], Finding] = {}
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Add findings; a file that was found twice with the same remedy waits once."""
+        for finding in findings:
+            self._waiting.setdefault((finding.damage.path, finding.remedy), finding)
+
+    def take(self) -> list[Finding]:
+        """Remove and return all findings."""
+        found, self._waiting = list(self._waiting.values()), {}
+        return found
 
 
 def examine_manifest(files: Files, directory: Path) -> Iterator[Finding]:

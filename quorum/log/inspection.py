@@ -15,7 +15,7 @@ from quorum.log.record import HEADER_BYTES, Header, RecordKind, Stamp, body_is_g
 from quorum.log.reserve import reserve_names
 from quorum.log.scanner import Scanner, headers_from
 from quorum.log.segments import HEADER_BLOCK, Listed, decode_header
-from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, decode_snapshot_header
+from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, decode_snapshot_header
 from quorum.log.table import PLACE_SHIFT
 
 

@@ -10,28 +10,50 @@ before first_index is known too, so that an append after it can be checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from quorum.log.contents import encode_number, encode_vote
-from quorum.log.errors import Damage, LogDamaged, LogFull
+from quorum.log.errors import Damage, LogDamaged, LogFailed, LogFull
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM
 from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import RecordKind
-from quorum.log.snapshots import SnapshotFile, SnapshotStore
+from quorum.log.snapshot_files import SnapshotFile
+from quorum.log.snapshots import SnapshotStore
 from quorum.log.table import GroupTable
 
-if TYPE_CHECKING:
-    from quorum.log.log import Log
+
+class Appender(Protocol):
+    """The part of the log that journals use. Its methods are described at `Log`."""
+
+    @property
+    def last_lsn(self) -> int: ...
+
+    @property
+    def synced_lsn(self) -> int: ...
+
+    def append(
+        self, kind: RecordKind, group: int, term: int, index: int, parts: Sequence[bytes | memoryview] = ()
+    ) -> int: ...
+
+    def sync(self) -> int: ...
+
+    def read(self, group: int, index: int) -> bytes: ...
+
+    def term_below_view(self, group: int, index: int) -> int | None: ...
+
+    def fail(self, error: OSError, doing: str) -> LogFailed: ...
+
+    def release_reserve(self) -> bool: ...
 
 
 class Journal:
     """The Raft journal of one group."""
 
-    def __init__(self, log: Log, group: int, table: GroupTable) -> None:
+    def __init__(self, log: Appender, group: int, table: GroupTable, snapshots: SnapshotStore) -> None:
         self._log = log
         self.group = group
         self._table = table
-        self._snapshots = SnapshotStore(log.files, log.directory, group)
+        self._snapshots = snapshots
 
     # ---- entries
 

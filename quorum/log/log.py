@@ -15,17 +15,18 @@ from typing import NoReturn
 
 from quorum.log.collector import Collection, Collector
 from quorum.log.errors import Damage, LogClosed, LogFailed, LogFull, LogLocked
-from quorum.log.examining import Finding
+from quorum.log.examining import Finding, Findings
 from quorum.log.files import NO_DESCRIPTORS, Files, Lock, RealFiles
 from quorum.log.index import CACHE_BYTES, Sealed, arrange, encode_index
 from quorum.log.journal import Journal
-from quorum.log.mending import Found, Mender
+from quorum.log.mending import Mender
 from quorum.log.record import MAX_BODY_BYTES, WITH_BODY, RecordKind
 from quorum.log.recovery import Recovered, recover
 from quorum.log.references import Retained, Retention
 from quorum.log.reserve import Reserve
 from quorum.log.scrubber import Scrubber
 from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
+from quorum.log.snapshots import SnapshotStore
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
 from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
@@ -323,7 +324,9 @@ class Log:
         opened = self._opened or self._closed()
         journal = opened.journals.get(group)
         if journal is None:
-            journal = opened.journals[group] = Journal(self, group, opened.contents.table(group))
+            table = opened.contents.table(group)
+            snapshots = SnapshotStore(self.files, self.directory, group)
+            journal = opened.journals[group] = Journal(self, group, table, snapshots)
         return journal
 
     def groups(self) -> list[int]:
@@ -555,12 +558,12 @@ class _Opened:
         )
         self.collector = Collector(self.store, log._segment_bytes)
         self.journals: dict[int, Journal] = {}
-        found_bad = Found()
+        findings = Findings()
         self.scrubber = Scrubber(
             self.store,
             log.files,
             log.directory,
-            found_bad,
+            findings,
             extent=lambda: self.writer.extent,
             check_snapshots=self._check_snapshots,
             refused=self.writer.refused,
@@ -569,7 +572,7 @@ class _Opened:
             log.files,
             self.writer,
             self.contents,
-            found_bad,
+            findings,
             roll=lambda: log._roll(self, 0, 1),
             journal=self.journals.__getitem__,
         )

@@ -5,22 +5,19 @@ What cannot be mended for want of room is tried again. An error of the disk is f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quorum.log.contents import Contents
 from quorum.log.errors import LogFull
-from quorum.log.examining import Finding, Remedy, examine_file, examine_index
+from quorum.log.examining import Finding, Findings, Remedy, examine_file, examine_index
 from quorum.log.files import Files, commit_file, temporary_file, write_fully
 from quorum.log.index import Sealed
+from quorum.log.journal import Journal
 from quorum.log.segments import HEADER_BLOCK, Segment
-from quorum.log.snapshots import parse_name
+from quorum.log.snapshot_files import parse_name
 from quorum.log.writer import Writer
-
-if TYPE_CHECKING:
-    from quorum.log.journal import Journal
 
 COPY_BYTES = 1 << 20
 """Read and written in one piece."""
@@ -48,23 +45,6 @@ def _copy_back(files: Files, segment: Segment, end: int) -> None:
     commit_file(files, segment.path)
 
 
-class Found:
-    """What waits to be mended. Filled by the scrubbing thread, emptied by the log's; never both at a time."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, Remedy], Finding] = {}
-
-    def add(self, findings: Iterable[Finding]) -> None:
-        """Each file once, however often it is found until it is mended."""
-        for finding in findings:
-            self._waiting.setdefault((finding.damage.path, finding.remedy), finding)
-
-    def take(self) -> list[Finding]:
-        """All that waits."""
-        found, self._waiting = list(self._waiting.values()), {}
-        return found
-
-
 class Mender:
     """See the module's text."""
 
@@ -73,7 +53,7 @@ class Mender:
         files: Files,
         writer: Writer,
         contents: Contents,
-        found: Found,
+        findings: Findings,
         *,
         roll: Callable[[], None],
         journal: Callable[[int], Journal],
@@ -81,20 +61,20 @@ class Mender:
         self._files = files
         self._writer = writer
         self._contents = contents
-        self._found = found
+        self._findings = findings
         self._roll = roll
         self._journal = journal
 
     def mend(self) -> list[Finding]:
         """Everything that waits; what was done, or can be done only by others."""
         done = []
-        for finding in self._found.take():
+        for finding in self._findings.take():
             try:
                 with self._writer.final(finding.remedy.value):
                     if self._mend(finding):
                         done.append(finding)
             except LogFull:
-                self._found.add([finding])
+                self._findings.add([finding])
         return done
 
     def _mend(self, finding: Finding) -> bool:

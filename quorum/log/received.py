@@ -11,18 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quorum.log.files import File, Files, write_fully
 from quorum.log.record import crc32c, extend_crc32c
+from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
 
-if TYPE_CHECKING:
-    from quorum.log.snapshots import SnapshotFile
-
-CHUNK_BYTES = 1 << 20
 SYNC_CHUNKS = 8
 """So many are written between two syncs: the last one has little left to do."""
-END = b"SNAPSEND"
 
 _NAME = re.compile(
     r"group-([0-9a-f]{8})-index-([0-9a-f]{16})-term-[0-9a-f]{16}-size-[0-9a-f]{16}-crc-[0-9a-f]{8}\.received"
@@ -40,11 +35,6 @@ def parse_received_name(name: str) -> tuple[int, int] | None:
     """(group, index) of the snapshot that a file of this name is on its way to become, None if it is no such name."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1], 16), int(match[2], 16))
-
-
-def encode_footer(crc: int) -> bytes:
-    """What stands behind the chunks of a snapshot. crc: of the whole state."""
-    return END + crc.to_bytes(4, "little")
 
 
 class ReceivedSnapshot:

@@ -16,6 +16,7 @@ from quorum.log.errors import Damage, LogDamaged, LogError
 from quorum.log.examining import (
     ActiveExamination,
     Finding,
+    Findings,
     Remedy,
     examine_file,
     examine_index,
@@ -23,7 +24,6 @@ from quorum.log.examining import (
 )
 from quorum.log.files import NO_ROOM, Files, read_file, replace_unsynced
 from quorum.log.index import Columns, Part, Sealed
-from quorum.log.mending import Found
 from quorum.log.reader import read_body
 from quorum.log.record import HEADER_BYTES, RecordKind, crc32c
 from quorum.log.segments import Segment
@@ -48,7 +48,7 @@ class Scrubber:
         store: Store,
         files: Files,
         directory: Path,
-        found: Found,
+        findings: Findings,
         *,
         extent: Callable[[], tuple[Segment, int]],
         check_snapshots: Callable[[], tuple[int, list[Damage]]],
@@ -56,7 +56,7 @@ class Scrubber:
     ) -> None:
         """extent(): the active segment and up to where it is written. check_snapshots(): reads those that count, how
         many bytes, and which are damaged."""
-        self._found = found
+        self._findings = findings
         self._store = store
         self._files = files
         self._directory = directory
@@ -111,9 +111,9 @@ class Scrubber:
         return checked
 
     def _check_small_files(self) -> int:
-        self._found.add(list(examine_manifest(self._files, self._directory)))
+        self._findings.add(list(examine_manifest(self._files, self._directory)))
         checked, damages = self._check_snapshots()
-        self._found.add([Finding(damage, Remedy.SNAPSHOT) for damage in damages])
+        self._findings.add([Finding(damage, Remedy.SNAPSHOT) for damage in damages])
         return checked
 
     # ---- sealed segments
@@ -125,12 +125,12 @@ class Scrubber:
         try:
             columns = self._store.history.columns(sealed)
         except LogDamaged as error:  # neither the index file nor the segment says what is in it
-            self._found.add([Finding(damage, Remedy.NONE) for damage in error.damages])
+            self._findings.add([Finding(damage, Remedy.NONE) for damage in error.damages])
             self._lsn = last
             return checked
         if self._lsn < sealed.listed.first_lsn:
-            self._found.add(list(examine_file(self._files, sealed.segment, sealed.end)))
-            self._found.add(list(examine_index(self._files, sealed, columns)))
+            self._findings.add(list(examine_file(self._files, sealed.segment, sealed.end)))
+            self._findings.add(list(examine_index(self._files, sealed, columns)))
             checked += columns.size
         upto = self._end(columns, budget_bytes, last)
         for part in sealed.parts.values():
@@ -182,11 +182,11 @@ class Scrubber:
         try:
             checked = 0
             if self._active is None or self._active.segment is not segment:
-                self._found.add(list(examine_file(self._files, segment, segment.header.allocated)))
+                self._findings.add(list(examine_file(self._files, segment, segment.header.allocated)))
                 self._active = ActiveExamination(self._store, segment, written)
                 checked = STEP_BYTES
             checked += self._active.go_on(budget_bytes)
-            self._found.add(self._active.findings)
+            self._findings.add(self._active.findings)
             self._active.findings = []
             return checked
         finally:

@@ -33,7 +33,7 @@ from quorum.log.segments import (
     segment_numbers,
     segment_path,
 )
-from quorum.log.snapshots import SnapshotDamaged, decode_snapshot, parse_name
+from quorum.log.snapshot_files import SnapshotDamaged, decode_snapshot, parse_name
 from quorum.log.table import Cut, GroupState
 from quorum.node.checkpoints import contents
 from quorum.node.identity import FILE, IdentityError, read_identity

@@ -19,7 +19,6 @@ CIRCLES: dict[str, list[str]] = {
     "quorum/node": [
         "applying comparing disk_watch events heartbeats member membership questions session_table"
     ],
-    "quorum/log": ["journal log mending scrubber", "received snapshots"],
 }
 """The circles that still exist, by package. This list only shrinks: a circle that is gone is taken off it."""
 

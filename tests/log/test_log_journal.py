@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, RecordKind
 from quorum.log.reader import ENTRY_OVERHEAD_BYTES, RecentBodies
-from quorum.log.snapshots import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
+from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
 from support.disk import Crashed, SimDisk
 from support.disk_log_model import DIRECTORY
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Log, LogFull
-from quorum.log.received import CHUNK_BYTES, ReceivedSnapshot
+from quorum.log.received import ReceivedSnapshot
 from quorum.log.record import crc32c
+from quorum.log.snapshot_files import CHUNK_BYTES
 from support.disk import SimDisk
 
 GROUP = 1

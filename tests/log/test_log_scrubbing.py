@@ -198,7 +198,7 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
     active_number = log._opened.writer.active.number  # type: ignore[union-attr]
     active_one = Finding(replace(missing, path="active"), Remedy.LENGTH, active_number)
     gone = Finding(replace(missing, path="gone"), Remedy.NAME, 4711)
-    log._opened.scrubber._found.add([*findings, index, active_one, gone])  # type: ignore[union-attr]
+    log._opened.scrubber._findings.add([*findings, index, active_one, gone])  # type: ignore[union-attr]
     before = {name: bytes(inode.data) for name, inode in disk.names.items()}
     assert log.mend() == []
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
