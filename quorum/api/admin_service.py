@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple
 from functools import partial
 from operator import attrgetter
-from typing import NoReturn
 
 import grpc
 
@@ -17,11 +16,11 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.api import status
 from quorum.api.filters import selector_text
-from quorum.api.handlers import unary
+from quorum.api.handlers import unary, unary_once
 from quorum.api.hub import Hub
 from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
-from quorum.catalog.arguments import ArgumentError, check_queue_name, check_size, effective_config
+from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
@@ -50,26 +49,20 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         self._hashing = asyncio.Lock()
         """A hash takes a group's whole state: one at a time, each in a step of its own."""
 
+    @unary_once
     async def DeclareQueue(
         self,
         request: pb.DeclareQueueRequest,
         context: grpc.aio.ServicerContext[pb.DeclareQueueRequest, pb.DeclareQueueResponse],
     ) -> pb.DeclareQueueResponse:
-        try:
-            arguments = {name: argument(name, value) for name, value in request.arguments.items()}
-            effective_config(request.queue, arguments)
-            if self._hub.member.catalog.queue(request.queue) is None:
-                check_size(arguments)
-            pairs = tuple(sorted(arguments.items()))
-            reply = await self._hub.change(
-                lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals)
-            )
-            queue = await self._hub.queue(request.queue)
-            await self._hub.await_queue(queue.group, queue.id, present=True)
-        except ArgumentError as error:
-            await _abort(context, status.StatusError(status.of_error(error)))
-        except status.StatusError as error:
-            await _abort(context, error)
+        arguments = {name: argument(name, value) for name, value in request.arguments.items()}
+        effective_config(request.queue, arguments)
+        if self._hub.member.catalog.queue(request.queue) is None:
+            check_size(arguments)
+        pairs = tuple(sorted(arguments.items()))
+        reply = await self._hub.change(lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals))
+        queue = await self._hub.queue(request.queue)
+        await self._hub.await_queue(queue.group, queue.id, present=True)
         assert isinstance(reply, Ok)
         return pb.DeclareQueueResponse(created=bool(reply.count))
 
@@ -115,31 +108,29 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             raise status.no_queue(request.queue, request.id)
         return queue
 
+    @unary
     async def ListQueues(
         self,
         request: pb.ListQueuesRequest,
         context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
     ) -> pb.ListQueuesResponse:
         response = pb.ListQueuesResponse()
-        try:
-            known = await self._hub.ask_now(lambda member: member.catalog.queues(), (SYSTEM_GROUP,))
-            found = await asyncio.to_thread(_page, known, request)
-            if 0 < request.limit < len(found):
-                del found[request.limit :]
-                response.next_after = found[-1].name
-            at, left = 0, LISTED_BYTES
-            while at < len(found) and left > 0:
-                part = found[at : at + PART_QUEUES]
-                infos = await self._hub.ask_now(partial(_infos, queues=part), {each.group for each in part})
-                for queue, info in zip(part, infos, strict=False):
-                    at += 1
-                    left -= self._show(response, queue, info)
-                    if left <= 0:
-                        break
-            if at < len(found):
-                response.next_after = found[at - 1].name
-        except status.StatusError as error:
-            await _abort(context, error)
+        known = await self._hub.ask_now(lambda member: member.catalog.queues(), (SYSTEM_GROUP,))
+        found = await asyncio.to_thread(_page, known, request)
+        if 0 < request.limit < len(found):
+            del found[request.limit :]
+            response.next_after = found[-1].name
+        at, left = 0, LISTED_BYTES
+        while at < len(found) and left > 0:
+            part = found[at : at + PART_QUEUES]
+            infos = await self._hub.ask_now(partial(_infos, queues=part), {each.group for each in part})
+            for queue, info in zip(part, infos, strict=False):
+                at += 1
+                left -= self._show(response, queue, info)
+                if left <= 0:
+                    break
+        if at < len(found):
+            response.next_after = found[at - 1].name
         return response
 
     def _show(self, response: pb.ListQueuesResponse, queue: CatalogQueue, info: pb.QueueInfo | None) -> int:
@@ -151,55 +142,42 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         size: int = info.ByteSize()
         return size
 
+    @unary_once
     async def DescribeQueue(
         self,
         request: pb.DescribeQueueRequest,
         context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
     ) -> pb.DescribeQueueResponse:
-        try:
-            queue = await self._hub.ask_now(
-                lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,)
-            )
-            if queue is None:
-                raise status.no_queue(request.queue)
-            response = await self._hub.ask_now(
-                partial(_description, queue=queue, after=request.consumers_after), (queue.group,)
-            )
-            if response is None:
-                raise status.no_queue(request.queue)
-        except status.StatusError as error:
-            await _abort(context, error)
+        queue = await self._hub.ask_now(lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,))
+        if queue is None:
+            raise status.no_queue(request.queue)
+        response = await self._hub.ask_now(
+            partial(_description, queue=queue, after=request.consumers_after), (queue.group,)
+        )
+        if response is None:
+            raise status.no_queue(request.queue)
         assert response is not None
         for consumer in response.consumers:
             consumer.selector = selector_text(consumer.filter)
         show_policy(response.queue, self._hub.member.catalog.effective(queue))
         return response
 
+    @unary
     async def ClusterStatus(
         self,
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        try:
-            response = await self._hub.ask(_cluster_status)
-            for group in response.groups if request.with_state_hash else ():
-                async with self._hashing:
-                    index, state_hash = await self._hub.ask(
-                        partial(_state_hash, group=group.group), group.group
-                    )
-                group.applied_index, group.state_hash = index, state_hash
-        except status.StatusError as error:
-            await _abort(context, error)
+        response = await self._hub.ask(_cluster_status)
+        for group in response.groups if request.with_state_hash else ():
+            async with self._hashing:
+                index, state_hash = await self._hub.ask(partial(_state_hash, group=group.group), group.group)
+            group.applied_index, group.state_hash = index, state_hash
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name
         response.own.client_address, response.own.peer_address = own.client, own.peer
         response.resident_bytes = _resident_bytes()
         return response
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: status.StatusError) -> NoReturn:
-    await status.abort(context, error)
-    raise AssertionError("abort raises")
 
 
 def _total(member: Member, queue: CatalogQueue) -> int:

@@ -28,15 +28,26 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 def unary(handler: Call) -> Call:
     """A handler whose StatusErrors, and errors in what it was given, become the call's status."""
 
+    @unary_once
     @functools.wraps(handler)
     async def handle(self: Any, request: Any, context: Any) -> Any:
         known = _known(self._hub, request)
         try:
-            try:
-                return await handler(self, request, context)
-            except status.StatusError as error:
-                if not is_outdated(self._hub, known, error):
-                    raise
+            return await handler(self, request, context)
+        except status.StatusError as error:
+            if not is_outdated(self._hub, known, error):
+                raise
+        return await handler(self, request, context)
+
+    return handle  # type: ignore[return-value]
+
+
+def unary_once(handler: Call) -> Call:
+    """The same for a handler that is not run again: it looks its queue up as of now, or creates it."""
+
+    @functools.wraps(handler)
+    async def handle(self: Any, request: Any, context: Any) -> Any:
+        try:
             return await handler(self, request, context)
         except _ERRORS as error:
             await status.abort(context, _status_of(error))

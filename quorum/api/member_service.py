@@ -13,6 +13,7 @@ import grpc
 from fifo.effects import Ok
 from quorum.addresses import check_id
 from quorum.api import status
+from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseTimes, SetLeaseTimes, check_times
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember, check_member
@@ -36,6 +37,7 @@ class MemberService:
     _hub: Hub
     _config: NodeConfig
 
+    @unary
     async def AddMember(
         self,
         request: pb.AddMemberRequest,
@@ -45,79 +47,64 @@ class MemberService:
         command = AddMember(
             new.id, new.name, new.peer_address, new.client_address, new.incarnation, request.replace
         )
-        try:
-            _checked(check_member, command)
-            reply = await self._hub.change(lambda catalog: replace(command, seen=catalog.changes))
-        except status.StatusError as error:
-            await status.abort(context, error)
+        _checked(check_member, command)
+        reply = await self._hub.change(lambda catalog: replace(command, seen=catalog.changes))
         assert isinstance(reply, Ok)
         return pb.AddMemberResponse(added=bool(reply.count))
 
+    @unary
     async def RemoveMember(
         self,
         request: pb.RemoveMemberRequest,
         context: grpc.aio.ServicerContext[pb.RemoveMemberRequest, pb.RemoveMemberResponse],
     ) -> pb.RemoveMemberResponse:
-        try:
-            _checked(check_id, request.name)
-            await self._hub.change(lambda catalog: RemoveMember(request.name, catalog.changes))
-        except status.StatusError as error:
-            await status.abort(context, error)
+        _checked(check_id, request.name)
+        await self._hub.change(lambda catalog: RemoveMember(request.name, catalog.changes))
         return pb.RemoveMemberResponse()
 
+    @unary
     async def DrainMember(
         self,
         request: pb.DrainMemberRequest,
         context: grpc.aio.ServicerContext[pb.DrainMemberRequest, pb.DrainMemberResponse],
     ) -> pb.DrainMemberResponse:
-        try:
-            _checked(check_id, request.name)
-            await self._hub.change(
-                lambda catalog: DrainMember(request.name, request.drained, catalog.changes)
-            )
-        except status.StatusError as error:
-            await status.abort(context, error)
+        _checked(check_id, request.name)
+        await self._hub.change(lambda catalog: DrainMember(request.name, request.drained, catalog.changes))
         return pb.DrainMemberResponse()
 
+    @unary
     async def TransferLeadership(
         self,
         request: pb.TransferLeadershipRequest,
         context: grpc.aio.ServicerContext[pb.TransferLeadershipRequest, pb.TransferLeadershipResponse],
     ) -> pb.TransferLeadershipResponse:
-        try:
-            _checked(check_id, request.to)
-            await self._transfer(request.group, request.to)
-        except status.StatusError as error:
-            await status.abort(context, error)
+        _checked(check_id, request.to)
+        await self._transfer(request.group, request.to)
         return pb.TransferLeadershipResponse(leader=request.to)
 
+    @unary
     async def RebalanceLeaders(
         self,
         request: pb.RebalanceLeadersRequest,
         context: grpc.aio.ServicerContext[pb.RebalanceLeadersRequest, pb.RebalanceLeadersResponse],
     ) -> pb.RebalanceLeadersResponse:
         response = pb.RebalanceLeadersResponse()
-        try:
-            for group, name in (await self._hub.ask(plan)).items():
-                await self._transfer(group, name)
-                response.moved.add(group=group, leader=name)
-        except status.StatusError as error:
-            await status.abort(context, error)
+        for group, name in (await self._hub.ask(plan)).items():
+            await self._transfer(group, name)
+            response.moved.add(group=group, leader=name)
         return response
 
+    @unary
     async def SetLeaseTimes(
         self,
         request: pb.SetLeaseTimesRequest,
         context: grpc.aio.ServicerContext[pb.SetLeaseTimesRequest, pb.SetLeaseTimesResponse],
     ) -> pb.SetLeaseTimesResponse:
         wanted = LeaseTimes(request.lease_times.lease_ms, request.lease_times.leader_fallback_ms)
-        try:
-            _checked(check_times, wanted)
-            reply = await self._hub.change(
-                lambda catalog: SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms, catalog.changes)
-            )
-        except status.StatusError as error:
-            await status.abort(context, error)
+        _checked(check_times, wanted)
+        reply = await self._hub.change(
+            lambda catalog: SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms, catalog.changes)
+        )
         assert isinstance(reply, Ok)
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 

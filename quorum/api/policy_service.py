@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import grpc
 
 from fifo.effects import Ok
-from quorum.api import status
+from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
@@ -22,61 +22,46 @@ class PolicyService:
 
     _hub: Hub
 
+    @unary
     async def SetPolicy(
         self,
         request: pb.SetPolicyRequest,
         context: grpc.aio.ServicerContext[pb.SetPolicyRequest, pb.SetPolicyResponse],
     ) -> pb.SetPolicyResponse:
         policy = request.policy
-        try:
-            arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
-            check_policy(policy.name, policy.pattern, policy.priority)
-            check_policy_arguments(arguments)
-            if policy.name not in self._hub.member.catalog.policies.by_name:
-                check_size(arguments)
-            pairs = tuple(sorted(arguments.items()))
-            reply = await self._hub.change(
-                lambda catalog: SetPolicy(
-                    policy.name, policy.pattern, policy.priority, pairs, catalog.changes
-                )
-            )
-            await self._hub.await_configured()
-        except ArgumentError as error:
-            await status.abort(context, status.StatusError(status.of_error(error)))
-            raise
-        except status.StatusError as error:
-            await status.abort(context, error)
-            raise
+        arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
+        check_policy(policy.name, policy.pattern, policy.priority)
+        check_policy_arguments(arguments)
+        if policy.name not in self._hub.member.catalog.policies.by_name:
+            check_size(arguments)
+        pairs = tuple(sorted(arguments.items()))
+        reply = await self._hub.change(
+            lambda catalog: SetPolicy(policy.name, policy.pattern, policy.priority, pairs, catalog.changes)
+        )
+        await self._hub.await_configured()
         assert isinstance(reply, Ok)
         return pb.SetPolicyResponse(changed=bool(reply.count))
 
+    @unary
     async def DeletePolicy(
         self,
         request: pb.DeletePolicyRequest,
         context: grpc.aio.ServicerContext[pb.DeletePolicyRequest, pb.DeletePolicyResponse],
     ) -> pb.DeletePolicyResponse:
+        check_text("policy name", request.name, MAX_NAME_BYTES)
         try:
-            check_text("policy name", request.name, MAX_NAME_BYTES)
-            try:
-                await self._hub.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
-            finally:
-                await self._hub.await_configured()  # an earlier try may have removed it
-        except ArgumentError as error:
-            await status.abort(context, status.StatusError(status.of_error(error)))
-        except status.StatusError as error:
-            await status.abort(context, error)
+            await self._hub.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
+        finally:
+            await self._hub.await_configured()  # an earlier try may have removed it
         return pb.DeletePolicyResponse()
 
+    @unary
     async def ListPolicies(
         self,
         request: pb.ListPoliciesRequest,
         context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
     ) -> pb.ListPoliciesResponse:
-        try:
-            policies = await self._hub.ask_now(lambda member: member.catalog.policies, (SYSTEM_GROUP,))
-        except status.StatusError as error:
-            await status.abort(context, error)
-            raise
+        policies = await self._hub.ask_now(lambda member: member.catalog.policies, (SYSTEM_GROUP,))
         response = pb.ListPoliciesResponse()
         for policy in policies.by_name.values():
             shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)
