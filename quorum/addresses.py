@@ -12,6 +12,8 @@ MAX_HOST_CHARACTERS = 253
 """A whole name in the DNS (RFC 1035 §2.3.4)."""
 MAX_PORT = 65_535
 MAX_INCARNATION_DIGITS = 32
+MAX_MEMBERS = 15
+"""Members of a cluster. With more, every write waits for more machines than a failure plan needs."""
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")

@@ -25,7 +25,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from quorum.addresses import check_name, host_port
+from quorum.addresses import MAX_MEMBERS, check_name, host_port
 from quorum.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
-MAX_MEMBERS = 15
-"""Beyond a handful every write waits for more machines than any failure plan asks for."""
 MAX_JOINING_NAME = 51
 """Of the 64 bytes of a member's id, its data directory's mark takes 13."""
 MIN_SECRET_BYTES = 32

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from quorum.bench.plan import Load, Plan, Result, Tally
 from quorum.cli.local_cluster import LocalCluster
+from quorum.cli.processes import PAGE_BYTES, TICKS_PER_S
 from quorum.client import connect
 
 QUEUE = "bench"
@@ -27,8 +27,6 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 START_DELAY_S = 0.2
 EXIT_LIMIT_S = 3.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 BACKLOG_LIMIT_S = 600.0
 MOST_PRODUCER_PROCESSES = 6
 """More producers than this share a process for each address, a session each: beyond the machine's cores processes only

@@ -18,13 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from fifo.effects import Ok, Refused, Reply
-from quorum.addresses import check_id, check_incarnation, check_name, host_port, shown
+from quorum.addresses import MAX_MEMBERS, check_id, check_incarnation, check_name, host_port, shown
 from quorum.catalog.lease_times import UNSEEN
 
 T = TypeVar("T")
 
-MAX_MEMBERS = 15
-"""Beyond a handful every write waits for more machines than any failure plan asks for."""
 KEPT_REMOVED = 1_000
 """Ids of removed members that are remembered, so that none is taken for one that this catalog has not heard of yet."""
 JOINED_MARK = "~"

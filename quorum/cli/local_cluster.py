@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from quorum.addresses import MAX_MEMBERS
 from quorum.cli.cluster_file import read_cluster_file
 from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse
 
 HOST = "127.0.0.1"
-MAX_MEMBERS = 15
 PORTS = range(20_000, 32_000)
 """Below what Linux gives to outgoing connections, so that a port stays free while its member is down."""
 START_LIMIT_S = 60.0

@@ -24,7 +24,7 @@ from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
 from quorum.log.reserve import RESERVE_SEGMENTS
 from quorum.log.snapshot_files import SnapshotFile
-from quorum.log.writer import LogStats, LogUsage
+from quorum.log.writer import LogStats
 
 __all__ = [
     "RESERVE_SEGMENTS",
@@ -45,7 +45,6 @@ __all__ = [
     "LogLocked",
     "LogStats",
     "LogUnknown",
-    "LogUsage",
     "RealFiles",
     "RecordInfo",
     "RecordKind",

@@ -29,7 +29,7 @@ from quorum.log.segments import HEADER_BLOCK, MAX_SEGMENT_BYTES
 from quorum.log.snapshots import SnapshotStore
 from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT
-from quorum.log.writer import LogStats, LogUsage, Writer, failure_of, is_small
+from quorum.log.writer import LogStats, Writer, failure_of, is_small
 
 QUIET_MS = 10
 """A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
@@ -417,18 +417,6 @@ class Log:
             self._discard(opened, collection)
         opened.collector.done()
         return is_current and collection.damage is None
-
-    def usage(self) -> LogUsage:
-        """What the log takes on the disk, and how much of that is live as far as the last plans have seen."""
-        opened = self._opened or self._closed()
-        sealed = opened.store.history.sealed
-        live = sum(opened.collector.survey.live_bytes(found) for found in sealed)
-        whole = sum(found.end - HEADER_BLOCK for found in sealed)
-        active = opened.writer.position
-        overhead = HEADER_BLOCK * len(sealed)
-        return LogUsage(
-            active + whole + overhead, active + live + overhead, whole - live, opened.store.segment_count
-        )
 
     # ---- damage
 

@@ -87,17 +87,6 @@ def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int
     return body
 
 
-def read_term(segment: Segment, offset: int, lsn: int) -> int:
-    """The term in a record's header."""
-    try:
-        header = segment.stamp.decode(segment.file.pread(HEADER_BYTES, offset))
-    except OSError as error:
-        raise LogDamaged(Damage(str(segment.path), offset, lsn, f"cannot be read: {error}")) from error
-    if header is None or header.lsn != lsn:
-        raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's header is damaged"))
-    return header.term
-
-
 def read_slice(segment: Segment, offset: int, lsn: int, start: int, length: int) -> bytes:
     """Part of a body that was checked before."""
     try:

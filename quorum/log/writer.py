@@ -55,16 +55,6 @@ def is_small(kind: int, body: bytes) -> bool:
     return kind not in WITH_BODY or len(body) <= 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogUsage:
-    """What the log takes on the disk, in bytes of segments up to their end."""
-
-    total_bytes: int
-    live_bytes: int
-    garbage_bytes: int
-    segments: int
-
-
 def failure_of(error: OSError, doing: str) -> LogFailed:
     """The final failure that an error of the disk means."""
     kind = DiskFull if error.errno in NO_ROOM else LogFailed

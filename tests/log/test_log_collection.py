@@ -21,6 +21,7 @@ from quorum.log.segments import HEADER_BLOCK, segment_path
 from support.disk import Crashed, SimDisk
 from support.disk_log_model import DIRECTORY, Script, segment_of
 from support.examples import examples
+from support.log_usage import usage
 
 EVERY = 16
 """Crash points that are tried: one of so many, so that the test takes seconds."""
@@ -182,7 +183,7 @@ def test_until_told_nothing_is_garbage() -> None:
     log = filled(disk)
     log.journal(1).compact_to(90, 1)
     assert planned(log) is None
-    assert log.usage().garbage_bytes == 0
+    assert usage(log).garbage_bytes == 0
     retain(log, 90, 3)
     assert collect(log) > 0
     found = readable(log)
@@ -233,10 +234,10 @@ def test_one_forgotten_message_does_not_hold_the_log() -> None:
     assert found[0] == 7
     assert set(found[1:]) >= set(range(390, 401))
     assert found[1] > 390 - 12
-    usage = log.usage()
-    assert usage.segments <= 4
-    assert usage.total_bytes < 4 * SEGMENT
-    assert len(files(disk)) == 2 * usage.segments - 1
+    used = usage(log)
+    assert used.segments <= 4
+    assert used.total_bytes < 4 * SEGMENT
+    assert len(files(disk)) == 2 * used.segments - 1
     assert readable(reopened(disk), 400) == found
 
 
@@ -491,10 +492,10 @@ def test_space_stays_within_twice_what_is_live() -> None:
             log.retain(1, [Retained(at, array("Q", sorted(live)), array("Q"))])
             collect(log)
             bodies = sum(len(log.read(1, index)) + HEADER_BYTES for index in sorted(live))
-            usage = log.usage()
-            assert usage.total_bytes <= 2 * bodies + 20_000 + usage.segments * HEADER_BLOCK + 2 * HEADER_BYTES
-            assert usage.segments <= usage.total_bytes // 5_000 + 3
-            assert usage.total_bytes == usage.live_bytes + usage.garbage_bytes
+            used = usage(log)
+            assert used.total_bytes <= 2 * bodies + 20_000 + used.segments * HEADER_BLOCK + 2 * HEADER_BYTES
+            assert used.segments <= used.total_bytes // 5_000 + 3
+            assert used.total_bytes == used.live_bytes + used.garbage_bytes
 
 
 def test_memory_does_not_grow_with_the_history() -> None:

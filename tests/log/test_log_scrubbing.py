@@ -207,15 +207,19 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
 def test_a_round_ends_however_much_comes_in() -> None:
     disk = SimDisk()
     log = filled(disk)
-    index = ENTRIES
-    for _ in range(40):
-        if not log.scrub(1_000):
-            return
+    store, index, checked, calls = opened(log), ENTRIES, 0, 0
+    there_at_first = ENTRIES * (HEADER_BYTES + 3000)
+    flipped(disk, store.history.sealed[0].segment.path, HEADER_BLOCK + HEADER_BYTES + 500)
+    while (done := log.scrub(1_000)) and calls < 40:
+        calls += 1
+        checked += done
         for _ in range(3):
             index += 1
             log.journal(7).append([bytes(3000)], index, 2)
             log.sync()
-    raise AssertionError("the round never ends")
+    assert calls < 40, "the round never ends"
+    assert there_at_first <= checked < there_at_first + index * 3000 // 2
+    assert len(log.damages) == 1, "the round has looked at what was there when it began"
 
 
 def test_scrubbing_goes_on_after_a_restart_where_it_was() -> None:

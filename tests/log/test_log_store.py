@@ -12,6 +12,7 @@ from quorum.log.segments import HEADER_BLOCK, segment_path
 from quorum.replication.room import BESIDE_ENTRIES
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
+from support.log_usage import usage
 
 
 def opened(disk: SimDisk, recent_bytes: int = 0, segment_bytes: int = 1 << 20) -> Log:
@@ -145,9 +146,9 @@ def test_what_is_retained_is_told_as_sorted_arrays() -> None:
     with pytest.raises(ValueError):
         log.retain(1, [Retained(5, array("L", [1]), of())])
     assert log.read(1, 3) == b"body 3"
-    usage = log.usage()
-    assert usage.segments == 1
-    assert usage.total_bytes == usage.live_bytes + usage.garbage_bytes
+    used = usage(log)
+    assert used.segments == 1
+    assert used.total_bytes == used.live_bytes + used.garbage_bytes
 
 
 def test_a_segment_takes_so_many_records_however_small(monkeypatch: pytest.MonkeyPatch) -> None:

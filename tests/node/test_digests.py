@@ -26,6 +26,7 @@ def test_equal_hashes_agree_in_either_order() -> None:
     digests.claim("n1", 2 * EVERY, 6)
     digests.applied(2 * EVERY, 6)
     assert not digests.judge("n2", ALL)
+    assert digests.settled_to == 2 * EVERY, "both were compared"
 
 
 def test_a_member_that_differs_stops_when_it_hears_the_leaders_hash() -> None:

@@ -17,6 +17,7 @@ from quorum.replication.group import GroupConfig
 from quorum.replication.membership import unwrap_state
 from quorum.replication.transfer import WINDOW_CHUNKS
 from support.cluster import Cluster, Session
+from support.log_usage import usage
 
 
 def publish(cluster: Cluster, session: Session, group: int, queue: int, count: int, batches: int) -> None:
@@ -223,7 +224,7 @@ def test_the_disk_space_of_what_was_settled_comes_back() -> None:
     group, queue = cluster.declare("orders")
     member = cluster.members["n1"]
     publish(cluster, Session(cluster, "n1"), group, queue, 5_000, 8)
-    full = cluster.logs["n1"].usage().total_bytes
+    full = usage(cluster.logs["n1"]).total_bytes
     assert full > 800_000
     assert len(drained(cluster, Session(cluster, "n1"), group, queue, 40_000)) == 40_000
     for _ in range(4):  # two snapshots after the last change that still referred to it
@@ -231,7 +232,7 @@ def test_the_disk_space_of_what_was_settled_comes_back() -> None:
         publish(cluster, Session(cluster, "n1"), group, queue, 1, 1)
     cluster.run(5_000)
     assert member.collecting.adopted > 0
-    assert cluster.logs["n1"].usage().total_bytes < full / 2
+    assert usage(cluster.logs["n1"]).total_bytes < full / 2
     cluster.crash("n1")
     cluster.start("n1")
     cluster.ready()

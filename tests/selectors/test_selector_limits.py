@@ -371,9 +371,10 @@ def test_damaged_bytes_are_an_expression_or_refused(data: st.DataObject) -> None
 @given(st.binary(min_size=1, max_size=40))
 def test_random_bytes_are_an_expression_or_refused(data: bytes) -> None:
     try:
-        canonical.decode(b"\x01" + data)
+        tree = canonical.decode(b"\x01" + data)
     except EncodingError:
-        pass
+        return
+    assert canonical.decode(canonical.encode(tree)) == canonical.normalize(tree)
 
 
 @pytest.mark.parametrize(

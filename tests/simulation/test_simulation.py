@@ -349,6 +349,7 @@ UNREACHED = """
     quorum/spark/history_input.py
     quorum/spark/java.py
     quorum/spark/options.py
+    quorum/spark/partitions.py
     quorum/spark/pushdown.py
     quorum/spark/refused.py
     quorum/spark/rows.py
