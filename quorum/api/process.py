@@ -33,7 +33,7 @@ from quorum.node.member import Member, MemberConfig
 from quorum.node.membership import STANDINGS
 from quorum.node.scrubbing import Pace
 from quorum.node.skipping import shown
-from quorum.replication.connection import PeerNetwork
+from quorum.replication.network.connection import PeerNetwork
 
 T = TypeVar("T")
 

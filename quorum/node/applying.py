@@ -20,7 +20,7 @@ from quorum.node.operations import Command
 from quorum.node.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, Replica
 from quorum.node.session_table import SessionTable
 from quorum.node.skipping import Skipping
-from quorum.replication.membership import State
+from quorum.replication.configuration import State
 
 APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""

@@ -1,6 +1,6 @@
 """Snapshots that arrive from a leader: they are put in place only when every body they refer to is here and on disk.
 
-The state comes in pieces (quorum/replication/transfer.py) and says by itself which entries its messages lie in. What
+The state comes in pieces (quorum/replication/snapshots.py) and says by itself which entries its messages lie in. What
 the log here lacks of those is fetched into copies, from any member that has it. What is here is never fetched again, so
 a transfer that was cut (a crash on either side, another leader, a newer snapshot) goes on where it was.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorum.node.bodies import Fetcher, Job
-from quorum.replication.membership import State
+from quorum.replication.configuration import State
 
 
 class Journal(Protocol):

@@ -38,8 +38,8 @@ from quorum.log.table import Cut, GroupState
 from quorum.node.checkpoints import contents
 from quorum.node.identity import FILE, IdentityError, read_identity
 from quorum.node.replica import machine_state
+from quorum.replication.configuration import unwrap_state
 from quorum.replication.errors import WireError
-from quorum.replication.membership import unwrap_state
 
 SYSTEM_GROUP = 0
 MAX_LISTED = 5

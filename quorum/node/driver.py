@@ -19,7 +19,7 @@ from quorum.node.events import Input, Output
 from quorum.node.healing import PageUnreadable
 from quorum.node.marks import RolledBack
 from quorum.node.member import Frame, Member
-from quorum.replication.connection import PeerNetwork
+from quorum.replication.network.connection import PeerNetwork
 
 MAX_WAIT_S = 0.25
 DISK_FAILED = 74

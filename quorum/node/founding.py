@@ -11,7 +11,7 @@ from quorum.log import Log
 from quorum.node.checkpoints import LogPages
 from quorum.node.lost_log import quarantine
 from quorum.node.replica import SYSTEM_GROUP, FieldSource, empty_state
-from quorum.replication.membership import Configuration, wrap_state
+from quorum.replication.configuration import Configuration, wrap_state
 
 
 class Founding:

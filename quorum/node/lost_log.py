@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from quorum.log import Log, LogDamaged
-from quorum.replication.journal import QUARANTINED
+from quorum.replication.journal_view import QUARANTINED
 
 LOG = "log"
 _NEW = "log.new"

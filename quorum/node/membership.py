@@ -25,7 +25,7 @@ from quorum.log import LogFull
 from quorum.node.identity import Memory
 from quorum.node.replica import SYSTEM_GROUP, Replica
 from quorum.node.roster import Roster
-from quorum.replication.membership import MAX_IDS
+from quorum.replication.configuration import MAX_IDS
 
 if TYPE_CHECKING:
     from quorum.node.member import Member

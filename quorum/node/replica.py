@@ -26,8 +26,8 @@ from quorum.node.operations import (
     command_parts,
     encode,
 )
+from quorum.replication.configuration import CONFIGURATION_BYTES, State
 from quorum.replication.group import Group
-from quorum.replication.membership import CONFIGURATION_BYTES, State
 
 SYSTEM_GROUP = 0
 FULL_RETRY_MS = 500

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from quorum.addresses import check_incarnation, host_port
 from quorum.catalog.members import JOINED_MARK, CatalogMember
 from quorum.node.identity import Memory
-from quorum.replication.handshake import INCARNATION_BYTES, UNKNOWN
+from quorum.replication.network.handshake import INCARNATION_BYTES, UNKNOWN
 
 Address = tuple[str, int]
 NOBODY = b"\xff" * INCARNATION_BYTES

@@ -7,8 +7,8 @@ A message is a type byte and fixed little-endian numbers; two kinds have a tail:
 
 `decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: who keeps one
 copies it. The first byte of an entry's body is its type: the library's COMMAND or NO_OP, or our CONFIGURATION
-(membership.py); the library's other types are refused here, because it would execute them (pickled membership changes,
-version switches).
+(configuration.py); the library's other types are refused here, because it would execute them (pickled membership
+changes, version switches).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from quorum.replication.configuration import CONFIGURATION, Configuration
 from quorum.replication.errors import WireError
-from quorum.replication.membership import CONFIGURATION, Configuration
 
 COMMAND = 0
 NO_OP = 1

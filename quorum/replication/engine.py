@@ -5,8 +5,8 @@ before a copy of the library's class that sees our clock and randomness (library
 
     applyLogEntries           notes the commit index, after a word of ours on it (a lone voter's own disk); entries are
                               applied by us, between ticks, in slices
-    sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (feeder.py)
-    connectedToAnyone         asked before an election: True once a pre-vote has a majority (election.py)
+    sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
+    connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
     loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
     checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol
 
 from quorum.replication import library
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.journal import JournalView
+from quorum.replication.journal_view import JournalView
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 

@@ -14,10 +14,10 @@ of this group it depends on and leaves when the log has synced that. Any excepti
 replica: every later call raises ReplicationFailed, since the library's memory may have parted from the log.
 
 Entry bodies are a type byte and the proposer's bytes. Index 1 is an internal entry, the same in every group; each
-leader begins its term with another, and changes of members are entries too (membership.py). `take_committed` yields all
-of those (but index 1) with an empty body.
+leader begins its term with another, and changes of members are entries too (configuration.py). `take_committed` yields
+all of those (but index 1) with an empty body.
 
-What a message of another member does is in messages.py, who runs for office in election.py, who the members are in
+What a message of another member does is in messages.py, who runs for office in elections.py, who the members are in
 members.py, a snapshot that arrives in installing.py; the rules between the wire and PySyncObj are the guard's.
 
 Who is a member is what this node's own log says last; the members given at the start hold where it says nothing. A
@@ -34,23 +34,23 @@ from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged, LogFull
 from quorum.replication import codec, engine
+from quorum.replication.configuration import CONFIGURATION, Configuration, State, unwrap_state, wrap_state
 from quorum.replication.door import Door, Excepting
-from quorum.replication.election import AT_ONCE, Candidacy
+from quorum.replication.elections import AT_ONCE, Candidacy
 from quorum.replication.engine import CANDIDATE, FOLLOWER, LEADER, Peer
-from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
 from quorum.replication.handover import HandOver
 from quorum.replication.installing import Installing
-from quorum.replication.journal import JournalView, NodeLog
+from quorum.replication.journal_view import JournalView, NodeLog
 from quorum.replication.members import Members
-from quorum.replication.membership import CONFIGURATION, Configuration, State, unwrap_state, wrap_state
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from quorum.replication.peers import Peers
 from quorum.replication.quarantine import Quarantine, Standing
 from quorum.replication.reads import Reads
+from quorum.replication.replicator import Feeder
 from quorum.replication.room import Room
-from quorum.replication.transfer import KeptBytes, SnapshotSource
+from quorum.replication.snapshots import KeptBytes, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CONFIGURATION_BYTE = bytes([CONFIGURATION])

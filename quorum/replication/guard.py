@@ -22,7 +22,7 @@ from quorum.replication.codec import (
 )
 from quorum.replication.engine import LEADER, Peer
 from quorum.replication.errors import ReplicationFailed, TruncationError
-from quorum.replication.journal import JournalView
+from quorum.replication.journal_view import JournalView
 
 
 class Guard:

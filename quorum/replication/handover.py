@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorum.replication import codec
+from quorum.replication.configuration import Transfer
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
-from quorum.replication.membership import Transfer
+from quorum.replication.journal_view import JournalView
 from quorum.replication.outbox import Outbox
 from quorum.replication.peers import Peers
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from quorum.log.errors import LogFull
 from quorum.replication import codec
+from quorum.replication.configuration import Configuration, State, open_state, unwrap_state
 from quorum.replication.errors import ReplicationFailed, WireError
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
-from quorum.replication.membership import Configuration, State, open_state, unwrap_state
+from quorum.replication.journal_view import JournalView
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 from quorum.replication.room import Room
-from quorum.replication.transfer import Incoming, SnapshotSource
+from quorum.replication.snapshots import Incoming, SnapshotSource
 
 
 class Installing:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quorum.replication.election import PreVoteRounds
+from quorum.replication.configuration import CatchUp, Configuration
+from quorum.replication.elections import PreVoteRounds
 from quorum.replication.engine import Peer
-from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
-from quorum.replication.membership import CatchUp, Configuration
+from quorum.replication.journal_view import JournalView
 from quorum.replication.peers import Peers
+from quorum.replication.replicator import Feeder
 
 
 class Members:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorum.replication import codec
-from quorum.replication.election import Candidacy
+from quorum.replication.elections import Candidacy
 from quorum.replication.engine import FOLLOWER, Peer
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.feeder import Feeder
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
+from quorum.replication.journal_view import JournalView
 from quorum.replication.outbox import Outbox
 from quorum.replication.peers import Peers
 from quorum.replication.quarantine import Quarantine
 from quorum.replication.reads import Reads
+from quorum.replication.replicator import Feeder
 from quorum.replication.room import Room
 
 

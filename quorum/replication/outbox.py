@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorum.replication import codec
 from quorum.replication.codec import Message
-from quorum.replication.journal import JournalView, NodeLog
+from quorum.replication.journal_view import JournalView, NodeLog
 
 
 class Outbox:

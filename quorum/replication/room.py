@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorum.replication import codec
-from quorum.replication.journal import NodeLog
+from quorum.replication.journal_view import NodeLog
 
 BESIDE_ENTRIES = 2
 """Records that one append may write before its entries: a term and a cut."""

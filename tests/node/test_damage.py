@@ -10,7 +10,7 @@ from fifo import checkpoint
 from quorum.log import Log
 from quorum.node.replica import TIME_BYTES
 from quorum.node.scrubbing import Pace
-from quorum.replication.membership import unwrap_state
+from quorum.replication.configuration import unwrap_state
 from support.cluster import Cluster, Session
 
 ALWAYS = Pace(piece_bytes=8 << 20, piece_ms=0, round_ms=0)

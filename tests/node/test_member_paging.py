@@ -13,9 +13,9 @@ from fifo.storage import Storage
 from quorum.node import checkpoints, replica
 from quorum.node.checkpoints import ExportedSnapshot, LogPages
 from quorum.node.replica import TIME_BYTES
+from quorum.replication.configuration import unwrap_state
 from quorum.replication.group import GroupConfig
-from quorum.replication.membership import unwrap_state
-from quorum.replication.transfer import WINDOW_CHUNKS
+from quorum.replication.snapshots import WINDOW_CHUNKS
 from support.cluster import Cluster, Session
 from support.log_usage import usage
 

@@ -7,7 +7,7 @@ import pytest
 
 from quorum.catalog.members import AddMember
 from quorum.node import replica as replica_module
-from quorum.replication.membership import CONFIGURATION_BYTES
+from quorum.replication.configuration import CONFIGURATION_BYTES
 from support.cluster import Cluster, Session, batch, enqueue
 
 AROUND = 6

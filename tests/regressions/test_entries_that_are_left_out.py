@@ -15,7 +15,7 @@ from quorum.catalog.members import AddMember, DrainMember
 from quorum.errors import ConfigError
 from quorum.log.files import RealFiles
 from quorum.node.identity import Founding, Memory, begin_life, read_identity
-from quorum.replication.handshake import HandshakeError, Identity
+from quorum.replication.network.handshake import HandshakeError, Identity
 from support.cluster import Cluster, Session
 
 NOBODY = AddMember("n1~nobody", "n1", "192.0.2.1:1", "192.0.2.1:2", "ab" * 16, replaces=True)

@@ -17,7 +17,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, CatalogMember, RemoveMember
 from quorum.node.identity import Memory
 from quorum.node.roster import NOBODY, Roster
-from quorum.replication.connection import PeerNetwork
+from quorum.replication.network.connection import PeerNetwork
 from quorum.v1 import admin_pb2 as pb
 from support.cluster import Cluster
 
@@ -189,7 +189,7 @@ def test_an_address_that_cannot_be_looked_up_is_tried_again_later(
         def __init__(self, target: Any, **_: object) -> None:
             self.start = target
 
-    monkeypatch.setattr("quorum.replication.connection.threading.Thread", AtOnce)
+    monkeypatch.setattr("quorum.replication.network.connection.threading.Thread", AtOnce)
     real = __import__("socket").getaddrinfo
 
     def look_up(host: str, port: int, **options: Any) -> Any:
@@ -198,7 +198,7 @@ def test_an_address_that_cannot_be_looked_up_is_tried_again_later(
             raise OSError("no such host")
         return real(host, port, **options)
 
-    monkeypatch.setattr("quorum.replication.connection.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("quorum.replication.network.connection.socket.getaddrinfo", look_up)
     try:
         network.set_peers({"a": way}, {}, ())
         for _ in range(5):

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from quorum.log.record import crc32c, extend_crc32c
-from quorum.replication import connection as connection_module
-from quorum.replication.connection import KIND_PING, RESERVE_AFTER_S, PeerNetwork
 from quorum.replication.errors import WireError
-from quorum.replication.handshake import (
+from quorum.replication.network import connection as connection_module
+from quorum.replication.network.connection import KIND_PING, RESERVE_AFTER_S, PeerNetwork
+from quorum.replication.network.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
     NAME_BYTES,
@@ -28,7 +28,7 @@ from quorum.replication.handshake import (
     HandshakeError,
     Identity,
 )
-from quorum.replication.wire import MAX_FRAME_BYTES, FrameReader, SendQueue, frame_header
+from quorum.replication.network.wire import MAX_FRAME_BYTES, FrameReader, SendQueue, frame_header
 
 DEADLINE_S = 20.0
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -17,12 +17,12 @@ from quorum.log import Log
 from quorum.log.record import crc32c
 from quorum.replication import codec, library
 from quorum.replication.codec import AppendAnswer, AppendEntries, Entry, Outcome, SnapshotChunk, VoteRequest
+from quorum.replication.configuration import State
 from quorum.replication.engine import Engine
 from quorum.replication.errors import ReplicationFailed, TruncationError, WireError
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
-from quorum.replication.membership import State
+from quorum.replication.journal_view import JournalView
 from support.disk import SimDisk
 from support.raft_ablations import (
     AnswersOfAnyTerm,

@@ -9,11 +9,7 @@ import pytest
 
 from quorum.replication import codec
 from quorum.replication.codec import AppendAnswer, AppendEntries, Entry, Outcome, PreVote, Vote, VoteRequest
-from quorum.replication.errors import ReplicationFailed, WireError
-from quorum.replication.group import Group
-from quorum.replication.guard import Guard
-from quorum.replication.journal import QUARANTINED
-from quorum.replication.membership import (
+from quorum.replication.configuration import (
     CONFIGURATION,
     CONFIGURATION_BYTES,
     CatchUp,
@@ -22,6 +18,10 @@ from quorum.replication.membership import (
     unwrap_state,
     wrap_state,
 )
+from quorum.replication.errors import ReplicationFailed, WireError
+from quorum.replication.group import Group
+from quorum.replication.guard import Guard
+from quorum.replication.journal_view import QUARANTINED
 from support.raft_ablations import guarded_by
 from support.raft_checks import Violation
 from support.raft_fuzz import run

@@ -10,7 +10,7 @@ import pytest
 
 from quorum.log import received, snapshots
 from quorum.log.record import crc32c
-from quorum.replication import codec, feeder, library
+from quorum.replication import codec, library, replicator
 from quorum.replication.codec import (
     AppendAnswer,
     AppendEntries,
@@ -377,8 +377,8 @@ def test_entries_stay_for_a_member_that_lacks_few() -> None:
 def test_a_member_that_is_behind_catches_up_while_more_comes_than_a_small_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeder, "TURN_BYTES", 4_000)
-    monkeypatch.setattr(feeder, "BEHIND_BYTES", 1_000)
+    monkeypatch.setattr(replicator, "TURN_BYTES", 4_000)
+    monkeypatch.setattr(replicator, "BEHIND_BYTES", 1_000)
     world = World(3, config=replace(QUICK, keep_entries=10_000, window_bytes=40_000, frame_bytes=1_000))
     world.elect("n1")
     world.isolate("n3")
@@ -398,7 +398,7 @@ def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> Non
     world = World(3, config=config)
     world.elect("n1")
     world.isolate("n3")
-    world.propose("n1", *[b"x"] * (3 * feeder.TURN_ENTRIES))
+    world.propose("n1", *[b"x"] * (3 * replicator.TURN_ENTRIES))
     world.run(0.3, "n1", "n2")
     world.heal()
     most = 0
@@ -409,7 +409,9 @@ def test_a_member_that_catches_up_gets_few_entries_a_turn_however_small() -> Non
         most = max(most, sum(len(each.entries) for each in sent if isinstance(each, AppendEntries)))
         world.deliver_all()
     assert world.nodes["n3"].commands == world.nodes["n1"].commands
-    assert 0 < most <= feeder.TURN_ENTRIES + feeder.BEHIND_ENTRIES, "a turn, and from then on small ones"
+    assert 0 < most <= replicator.TURN_ENTRIES + replicator.BEHIND_ENTRIES, (
+        "a turn, and from then on small ones"
+    )
 
 
 def test_a_member_that_catches_up_gets_a_megabyte_a_turn() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorum.log import Log
+from quorum.replication.configuration import Configuration
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.journal import JournalView, NodeLog
-from quorum.replication.membership import Configuration
+from quorum.replication.journal_view import JournalView, NodeLog
 from support.disk import SimDisk
 from support.raft_log import ModelDisk, ModelLog
 

@@ -340,8 +340,8 @@ UNREACHED = """
     quorum/node/check.py
     quorum/node/driver.py
     quorum/node/lost_log.py
-    quorum/replication/connection.py
-    quorum/replication/wire.py
+    quorum/replication/network/connection.py
+    quorum/replication/network/wire.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
     quorum/spark/failures.py

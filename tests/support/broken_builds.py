@@ -24,7 +24,7 @@ from quorum.log.table import Ints, Mask
 from quorum.node.arrivals import Arrivals
 from quorum.node.leases import Leases
 from quorum.node.replica import Replica
-from quorum.replication.membership import State
+from quorum.replication.configuration import State
 
 # ---- messages
 

@@ -24,7 +24,7 @@ from quorum.replication.codec import (
 from quorum.replication.engine import Engine
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
+from quorum.replication.journal_view import JournalView
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 

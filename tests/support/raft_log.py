@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorum.log.record import crc32c
-from quorum.replication.transfer import HeldSnapshot
+from quorum.replication.snapshots import HeldSnapshot
 
 
 @dataclass

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from quorum.log import Log
+from quorum.replication.configuration import Configuration, State, wrap_state
 from quorum.replication.group import Group, GroupConfig
-from quorum.replication.membership import Configuration, State, wrap_state
 from support.disk import SimDisk
 from support.raft_checks import Checks
 from support.raft_log import ModelDisk, ModelLog

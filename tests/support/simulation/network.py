@@ -1,5 +1,5 @@
 """The members' network: a connection a pair of machines, as the product's transport keeps it
-(quorum/replication/connection.py), after the product's own handshake.
+(quorum/replication/network/connection.py), after the product's own handshake.
 
 While a connection lives, frames arrive whole, once and in order, late or at once. A direction that is blocked holds
 them back; blocked for IDLE_LIMIT_S, or reset, the connection breaks and takes with it what was on the way. In wild
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quorum.node.member import Frame
-from quorum.replication.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
-from quorum.replication.handshake import NONCE_BYTES, HandshakeError
+from quorum.replication.network.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
+from quorum.replication.network.handshake import NONCE_BYTES, HandshakeError
 
 if TYPE_CHECKING:
     from support.simulation.node import Node

@@ -23,7 +23,7 @@ from quorum.node.batches import BatchLimits
 from quorum.node.identity import begin_life
 from quorum.node.member import Frame, Member, MemberConfig
 from quorum.node.roster import Address
-from quorum.replication.handshake import Identity
+from quorum.replication.network.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed
 from support.simulation.loop import NEVER

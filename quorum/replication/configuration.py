@@ -36,7 +36,7 @@ _SNAPSHOT = struct.Struct("<I")
 
 
 class Readable(Protocol):
-    """What a snapshot is read from (SnapshotSource in transfer.py)."""
+    """What a snapshot is read from (SnapshotSource in snapshots.py)."""
 
     @property
     def size(self) -> int: ...

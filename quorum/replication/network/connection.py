@@ -30,7 +30,7 @@ from typing import Any
 import structlog
 
 from quorum.replication.errors import WireError
-from quorum.replication.handshake import (
+from quorum.replication.network.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
     NONCE_BYTES,
@@ -40,7 +40,7 @@ from quorum.replication.handshake import (
     Identity,
     encode_name,
 )
-from quorum.replication.wire import (
+from quorum.replication.network.wire import (
     READ_BYTES,
     Channel,
     Frame,

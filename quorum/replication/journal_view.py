@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, overload
 
 from quorum.log.errors import EntryMissing, LogDamaged
+from quorum.replication.configuration import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.membership import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
-from quorum.replication.transfer import Received, SnapshotSource
+from quorum.replication.snapshots import Received, SnapshotSource
 
 QUARANTINED = ""
 """In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""

@@ -16,8 +16,8 @@ from quorum.log.errors import EntryMissing, LogDamaged
 from quorum.replication.codec import AppendEntries, Entry, SnapshotChunk
 from quorum.replication.engine import Peer
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
-from quorum.replication.transfer import WINDOW_CHUNKS, Outgoing, SnapshotSource, SnapshotUnsendable
+from quorum.replication.journal_view import JournalView
+from quorum.replication.snapshots import WINDOW_CHUNKS, Outgoing, SnapshotSource, SnapshotUnsendable
 
 TURN_BYTES = 4 << 20
 """Read for one peer in one turn: bounds how long a member that catches up holds up the others."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from quorum.replication import codec
 from quorum.replication.guard import Guard
-from quorum.replication.journal import JournalView
+from quorum.replication.journal_view import JournalView
 from quorum.replication.outbox import Outbox
 from quorum.replication.quarantine import Quarantine
 
