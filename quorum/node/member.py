@@ -31,28 +31,24 @@ from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
-from quorum.node import forwarding
-from quorum.node.applying import Applier
-from quorum.node.arrivals import Arrivals
-from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
-from quorum.node.carrying_out import CarryingOut
-from quorum.node.checkpoints import Checkpoints
-from quorum.node.collecting import Background, Collecting, Inline
-from quorum.node.comparing import KIND_DIGEST, Comparing
-from quorum.node.damage import DamageCare, is_needed
-from quorum.node.digests import Digests, decode_claim
-from quorum.node.disk_watch import DiskWatch
-from quorum.node.founding import Founding
-from quorum.node.healing import Healer, PageUnreadable
-from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
-from quorum.node.identity import Memory
-from quorum.node.lease_times import LeaseTimesKeeper
-from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
-from quorum.node.marks import KIND_MARK, KIND_NEW_MARK, Marks
-from quorum.node.membership import Membership
-from quorum.node.paging import Pager
-from quorum.node.questions import Questions
-from quorum.node.read_indexes import (
+from quorum.node.cluster.corruption_monitor import DamageCare, is_needed
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
+from quorum.node.cluster.lease_times import LeaseTimesKeeper
+from quorum.node.cluster.membership import Membership
+from quorum.node.cluster.recovery_messages import KIND_STANDING, KIND_STANDING_QUESTION, Standings
+from quorum.node.cluster.rollback_marks import KIND_MARK, KIND_NEW_MARK, Marks
+from quorum.node.cluster.state_comparison import KIND_DIGEST, Comparing
+from quorum.node.cluster.state_requests import KIND_STATE_REQUEST, Rebuilding
+from quorum.node.errors import PageUnreadable, PeerFrameError
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import Address
+from quorum.node.leases.leases import Heartbeat, HeartbeatAnswer, Leases
+from quorum.node.maintenance.garbage_collection import Background, Collecting, Inline
+from quorum.node.maintenance.paging import Pager
+from quorum.node.maintenance.scrubbing import Pace, Scrubbing
+from quorum.node.reads.questions import Questions
+from quorum.node.reads.read_indexes import (
     KIND_READ,
     KIND_READ_INDEX,
     ReadCallback,
@@ -60,14 +56,19 @@ from quorum.node.read_indexes import (
     ReadIndexes,
     ReadRequest,
 )
-from quorum.node.rebuilding import KIND_STATE_REQUEST, Rebuilding
-from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
-from quorum.node.roster import Address
-from quorum.node.scrubbing import Pace, Scrubbing
-from quorum.node.session_table import SessionTable
-from quorum.node.sessions import RESEND_AFTER_MS, Session
-from quorum.node.skipping import Skipping, shown
-from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
+from quorum.node.repair.body_transfer import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.repair.healer import Healer
+from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.replica.applier import Applier
+from quorum.node.replica.bootstrap import Founding
+from quorum.node.replica.checkpoints import Checkpoints
+from quorum.node.replica.reconciler import CarryingOut
+from quorum.node.replica.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
+from quorum.node.replica.skipped_entries import Skipping, shown
+from quorum.node.replica.state_hashes import Digests, decode_claim
+from quorum.node.sessions.conversation import RESEND_AFTER_MS, Session
+from quorum.node.sessions.session_table import SessionTable
+from quorum.node.wire import forwarding
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Standing, StandingQuestion
@@ -130,7 +131,7 @@ class MemberConfig:
     """see paging.py"""
     scrubbing: Pace = field(default_factory=Pace)
     skip_entries: tuple[tuple[int, int], ...] = ()
-    """(group, index) of entries whose effect is left out, see skipping.py"""
+    """(group, index) of entries whose effect is left out, see skipped_entries.py"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from fifo.group import GroupMachine
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
-from quorum.node import configuring
-from quorum.node.carrying_out import CarryingOut
-from quorum.node.operations import decode, encode
-from quorum.node.replica import SYSTEM_GROUP
-from quorum.node.sessions import RESEND_AFTER_MS
+from quorum.node.replica import configuring
+from quorum.node.replica.reconciler import CarryingOut
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.sessions.conversation import RESEND_AFTER_MS
+from quorum.node.wire.operations import decode, encode
 from support.examples import examples
 
 GROUP = 1

@@ -10,9 +10,9 @@ from fifo.blocks import BLOCK_SIZE
 from fifo.effects import AttachedReply, Ok
 from fifo.group import GroupMachine
 from fifo.storage import Storage
-from quorum.node import checkpoints, replica
-from quorum.node.checkpoints import ExportedSnapshot, LogPages
-from quorum.node.replica import TIME_BYTES
+from quorum.node.replica import checkpoints, replica
+from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
+from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.group import GroupConfig
 from quorum.replication.membership import unwrap_state
 from quorum.replication.transfer import WINDOW_CHUNKS

@@ -9,9 +9,9 @@ from typing import Any
 import structlog
 
 from quorum.log import Space
-from quorum.node.disk_watch import DiskWatch
-from quorum.node.disks import SPACE_MS
-from quorum.node.replica import FULL_RETRY_MS
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.leases.disk_state import SPACE_MS
+from quorum.node.replica.replica import FULL_RETRY_MS
 
 
 class SmallLog:
