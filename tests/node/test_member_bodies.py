@@ -459,7 +459,7 @@ def test_a_snapshot_taken_after_going_back_keeps_what_the_older_file_refers_to()
     replica = cluster.members[name].replicas[group]
     older, newest = replica.checkpoints.kept
     cluster.disks[name].flip(snapshot_files(cluster, name, group)[-1], 8 * 70)
-    replica.begin_again(0, cluster.now_ms)
+    replica.rebuild_from_snapshot(0, cluster.now_ms)
     cluster.settle()
     replica.save_snapshot(cluster.logs[name], cluster.now_ms)
     kept = replica.checkpoints.kept

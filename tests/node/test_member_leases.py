@@ -135,7 +135,7 @@ def test_a_leader_forgets_the_processes_that_it_has_declared_down() -> None:
         cluster.ready()
     cluster.run(1_000)
     assert cluster.leader(group) == leader
-    assert not cluster.members[leader].replicas[group].down_proposed_ms
+    assert not cluster.members[leader].replicas[group].proposals._down_ms
 
 
 # ---- whose lease times count

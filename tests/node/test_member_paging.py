@@ -166,7 +166,7 @@ def test_a_snapshot_is_made_ready_and_sent_in_slices(monkeypatch: pytest.MonkeyP
     cluster.crash(behind)
     session = Session(cluster, leader)
     for number in range(queues):
-        cluster.members[leader].replicas[1].own(
+        cluster.members[leader].replicas[1].propose_internal(
             c.CreateQueue(1_000 + number, c.QueueConfig(name=f"q{number}"))
         )
     cluster.run(50)

@@ -372,7 +372,7 @@ class Script:
         for group in (0, 1):
             leader = self.cluster.leader(group)
             assert leader is not None
-            self.cluster.members[leader].replicas[group].own(c.SetVersion(1))
+            self.cluster.members[leader].replicas[group].propose_internal(c.SetVersion(1))
         self.cluster.run(500)
 
 

@@ -50,6 +50,8 @@ class DamageCare:
         self._election_max_s = election_max_s
         self._successors = successors
         self._healer = healer
+        self._tried_ms: dict[int, int] = {}
+        """group -> when a successor was looked for last"""
         self._transfers = 0
         """begun for want of a body, or of a state"""
         self._bad_pages: set[tuple[int, int]] = set()
@@ -71,9 +73,8 @@ class DamageCare:
             if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
                 self._found_page(self._replicas[damage.known[0]], damage.lsn, str(damage))
         for replica in self._replicas.values():
-            for page, reason in replica.checkpoints.pages.unreadable.items():
+            for page, reason in replica.checkpoints.pages.take_unreadable().items():
                 self._found_page(replica, page, reason)
-            replica.checkpoints.pages.unreadable.clear()
         self._find_lost_pages()
 
     def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
@@ -102,7 +103,7 @@ class DamageCare:
         if block is None and not replica.checkpoints.refer_to_page(page):
             return
         self._bad_pages.add((replica.number, page))
-        replica.wants_snapshot = True
+        replica.snapshots.demand()
         if queue is not None and isinstance(block, Block):
             block.stored = queue.section = None
         elif block is not None:
@@ -122,7 +123,7 @@ class DamageCare:
             if isinstance(_block_of(self._replicas[group], page)[1], Stored)
         }
         for number, replica in self._replicas.items():
-            replica.lacks_page = any(group == number for group, _ in self._lost_pages)
+            replica.pages_lost(is_any_lost=any(group == number for group, _ in self._lost_pages))
 
     # ---- at a start, and while it is so
 
@@ -154,14 +155,15 @@ class DamageCare:
             self._healer.note(replica.number, index, raft.term_at(index), reason)
         has_lost_pages = replica.lacks_page
         is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
-        raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0
+        replica.delay_candidacy(HANDICAP * self._election_max_s if is_damaged else 0.0)
         if not replica.stalled and not has_lost_pages and not replica.parted:
             return
-        replica.touched = True
-        if raft.is_leader and now_ms - replica.stalled_ms > STALLED_LEADER_MS:
-            replica.stalled_ms = now_ms
+        replica.wake()
+        since_ms = max(replica.stalled_ms, self._tried_ms.get(replica.number, 0))
+        if raft.is_leader and now_ms - since_ms > STALLED_LEADER_MS:
+            self._tried_ms[replica.number] = now_ms
             if replica.stalled:
-                replica.ready_term = -1
+                replica.stop_proposing()
             peers = self._successors(replica.number)
             first = self._transfers % max(
                 1, len(peers)

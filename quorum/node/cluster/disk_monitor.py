@@ -21,7 +21,8 @@ from quorum.log import Log
 from quorum.node.events import DisksLow, LowDisk
 from quorum.node.leases import disk_state as disks
 from quorum.node.leases.disk_state import Disks, DiskState, SyncTimes
-from quorum.node.replica.replica import FULL_RETRY_MS, Replica
+from quorum.node.replica.proposals import FULL_RETRY_MS
+from quorum.node.replica.replica import Replica
 
 PROBE_BYTES = 64 << 10
 """A log that has no room for this much is full: one entry of many settlements."""
@@ -49,6 +50,8 @@ class DiskWatch:
         self._rolls = 0
         """of the log, at the last look"""
         self._silent_until_ms = 0
+        self._next_transfer_ms: dict[int, int] = {}
+        """group -> no attempt before this to transfer its leadership to a member with a better disk"""
         self._told: dict[int, tuple[int, ...]] = {}
         self.is_silent = False
 
@@ -93,7 +96,9 @@ class DiskWatch:
             self._logger.info("reserve filled up", reserve_bytes=self._log.space().reserve_bytes)
         space = self._log.space()
         groups = list(replicas)
-        has_refused = any(each.raft.is_full or now_ms < each.full_until_ms + REFUSED_MS for each in groups)
+        has_refused = any(
+            each.raft.is_full or now_ms < each.proposals.full_until_ms + REFUSED_MS for each in groups
+        )
         is_full = space.is_low and (self.is_silent or has_refused or not self._log.make_room(PROBE_BYTES))
         before = self.disks.own
         self.disks.own = DiskState(
@@ -159,9 +164,9 @@ class DiskWatch:
     # ---- offices
 
     def _hand_over(self, replica: Replica, now_ms: int) -> None:
-        if not replica.raft.is_leader or now_ms < replica.next_hand_over_ms:
+        if not replica.raft.is_leader or now_ms < self._next_transfer_ms.get(replica.number, 0):
             return
-        replica.next_hand_over_ms = now_ms + HAND_OVER_RETRY_MS
+        self._next_transfer_ms[replica.number] = now_ms + HAND_OVER_RETRY_MS
         for node, heir in sorted(self._names.items()):
             state = self.disks.state(node, now_ms)
             if node == self._me or state is None or state.is_worse_to_lead:

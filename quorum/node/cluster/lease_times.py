@@ -57,10 +57,10 @@ class LeaseTimesKeeper:
         """As the system group's leader. found: the catalog's settings; others: the other members' numbers."""
         if not system.leads:
             self._all_follow = None
-        elif system.pending or system.raft.applied_index < system.raft.last_index:
+        elif system.proposals.pending or system.raft.applied_index < system.raft.last_index:
             return
         elif found is None:
-            system.own(FoundLeaseTimes(self._configured.lease_ms, self._configured.step_down_ms))
+            system.propose_internal(FoundLeaseTimes(self._configured.lease_ms, self._configured.step_down_ms))
         elif not found.is_settled:
             self._settle(system, found, others, now_ms)
 
@@ -71,4 +71,4 @@ class LeaseTimesKeeper:
         if self._all_follow is None or self._all_follow[0] != found.revision:
             self._all_follow = found.revision, now_ms
         if now_ms - self._all_follow[1] > found.awaited.lease_ms + DRIFT_MS:
-            system.own(SettleLeaseTimes(found.revision))
+            system.propose_internal(SettleLeaseTimes(found.revision))

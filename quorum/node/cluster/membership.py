@@ -107,7 +107,7 @@ class Membership:
             self._member.set_peers(self.peers, gone)
         stands_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
-            replica.raft.candidacy.stands_last = stands_last or replica.parted > 0
+            replica.may_lead_last_only(stands_last=stands_last)
 
     # ---- incarnations
 
@@ -161,21 +161,21 @@ class Membership:
         return own is None or own.is_drained
 
     def _tell_catalog(self, system: Replica) -> None:
-        if system.pending or system.raft.applied_index < system.raft.last_index:
+        if system.proposals.pending or system.raft.applied_index < system.raft.last_index:
             return
         known = self.catalog.members.by_id
         if not known:
             if self._founders:
-                system.own(FoundCluster(self._founders))
+                system.propose_internal(FoundCluster(self._founders))
             return
         for each in known.values():
             if not each.incarnation:
                 is_own = each.id == self.roster.me
                 found = self.memory.incarnation if is_own else self.memory.met.get(each.id, "")
                 if found:
-                    system.own(MeetMember(each.id, found))
+                    system.propose_internal(MeetMember(each.id, found))
             if each.is_joining and not each.is_drained and self._votes_everywhere(each.id):
-                system.own(ConfirmMember(each.id))
+                system.propose_internal(ConfirmMember(each.id))
 
     def _votes_everywhere(self, member: str) -> bool:
         """What a replica here knows as committed may be old; but a voter leaves a group only after the catalog has
@@ -188,11 +188,11 @@ class Membership:
     def _try_next_step(self, replica: Replica) -> None:
         """Without room in the log it is tried again later."""
         now_ms = self._member.now_ms
-        if now_ms >= replica.full_until_ms:
+        if now_ms >= replica.proposals.full_until_ms:
             try:
                 self._next_step(replica)
             except LogFull:
-                replica.refuse(now_ms)
+                replica.proposals.refuse(now_ms)
 
     def _next_step(self, replica: Replica) -> None:
         raft, wished = replica.raft, self.catalog.members

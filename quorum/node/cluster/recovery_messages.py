@@ -32,7 +32,7 @@ class Standings:
         """An answer."""
         asker = self._replicas.get(standing.group)
         if asker is not None:
-            asker.touched = True
+            asker.wake()
             asker.raft.hear_standing(peer, standing)
 
     def answer(self) -> None:
@@ -40,7 +40,7 @@ class Standings:
         for peer, question in self._due:
             replica = self._replicas.get(question.group)
             if replica is not None:
-                replica.touched = True
+                replica.wake()
                 answer = replica.raft.standing(peer, question.life)
                 self._send(peer, KIND_STANDING, [answer.encode()])
         self._due.clear()

@@ -66,7 +66,8 @@ class Comparing:
             return
         if disputed == replica.disputed:
             return
-        group, replica.disputed = replica.number, disputed
+        group = replica.number
+        replica.dispute(disputed)
         if disputed:
             self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
             self._tell(ev.LeaseLapsed(group))
@@ -77,7 +78,7 @@ class Comparing:
     def lose(self, replica: Replica, empty: CatalogMachine | GroupMachine, reason: str) -> None:
         """The state cannot be read, and may be half changed: it is given up for an empty one."""
         self._give_up(replica, max(1, replica.raft.applied_index))
-        replica.machine = empty
+        replica.lose_state(empty)
         self._logger.error("state lost", group=replica.number, reason=reason)
 
     def _give_up(self, replica: Replica, index: int) -> None:

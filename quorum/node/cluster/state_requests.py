@@ -62,5 +62,5 @@ class Rebuilding:
             return
         replica.digests.forget(peer)
         if not replica.disputed:
-            replica.touched = True
+            replica.wake()
             replica.raft.send_state(peer, from_index)

@@ -6,19 +6,18 @@ What was carried out before is not carried out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
-from structlog.typing import FilteringBoundLogger
+from collections.abc import Callable, Sequence
 
 from fifo import commands as c
 from fifo.effects import Applied
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.log import Log, LogFull
+from quorum.log import Log
 from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.healer import Healer
-from quorum.node.replica.replica import ENTRY_COST_BYTES, SYSTEM_GROUP, Replica
+from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.skipped_entries import Skipping
+from quorum.node.replica.snapshotter import Snapshotter
 from quorum.node.sessions.session_table import SessionTable
 from quorum.node.wire.operations import Command
 from quorum.replication.membership import State
@@ -27,9 +26,6 @@ APPLY_BYTES = 4 << 20
 """Entries applied in one step: bounds how long heartbeats wait."""
 APPLY_STEPS = 1 << 16
 """The same in steps of evaluation: a member that lags behind applies costly entries one at a time."""
-SNAPSHOT_RETRY_MS = 10_000
-"""After one that found no room; and so often one is taken while there is little, since nothing can be collected that
-the oldest snapshot still needs."""
 
 
 class Applier:
@@ -43,12 +39,10 @@ class Applier:
         healer: Healer,
         claim: Callable[[Replica, bytes], None],
         rebuilt: Callable[[Replica], None],
-        logger: FilteringBoundLogger,
+        snapshotter: Snapshotter,
+        skipping: Skipping,
         *,
         entries: int,
-        snapshot_bytes: int,
-        snapshot_ms: int,
-        skipping: Skipping,
     ) -> None:
         self.catalog_changed = True
         """The system group has applied something since this was last put back, or a queue came back."""
@@ -59,11 +53,9 @@ class Applier:
         self._healer = healer
         self._claim = claim
         self._rebuilt = rebuilt
-        self._logger = logger
-        self._entries = entries
-        self._snapshot_bytes = snapshot_bytes
-        self._snapshot_ms = snapshot_ms
+        self._snapshotter = snapshotter
         self._skipping = skipping
+        self._entries = entries
 
     def apply(self, replica: Replica, now_ms: int) -> None:
         """A bounded slice of what is committed."""
@@ -72,16 +64,12 @@ class Applier:
         if replica.stalled:
             if self._healer.is_lost(replica.number, replica.stalled):
                 return
-            replica.stalled = 0
+            replica.resume()
         if not self._apply_some(replica, now_ms):
             return
         self._look_for_unreadable(replica, now_ms)
-        if replica.raft.leader_ready and replica.raft.applied_index == replica.raft.commit_index:
-            replica.ready_term = replica.raft.term
-        is_due = replica.snapshot_is_due(now_ms, self._snapshot_bytes, self._snapshot_ms)
-        has_news = replica.raft.applied_index > replica.raft.snapshot_index
-        if is_due or (replica.raft.lacks_snapshot and has_news):
-            self.save_snapshot(replica, now_ms)
+        replica.note_caught_up()
+        self._snapshotter.save_due(replica, now_ms)
 
     def _apply_some(self, replica: Replica, now_ms: int) -> bool:
         """False if an entry cannot be applied now."""
@@ -90,7 +78,7 @@ class Applier:
         for _ in range(self._entries):
             taken = replica.raft.take_committed(1, 1)
             for index, term, body in taken:
-                replica.applied(index)
+                replica.proposals.taken(index)
                 if body and not self._apply_entry(replica, index, term, body, now_ms):
                     return False
                 size += len(body)
@@ -114,12 +102,10 @@ class Applier:
                 applied = replica.machine.apply(meta, operations)
         except BodyUnreadable as error:
             self._healer.note(error.group, error.index, 0, error.reason)
-            replica.begin_again(error.index, now_ms)
+            replica.rebuild_from_snapshot(error.index, now_ms)
             return False
-        replica.bytes_since_snapshot += len(body) + ENTRY_COST_BYTES
-        if index > replica.routed_to:
-            self._carry_out(replica, operations, applied, now_ms)
-            replica.routed_to = index
+        if replica.state_changed(index, len(body)):
+            self._dispatch_effects(replica, operations, applied, now_ms)
         claim = replica.digests.applied(index, replica.machine.running_hash)
         if claim is not None:
             self._claim(replica, claim)
@@ -134,62 +120,29 @@ class Applier:
         if index > replica.raft.commit_index:
             replica.raft.resign()  # nobody can be asked for it, and others may do without it
         elif index == replica.raft.applied_index + 1:
-            replica.stalled, replica.stalled_ms = index, now_ms
+            replica.stall(index, now_ms)
 
-    def _carry_out(
+    def _dispatch_effects(
         self, replica: Replica, operations: Sequence[c.Operation], applied: Applied, now_ms: int
     ) -> None:
         for operation, reply in zip(operations, applied.replies, strict=True):
             if operation.origin is not None:
                 self._table.reply(replica.number, operation.origin, reply, now_ms)
             elif isinstance(operation.command, c.Wake):
-                replica.wake_pending = False
+                replica.proposals.wake_applied()
                 self.is_upkeep_due = True  # what its budget has cut short goes on at once
             elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):
                 self.catalog_changed = True  # it may have been removed while this was on its way
             elif isinstance(operation.command, c.Configured):
-                replica.mark = operation.command.mark
+                replica.barrier_applied(operation.command.mark)
                 self.catalog_changed = self.is_upkeep_due = True
         if replica.number == SYSTEM_GROUP:
             self.catalog_changed = True
             self.is_upkeep_due = True
         for effect in applied.effects:
             self._table.effect(replica.number, effect)
-
-    def save_snapshot(self, replica: Replica, now_ms: int) -> None:
-        """A part of it in each step, so that none takes long. Without room for it the log goes on as it is, and it is
-        tried again later."""
-        is_being_replaced = replica.lacks_page and replica.raft.is_receiving
-        if now_ms < replica.no_snapshot_before_ms or replica.parted or is_being_replaced:
-            return
-        try:
-            if not replica.prepare_snapshot():
-                replica.touched = True
-                return
-            replica.save_snapshot(self._log, now_ms)
-        except LogFull as error:
-            replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
-            self._logger.error("no snapshot was taken", group=replica.number, error=str(error))
-
-    def replace_snapshots(self, replicas: Iterable[Replica], now_ms: int) -> None:
-        """Now and then: one that is kept is damaged, or refers to a page that is."""
-        for replica in replicas:
-            journal = self._log.journal(replica.number)
-            is_damaged = replica.wants_snapshot or bool(journal.damaged_snapshots)
-            if is_damaged and not replica.stalled and now_ms >= replica.no_snapshot_before_ms:
-                self.save_snapshot(replica, now_ms)
-                if journal.damaged_snapshots:  # less is applied than when it was taken
-                    replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
-
-    def make_room(self, replicas: Iterable[Replica], now_ms: int) -> None:
-        """The disk is low: nothing can be collected that the oldest snapshot still needs."""
-        for replica in replicas:
-            if replica.bytes_since_snapshot and now_ms >= replica.no_snapshot_before_ms:
-                self.save_snapshot(replica, now_ms)
-                if not replica.bytes_since_snapshot:
-                    replica.no_snapshot_before_ms = now_ms + SNAPSHOT_RETRY_MS
 
     def begin(self, replica: Replica, state: bytes) -> None:
         """From the snapshot that a replica has at its start."""
@@ -205,7 +158,7 @@ class Applier:
         if replica.wants_state:
             self._rebuilt(replica)
         self._know_departed(replica)
-        replica.stalled = 0
+        replica.resume()
         self._healer.forget(replica.number, replica.raft.applied_index)
         self.catalog_changed = True
         if replica.raft.applied_index > replica.routed_to:

@@ -37,8 +37,7 @@ class LogPages:
     def __init__(self, log: Log, group: int) -> None:
         self._log = log
         self._group = group
-        self.unreadable: dict[int, str] = {}
-        """pages that could not be read, with the reason"""
+        self._unreadable: dict[int, str] = {}
 
     def write(self, queue: int, block: int, data: bytes) -> int:
         return self._log.write_page(self._group, [data])
@@ -48,8 +47,13 @@ class LogPages:
         try:
             return self._log.read_page(self._group, page)
         except (EntryMissing, LogDamaged) as error:
-            self.unreadable[page] = str(error)
+            self._unreadable[page] = str(error)
             raise PageUnreadable(self._group, page, str(error)) from error
+
+    def take_unreadable(self) -> dict[int, str]:
+        """Pages that could not be read since the last call, with the reason."""
+        taken, self._unreadable = self._unreadable, {}
+        return taken
 
 
 def contents(state: bytes | memoryview | State) -> tuple[IndexSet, array[int]]:

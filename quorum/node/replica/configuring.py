@@ -38,7 +38,7 @@ class Configuring:
         self._is_clean = True
         """Nothing of the round was otherwise than wished."""
         self._is_under_way = False
-        self._mark = 0
+        self._barrier_id = 0
         """The last one that was proposed."""
         self._proposed_ms = 0
         self.goes_on_at_once = False
@@ -56,7 +56,7 @@ class Configuring:
             self._say_new(machine.configured, now_ms)
         elif self._is_under_way:
             self._go_on(catalog, machine, now_ms)
-        elif self._replica.mark == self._mark:
+        elif self._replica.barrier_id == self._barrier_id:
             self._begin(catalog)
             self._go_on(catalog, machine, now_ms)
         elif now_ms - self._proposed_ms > RESEND_AFTER_MS:
@@ -64,12 +64,12 @@ class Configuring:
         return False
 
     def _say_new(self, revision: int, now_ms: int) -> None:
-        self._mark = max(self._mark, self._replica.mark) + 1
+        self._barrier_id = max(self._barrier_id, self._replica.barrier_id) + 1
         self._say(revision, now_ms)
 
     def _say(self, revision: int, now_ms: int) -> None:
         self._proposed_ms = now_ms
-        self._replica.own(c.Configured(revision, self._mark))
+        self._replica.propose_internal(c.Configured(revision, self._barrier_id))
 
     def _begin(self, catalog: CatalogMachine) -> None:
         self._queues = catalog.queues_of_group(self._replica.number)[::-1]
@@ -89,7 +89,7 @@ class Configuring:
             if present != config:
                 self._is_clean = False
                 if present is not None:  # else it is being created
-                    self._replica.own(c.UpdateConfig(queue.id, config))
+                    self._replica.propose_internal(c.UpdateConfig(queue.id, config))
         if self._queues:
             self.goes_on_at_once = True
             return

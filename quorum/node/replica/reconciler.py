@@ -55,10 +55,10 @@ def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine)
     wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
     for number, queue in wished.items():
         if not machine.has_queue(number):
-            replica.own(c.CreateQueue(number, catalog.effective(queue).config))
+            replica.propose_internal(c.CreateQueue(number, catalog.effective(queue).config))
             done = False
     for number in machine.queue_ids():
         if number not in wished and catalog.is_gone(number, replica.number):
-            replica.own(c.DeleteQueue(number))
+            replica.propose_internal(c.DeleteQueue(number))
             done = False
     return done

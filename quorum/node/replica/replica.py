@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fifo import checkpoint, versions
@@ -16,22 +16,14 @@ from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.node.errors import BodyUnreadable
 from quorum.node.replica.checkpoints import Checkpoints, contents
 from quorum.node.replica.group_clock import GroupClock
+from quorum.node.replica.proposals import Proposals
+from quorum.node.replica.snapshot_plan import SnapshotPlan
 from quorum.node.replica.state_hashes import Digests
-from quorum.node.wire.operations import (
-    COMMAND_BYTES,
-    MAX_OPERATIONS,
-    Command,
-    columns_of,
-    command_bytes,
-    command_parts,
-    encode,
-)
+from quorum.node.wire.operations import Command, columns_of, command_parts, encode
 from quorum.replication.group import Group
-from quorum.replication.membership import CONFIGURATION_BYTES, State
+from quorum.replication.membership import State
 
 SYSTEM_GROUP = 0
-FULL_RETRY_MS = 500
-"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
 IN_FLIGHT_BYTES = 32 << 20
 """A leader holds operations back while this much of a group's log is not yet committed."""
 
@@ -85,7 +77,8 @@ def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
 
 @dataclass(slots=True)
 class Replica:
-    """One group. `pending` are operations that this node, as leader, has to pack into entries."""
+    """One group on this member. Only the methods here change its fields; other parts call the method that says what
+    has happened."""
 
     number: int
     raft: Group
@@ -94,34 +87,19 @@ class Replica:
     digests: Digests
     checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
-    pending: deque[bytes] = field(default_factory=deque)
-    in_flight: deque[tuple[int, int]] = field(default_factory=deque)
-    """(index, bytes) of own proposals not yet applied"""
-    in_flight_bytes: int = 0
-    announced_commit: int = 0
+    proposals: Proposals = field(default_factory=Proposals)
+    snapshots: SnapshotPlan = field(default_factory=SnapshotPlan)
     seen: tuple[str | None, int] = (None, 0)
-    """(leader, term) as of the last step"""
-    bytes_since_snapshot: int = 0
-    wants_snapshot: bool = False
-    """one that is kept, or a page that it refers to, is damaged"""
-    no_snapshot_before_ms: int = 0
-    """the last one found no room, or was taken early to make some"""
-    written_to: tuple[int, int] = (0, 0)
-    """(queue, block): how far the next snapshot is prepared"""
-    written_times: int = 0
-    """how often it was prepared from the first queue to the last"""
-    saved_ms: int = 0
-    """when the last snapshot was taken, or the first change after it seen"""
-    wake_pending: bool = False
-    mark: int = 0
-    """of the last command `Configured` that it has applied"""
+    """(leader, term) as of the last tick"""
+    barrier_id: int = 0
+    """of the last command `Configured` that was applied"""
     ready_term: int = -1
     """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
-    goes on from the last entry"""
+    continues from the last entry"""
     touched: bool = True
-    """something has come for it since its last turn"""
+    """something has come for it since its last tick"""
     stalled: int = 0
-    """the entry that has to be mended before anything more is applied"""
+    """the entry that has to be repaired before anything more is applied"""
     stalled_ms: int = 0
     """since when"""
     disputed: str = ""
@@ -134,11 +112,6 @@ class Replica:
     """a page of the state is lost, and the state stays in use until another member's is here"""
     routed_to: int = 0
     """effects of entries up to here were carried out: not again, where applying begins again before them"""
-    down_proposed_ms: dict[tuple[int, int], int] = field(default_factory=dict)
-    full_until_ms: int = 0
-    """the log had no room for an entry: nothing is packed before this"""
-    next_hand_over_ms: int = 0
-    """no new attempt to hand the office to somebody whose disk is better before this"""
 
     @property
     def wants_state(self) -> bool:
@@ -153,7 +126,7 @@ class Replica:
     @property
     def can_apply(self) -> bool:
         """The same, and nothing holds them up."""
-        return self.is_behind and not self.stalled and not self.parted
+        return not self.stalled and not self.parted and self.raft.applied_index < self.raft.commit_index
 
     @property
     def leads(self) -> bool:
@@ -163,8 +136,8 @@ class Replica:
     @property
     def can_propose(self) -> bool:
         return (
-            bool(self.pending)
-            and self.in_flight_bytes < IN_FLIGHT_BYTES
+            bool(self.proposals.pending)
+            and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
             and self.leads
             and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
         )
@@ -179,23 +152,137 @@ class Replica:
             or self.can_propose
         )
 
-    def begin_term(self) -> None:
-        """The leader or the term has changed: what was pending or under way is up to the sessions' nodes again."""
-        self.pending.clear()
-        self.in_flight.clear()
-        self.in_flight_bytes = 0
-        self.wake_pending = False
-        self.down_proposed_ms.clear()
+    # ---- what comes in
 
-    def refuse(self, now_ms: int) -> None:
-        """The log had no room."""
-        self.full_until_ms = now_ms + FULL_RETRY_MS
-        self._forget_pending()
+    def wake(self) -> None:
+        """The next step ticks the group, whatever its timers say."""
+        self.touched = True
 
-    def _forget_pending(self) -> None:
-        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
-        self.pending.clear()
-        self.wake_pending = False
+    def receive(self, peer: str, frame: memoryview) -> None:
+        """A peer's frame for the Raft group."""
+        self.touched = True
+        self.raft.receive(peer, frame)
+
+    def peer_connected(self, peer: str) -> None:
+        self.touched = True
+        self.raft.peer_connected(peer)
+
+    def peer_disconnected(self, peer: str) -> None:
+        self.touched = True
+        self.raft.peer_disconnected(peer)
+
+    def read_barrier(self, callback: Callable[[int | None], None]) -> None:
+        """See Group.read_barrier."""
+        self.touched = True
+        self.raft.read_barrier(callback)
+
+    def tick(self) -> bool:
+        """Lets the Raft group's time pass. True if the leader or the term has changed since the last tick: then what
+        was pending or in flight here is the sessions' nodes' to send again."""
+        self.touched = False
+        self.raft.tick()
+        now = (self.raft.leader, self.raft.term)
+        if now == self.seen:
+            return False
+        self.seen = now
+        self.proposals.begin_term()
+        return True
+
+    # ---- leading
+
+    def may_lead_last_only(self, *, stands_last: bool) -> None:
+        """Whether this member is to run for leader only where no other member can; one whose state is given up is."""
+        self.raft.candidacy.stands_last = stands_last or self.parted > 0
+
+    def delay_candidacy(self, seconds: float) -> None:
+        """This member runs for leader so much later than another one would."""
+        self.raft.candidacy.handicap_s = seconds
+
+    def note_caught_up(self) -> None:
+        """A leader that has applied everything of earlier terms may propose."""
+        if self.raft.leader_ready and self.raft.applied_index == self.raft.commit_index:
+            self.ready_term = self.raft.term
+
+    def stop_proposing(self) -> None:
+        """A leader that cannot apply what is committed; note_caught_up ends it."""
+        self.ready_term = -1
+
+    def propose_internal(self, command: c.Command | CatalogCommand) -> None:
+        """A leader's own, unnumbered operation."""
+        self.proposals.pending.append(encode(command, None))
+
+    def propose(self, now_ms: int, wall_clocks_ms: list[int]) -> None:
+        """Packs what is pending into entries. They go out with the new commit index, which otherwise goes out by
+        itself: sessions at other nodes wait for it."""
+        proposals = self.proposals
+        if not self.raft.is_leader:
+            proposals.pending.clear()
+            return
+        if self.disputed:
+            proposals.drop_pending()
+            return
+        if now_ms < proposals.full_until_ms:
+            proposals.drop_pending()
+        has_news = proposals.announce(self.raft.commit_index)
+        while self.can_propose:
+            operations, size = proposals.next_entry()
+            now = self.clock.now(now_ms, wall_clocks_ms)
+            try:
+                index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
+            except LogFull:
+                proposals.refuse(now_ms)
+                break
+            if index is None:
+                break  # no longer leader: the sessions' nodes send again
+            proposals.sent(index, size)
+            has_news = True
+        if has_news:
+            self.raft.send_appends()
+
+    # ---- applying
+
+    def state_changed(self, index: int, size_bytes: int) -> bool:
+        """The machine has applied this entry. Whether its effects are to be carried out: not again, where applying
+        began again before it."""
+        self.snapshots.bytes_since += size_bytes + ENTRY_COST_BYTES
+        if index <= self.routed_to:
+            return False
+        self.routed_to = index
+        return True
+
+    def barrier_applied(self, barrier_id: int) -> None:
+        """A command `Configured` was applied."""
+        self.barrier_id = barrier_id
+
+    def stall(self, index: int, now_ms: int) -> None:
+        """Nothing is applied until this entry can be read."""
+        self.stalled, self.stalled_ms = index, now_ms
+
+    def resume(self) -> None:
+        """The entry that was waited for can be read, or is not needed any more."""
+        self.stalled = 0
+
+    def rebuild_from_snapshot(self, stalled: int, now_ms: int) -> None:
+        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
+        again from the newest snapshot, applies the same entries to the same effect once the body is repaired, and what
+        was carried out before is not carried out again. This node does not lead until then."""
+        state = self.raft.rewind_applied()
+        self.checkpoints.rewound()
+        if state is not None:
+            self.restore(state)
+        elif isinstance(self.machine, CatalogMachine):
+            raise AssertionError("the catalog reads no bodies")
+        else:
+            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
+        self.snapshots.bytes_since = 0
+        self.ready_term = -1
+        self.stall(stalled, now_ms)
+
+    # ---- a state that is wrong or lost
+
+    def dispute(self, reason: str) -> None:
+        """Why this node may not serve the group now; empty where a majority agrees again."""
+        self.disputed = reason
 
     def part(self, index: int) -> None:
         """Most voters had another state at this entry, or the state cannot be read. The log is right: this member still
@@ -212,6 +299,14 @@ class Replica:
         self.raft.candidacy.stands_last = True
         self.raft.resign()
 
+    def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:
+        """The state cannot be read, and may be half changed: an empty one takes its place, and is not used."""
+        self.machine = empty
+
+    def pages_lost(self, *, is_any_lost: bool) -> None:
+        """Whether a page of the state in use is lost, with no other copy here."""
+        self.lacks_page = is_any_lost
+
     def rebuilt(self) -> None:
         """Another member's state is here."""
         if self.parted:
@@ -221,98 +316,28 @@ class Replica:
         self.checkpoints.is_sendable = True
         self.raft.want_state(is_wanted=False)
 
-    def own(self, command: c.Command | CatalogCommand) -> None:
-        """A leader's own, unnumbered operation."""
-        self.pending.append(encode(command, None))
-
-    def propose(self, now_ms: int, wall_clocks_ms: list[int]) -> None:
-        """Packs what is pending into entries. They go out with the new commit index, which otherwise goes out by
-        itself: sessions at other nodes wait for it."""
-        if not self.raft.is_leader:
-            self.pending.clear()
-            return
-        if self.disputed:
-            self._forget_pending()
-            return
-        if now_ms < self.full_until_ms:
-            self._forget_pending()
-        commit_index = self.raft.commit_index
-        is_news = commit_index > self.announced_commit
-        self.announced_commit = commit_index
-        while self.can_propose:
-            operations = [self.pending.popleft()]
-            size = len(operations[0])
-            while (
-                self.pending
-                and size + len(self.pending[0]) <= COMMAND_BYTES
-                and len(operations) < MAX_OPERATIONS
-            ):
-                operations.append(self.pending.popleft())
-                size += len(operations[-1])
-            if command_bytes(len(operations), size) + 1 == CONFIGURATION_BYTES:
-                operations.append(encode(c.Wake(), None))  # no command has a configuration's size
-                size += len(operations[-1])
-            now = self.clock.now(now_ms, wall_clocks_ms)
-            try:
-                index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
-            except LogFull:
-                self.refuse(now_ms)
-                break
-            if index is None:
-                break  # no longer leader: the sessions' nodes send again
-            self.in_flight.append((index, size))
-            self.in_flight_bytes += size
-            is_news = True
-        if is_news:
-            self.raft.send_appends()
-
-    def applied(self, index: int) -> None:
-        while self.in_flight and self.in_flight[0][0] <= index:
-            self.in_flight_bytes -= self.in_flight.popleft()[1]
-
-    def begin_again(self, stalled: int, now_ms: int) -> None:
-        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
-        again from the newest snapshot, applies the same entries to the same effect once the body is mended, and what
-        was carried out before is not carried out again. This node does not lead until then."""
-        state = self.raft.rewind_applied()
-        self.checkpoints.rewound()
-        if state is not None:
-            self.restore(state)
-        elif isinstance(self.machine, CatalogMachine):
-            raise AssertionError("the catalog reads no bodies")
-        else:
-            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
-        self.bytes_since_snapshot = 0
-        self.ready_term = -1
-        self.stalled, self.stalled_ms = stalled, now_ms
-
-    def snapshot_is_due(self, now_ms: int, after_bytes: int, after_ms: int) -> bool:
-        """So much was applied since the last one, or anything, and so long ago: what was settled since then is garbage
-        only once a snapshot says so."""
-        if not self.bytes_since_snapshot:
-            self.saved_ms = now_ms
-        return self.bytes_since_snapshot > after_bytes or now_ms - self.saved_ms >= after_ms
+    # ---- snapshots
 
     def prepare_snapshot(self) -> bool:
         """Writes some of what the next snapshot refers to; whether that was the last of it. LogFull."""
         if isinstance(self.machine, CatalogMachine):
             return True
-        place = self.machine.write_ahead(self.written_to, WRITE_AHEAD_BYTES)
-        self.written_to = (0, 0) if place is None else place
+        place = self.machine.write_ahead(self.snapshots.written_to, WRITE_AHEAD_BYTES)
+        self.snapshots.written_to = (0, 0) if place is None else place
         if place is not None:
             return False
-        self.written_times += 1
+        self.snapshots.written_times += 1
         if (
-            self.written_times < WRITE_AHEAD_TIMES
+            self.snapshots.written_times < WRITE_AHEAD_TIMES
             and checkpoint.missing_sections(self.machine) > FEW_SECTIONS
         ):
             return False
-        self.written_times = 0
+        self.snapshots.written_times = 0
         return True
 
     def save_snapshot(self, log: Log, now_ms: int) -> None:
         """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
-        again = self.wants_snapshot or bool(log.journal(self.number).damaged_snapshots)
+        again = self.snapshots.is_demanded or bool(log.journal(self.number).damaged_snapshots)
         entries, pages = IndexSet(()), array("Q")
         if isinstance(self.machine, CatalogMachine):
             state = self.machine.snapshot()
@@ -323,9 +348,7 @@ class Replica:
         is_kept = self.raft.save_snapshot(
             self.clock.applied.to_bytes(TIME_BYTES, "little") + state, again=again
         )
-        self.wants_snapshot = False
-        self.bytes_since_snapshot = 0
-        self.saved_ms = now_ms
+        self.snapshots.saved(now_ms)
         if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to
             self.checkpoints.saved(self.raft.applied_index, entries, pages)
 
