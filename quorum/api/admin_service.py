@@ -27,7 +27,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.log.record import crc32c
 from quorum.node.member import Member
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc
 

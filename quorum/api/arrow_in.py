@@ -18,7 +18,7 @@ from quorum.api import status
 from quorum.api.arrow_messages import has_compressed
 from quorum.api.bulk_columns import TEXTS
 from quorum.api.json_values import read_into
-from quorum.node.batches import MAX_MESSAGE_FIELDS
+from quorum.node.wire.batches import MAX_MESSAGE_FIELDS
 from quorum.v1 import queue_pb2 as pb
 
 CHUNK_ROWS = 8_192

@@ -16,8 +16,8 @@ from fifo.effects import Run
 from quorum.api.bulk_columns import OF_PROPERTIES, TEXTS, Wanted
 from quorum.api.json_values import Writer
 from quorum.api.stored_rows import Batch, Failures, Ints, Part, RowReader
-from quorum.node.batches import FieldReader
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.batches import FieldReader
 from quorum.v1 import bulk_pb2
 from quorum.v1 import queue_pb2 as pb
 

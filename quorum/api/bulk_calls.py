@@ -14,7 +14,7 @@ from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.api.reading import Answer
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
 from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
 

@@ -23,7 +23,7 @@ from quorum.api.policy_service import set_arguments
 from quorum.api.stored_rows import Part, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
 from quorum.node.member import Member
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc

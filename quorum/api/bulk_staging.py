@@ -19,8 +19,8 @@ from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.catalog.queues import CatalogQueue
-from quorum.node import batches
 from quorum.node.member import Member
+from quorum.node.wire import batches
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors.wellknown import KeptFields
 

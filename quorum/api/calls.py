@@ -37,8 +37,8 @@ from google.rpc import code_pb2
 from quorum.api import request_limits, status
 from quorum.api.handlers import Context
 from quorum.api.shares import ByteWindow, Shares, WindowFull
-from quorum.node.batches import BatchLimits
-from quorum.node.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
+from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
 
 MAX_CALLS = 10_000
 """Sessions and calls at a time."""

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from fifo.effects import Deliver, Run
 from quorum.log import EntryMissing, Log, LogDamaged
-from quorum.node import batches
-from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import Command, batch_of, count_of
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire import batches
+from quorum.node.wire.operations import Command, batch_of, count_of
 from quorum.v1 import queue_pb2 as pb
 
 T = TypeVar("T")

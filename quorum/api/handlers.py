@@ -18,7 +18,7 @@ from quorum.api import status
 from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.batches import BatchError
+from quorum.node.wire.batches import BatchError
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -30,12 +30,12 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.log import Log
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
 from quorum.node.driver import Driver, boottime_s
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
 from quorum.node.member import Member
-from quorum.node.operations import MAX_OPERATION_BYTES, encode
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
 
 T = TypeVar("T")
 

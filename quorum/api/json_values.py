@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
-from quorum.node.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
+from quorum.node.wire.batches import MAX_MESSAGE_FIELDS, MAX_PROPERTIES_BYTES
 from quorum.v1 import queue_pb2 as pb
 
 INT64 = range(-(1 << 63), 1 << 63)

@@ -12,7 +12,7 @@ from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
 from quorum.catalog.policies import MAX_NAME_BYTES, Effective, check_policy
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 

@@ -23,16 +23,16 @@ from quorum.errors import ConfigError, OperatorError
 from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM, SPARE_DESCRIPTORS, Files, RealFiles
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
-from quorum.node.collecting import Threaded
+from quorum.node.cluster.membership import STANDINGS
 from quorum.node.driver import Driver, boottime_s
-from quorum.node.identity import FILE as IDENTITY
-from quorum.node.identity import Founding, IdentityError, Life, begin_life
-from quorum.node.lost_log import open_log
+from quorum.node.identity.identity import FILE as IDENTITY
+from quorum.node.identity.identity import Founding, IdentityError, Life, begin_life
+from quorum.node.maintenance.garbage_collection import Threaded
+from quorum.node.maintenance.lost_log import open_log
+from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member, MemberConfig
-from quorum.node.membership import STANDINGS
-from quorum.node.scrubbing import Pace
-from quorum.node.skipping import shown
+from quorum.node.replica.skipped_entries import shown
+from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 
 T = TypeVar("T")

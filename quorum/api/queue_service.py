@@ -17,9 +17,9 @@ from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream
 from quorum.catalog.queues import CatalogQueue
-from quorum.node import batches
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
 from quorum.node.member import Member
+from quorum.node.wire import batches
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
 from quorum_selectors.compiled import compile_expression

@@ -11,8 +11,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fifo.staging import PART_BYTES, STAGED_PARTS
 from quorum.api.session_service import MAX_RANGES
-from quorum.node.batches import FRAME_BYTES, PROPERTIES, BatchLimits
-from quorum.node.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
+from quorum.node.wire.batches import FRAME_BYTES, PROPERTIES, BatchLimits
+from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
 from quorum_selectors.errors import MAX_SELECTOR_CHARACTERS
 
 REQUEST_BYTES = 1 << 20

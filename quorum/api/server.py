@@ -19,7 +19,7 @@ from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.config import NodeConfig
 from quorum.errors import OperatorError
-from quorum.node.batches import FRAME_BYTES
+from quorum.node.wire.batches import FRAME_BYTES
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 HANDSHAKE_LIMIT_MS = 5_000

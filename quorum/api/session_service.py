@@ -27,9 +27,10 @@ from quorum.api.owners import owner_of
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
 from quorum.log import LogError
-from quorum.node import batches, events
-from quorum.node.healing import BodyUnreadable
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node import events
+from quorum.node.errors import BodyUnreadable
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire import batches
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 from quorum_selectors.wellknown import KeptFields

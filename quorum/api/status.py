@@ -14,8 +14,8 @@ from grpc_status import rpc_status
 
 from fifo.effects import Refused
 from quorum.catalog.arguments import ArgumentError
-from quorum.node.batches import BatchError
 from quorum.node.events import LowDisk
+from quorum.node.wire.batches import BatchError
 from quorum_selectors.errors import EncodingError, FilterError, SelectorError
 
 DOMAIN = "quorum"

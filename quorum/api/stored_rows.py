@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fifo.effects import Run
 from quorum.api.deliveries import PARSED, BodyReader
-from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import Command, batch_of, ttls_of
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.operations import Command, batch_of, ttls_of
 from quorum.v1 import queue_pb2 as pb
 
 CACHED_BYTES = 4 << 20

@@ -78,8 +78,8 @@ def check(
 ) -> None:
     """Checks every byte of a member's data while it is stopped. Status 0: all is good; 1: damage was found; 2: it
     cannot be checked."""
-    from quorum.node.check import CannotCheck
-    from quorum.node.check import check as check_directory
+    from quorum.node.maintenance.offline_check import CannotCheck
+    from quorum.node.maintenance.offline_check import check as check_directory
 
     try:
         report = check_directory(directory)

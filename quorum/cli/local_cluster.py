@@ -37,7 +37,7 @@ from quorum.cli.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.errors import ClusterError
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
-from quorum.node.identity import IdentityError, read_identity
+from quorum.node.identity.identity import IdentityError, read_identity
 
 if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse

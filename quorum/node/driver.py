@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from quorum.log import LogError, LogFailed, LogFull
+from quorum.node.cluster.rollback_marks import RolledBack
+from quorum.node.errors import PageUnreadable
 from quorum.node.events import Input, Output
-from quorum.node.healing import PageUnreadable
-from quorum.node.marks import RolledBack
 from quorum.node.member import Frame, Member
 from quorum.replication.network.connection import PeerNetwork
 

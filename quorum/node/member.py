@@ -24,35 +24,30 @@ from typing import Protocol
 
 import structlog
 
-from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
-from quorum.node import forwarding
-from quorum.node.applying import Applier
-from quorum.node.arrivals import Arrivals
-from quorum.node.bodies import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
-from quorum.node.carrying_out import CarryingOut
-from quorum.node.checkpoints import Checkpoints
-from quorum.node.collecting import Background, Collecting, Inline
-from quorum.node.comparing import KIND_DIGEST, Comparing
-from quorum.node.damage import DamageCare, is_needed
-from quorum.node.digests import Digests, decode_claim
-from quorum.node.disk_watch import DiskWatch
-from quorum.node.founding import Founding
-from quorum.node.healing import Healer, PageUnreadable
-from quorum.node.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
-from quorum.node.identity import Memory
-from quorum.node.lease_times import LeaseTimesKeeper
-from quorum.node.leases import Heartbeat, HeartbeatAnswer, Leases, PeerFrameError
-from quorum.node.marks import KIND_MARK, KIND_NEW_MARK, Marks
-from quorum.node.membership import Membership
-from quorum.node.paging import Pager
-from quorum.node.questions import Questions
-from quorum.node.read_indexes import (
+from quorum.node.cluster.corruption_monitor import DamageCare, is_needed
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.heartbeats import KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER, Heartbeats
+from quorum.node.cluster.lease_times import LeaseTimesKeeper
+from quorum.node.cluster.membership import Membership
+from quorum.node.cluster.recovery_messages import KIND_STANDING, KIND_STANDING_QUESTION, Standings
+from quorum.node.cluster.rollback_marks import KIND_MARK, KIND_NEW_MARK, Marks
+from quorum.node.cluster.state_comparison import KIND_DIGEST, Comparing
+from quorum.node.cluster.state_requests import KIND_STATE_REQUEST, Rebuilding
+from quorum.node.errors import PageUnreadable, PeerFrameError
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import Address
+from quorum.node.leases.leases import Heartbeat, HeartbeatAnswer, Leases
+from quorum.node.maintenance.garbage_collection import Background, Collecting, Inline
+from quorum.node.maintenance.paging import Pager
+from quorum.node.maintenance.scrubbing import Pace, Scrubbing
+from quorum.node.reads.questions import Questions
+from quorum.node.reads.read_indexes import (
     KIND_READ,
     KIND_READ_INDEX,
     ReadCallback,
@@ -60,14 +55,20 @@ from quorum.node.read_indexes import (
     ReadIndexes,
     ReadRequest,
 )
-from quorum.node.rebuilding import KIND_STATE_REQUEST, Rebuilding
-from quorum.node.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
-from quorum.node.roster import Address
-from quorum.node.scrubbing import Pace, Scrubbing
-from quorum.node.session_table import SessionTable
-from quorum.node.sessions import RESEND_AFTER_MS, Session
-from quorum.node.skipping import Skipping, shown
-from quorum.node.standings import KIND_STANDING, KIND_STANDING_QUESTION, Standings
+from quorum.node.repair.body_transfer import KIND_BODIES, KIND_FETCH, Answer, Fetcher, Librarian, Question
+from quorum.node.repair.healer import Healer
+from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.replica.applier import Applier
+from quorum.node.replica.bootstrap import Founding
+from quorum.node.replica.checkpoints import Checkpoints
+from quorum.node.replica.reconciler import CarryingOut
+from quorum.node.replica.replica import SYSTEM_GROUP, TIME_BYTES, FieldSource, Replica
+from quorum.node.replica.skipped_entries import Skipping, shown
+from quorum.node.replica.snapshotter import Snapshotter
+from quorum.node.replica.state_hashes import Digests, decode_claim
+from quorum.node.sessions.conversation import Session
+from quorum.node.sessions.session_table import SessionTable
+from quorum.node.wire import forwarding
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Standing, StandingQuestion
@@ -130,7 +131,7 @@ class MemberConfig:
     """see paging.py"""
     scrubbing: Pace = field(default_factory=Pace)
     skip_entries: tuple[tuple[int, int], ...] = ()
-    """(group, index) of entries whose effect is left out, see skipping.py"""
+    """(group, index) of entries whose effect is left out, see skipped_entries.py"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +230,21 @@ class Member:
         )
         self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._tell)
         self._skipping = Skipping(config.skip_entries, self.membership.memory, self._logger)
+        self._snapshotter = Snapshotter(
+            log,
+            self._logger,
+            after_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
+            after_ms=config.snapshot_ms,
+        )
         self.applier = Applier(
             log,
             self._table,
             self.healer,
             self.comparing.report,
             self.comparing.rebuilt,
-            self._logger,
+            self._snapshotter,
+            self._skipping,
             entries=config.apply_entries,
-            snapshot_bytes=config.snapshot_bytes or SNAPSHOT_BYTES,
-            snapshot_ms=config.snapshot_ms,
-            skipping=self._skipping,
         )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
@@ -425,9 +430,8 @@ class Member:
             self.read_indexes.turn(now_ms)
         active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         for replica in active:
-            replica.touched = False
-            replica.raft.tick()
-            self._follow_leader(replica)
+            if replica.tick():
+                self._follow_leader(replica)
             replica.propose(now_ms, self.heartbeats.wall_clocks(now_ms))
             replica.raft.flush_early()
         self.healer.tick()
@@ -451,7 +455,7 @@ class Member:
             self._next_review_ms = now_ms + REVIEW_MS
             self.damage.review()
             self._save_again()
-            self.applier.replace_snapshots(self.replicas.values(), now_ms)
+            self._snapshotter.replace_damaged(self.replicas.values(), now_ms)
         self.standings.ask(self.membership.peers, now_ms)
         self.rebuilding.ask(self.membership.peers, now_ms)
         if now_ms >= self._next_upkeep_ms or self.applier.is_upkeep_due:
@@ -490,13 +494,12 @@ class Member:
                 self.librarian.forget(peer)
                 self.fetcher.disconnected(peer)
             for replica in self.replicas.values():
-                replica.touched = True
                 if peer in now:
                     for claim in replica.digests.claims():
                         self._network.send(peer, KIND_DIGEST, [claim])
-                    replica.raft.peer_connected(peer)
+                    replica.peer_connected(peer)
                 else:
-                    replica.raft.peer_disconnected(peer)
+                    replica.peer_disconnected(peer)
                 if peer in now and replica.raft.leader == peer:
                     self._table.resend(replica.number, self._now_ms)
 
@@ -526,8 +529,7 @@ class Member:
             view = memoryview(frame.data)
             replica = self.replicas.get(forwarding.GROUP.unpack_from(view)[0])
             if replica is not None:
-                replica.touched = True
-                replica.raft.receive(frame.peer, view[forwarding.GROUP.size :])
+                replica.receive(frame.peer, view[forwarding.GROUP.size :])
         elif frame.kind == forwarding.KIND_PROPOSE:
             self._receive_operations(memoryview(frame.data))
         elif frame.kind == KIND_FETCH:
@@ -575,7 +577,7 @@ class Member:
         replica = self.replicas.get(group)
         if replica is None or not replica.raft.is_leader or self.disk_watch.is_silent:
             return  # its sender will hear of the leader and send again
-        replica.pending.extend(forwarding.operations(view))
+        replica.proposals.add(forwarding.operations(view))
 
     def _receive_read(self, peer: str, request: ReadRequest) -> None:
         if not self.disk_watch.is_silent:  # else no majority would be heard; its sender asks again
@@ -586,8 +588,7 @@ class Member:
         if replica is None:
             callback(None)
         else:
-            replica.touched = True
-            replica.raft.read_barrier(callback)
+            replica.read_barrier(callback)
 
     def _found_read_index(self, waiter: Hashable, group: int, index: int) -> None:
         self.questions.found_read_index(waiter, group, index)
@@ -622,7 +623,7 @@ class Member:
             return
         leader = replica.raft.leader
         if replica.raft.is_leader:
-            replica.touched = True
+            replica.wake()
             self.membership.hand_over(replica, to)
         elif leader is not None and not is_asked:
             self._network.send(leader, KIND_TRANSFER, [forwarding.GROUP.pack(group), to.encode()])
@@ -670,21 +671,16 @@ class Member:
         replica = self.replicas[group]
         leader = self._link(group)
         if not leader:
-            replica.pending.extend(operations)
+            replica.proposals.add(operations)
             return
         for parts in forwarding.frames(group, operations):
             self._network.send(leader, forwarding.KIND_PROPOSE, parts)
 
     def _follow_leader(self, replica: Replica) -> None:
-        seen = (replica.raft.leader, replica.raft.term)
-        if seen == replica.seen:
-            return
-        replica.seen = seen
-        replica.begin_term()
         self.heartbeats.leader_changed(replica, self._now_ms)
         if replica.raft.is_leader:
             self.applier.catalog_changed = True
-        if seen[0] is not None:
+        if replica.raft.leader is not None:
             self._table.resend(replica.number, self._now_ms)
 
     # ---- bodies
@@ -742,7 +738,7 @@ class Member:
         if news is not None:
             self._tell(news)
         if self.disk_watch.disks.own.is_low:
-            self.applier.make_room(self.replicas.values(), self._now_ms)
+            self._snapshotter.make_room(self.replicas.values(), self._now_ms)
 
     def _queue_machines(self) -> dict[int, GroupMachine]:
         return {
@@ -755,20 +751,13 @@ class Member:
         due = machine.next_wake()
         if (
             due is not None
-            and not replica.wake_pending
+            and not replica.proposals.is_wake_pending
             and replica.clock.now(self._now_ms, self.heartbeats.wall_clocks(self._now_ms)) >= due
         ):
-            replica.wake_pending = True
-            replica.own(c.Wake())
+            replica.proposals.wake()
         live = machine.live_nodes()
-        for gone in replica.down_proposed_ms.keys() - set(live):
-            del replica.down_proposed_ms[gone]
-        for node, boot in live:
-            if self.leases.is_down(replica.number, node, boot, self._now_ms):
-                last = replica.down_proposed_ms.get((node, boot))
-                if last is None or self._now_ms - last > RESEND_AFTER_MS:
-                    replica.down_proposed_ms[node, boot] = self._now_ms
-                    replica.own(c.NodeDown(node, boot))
+        is_down = [each for each in live if self.leases.is_down(replica.number, *each, self._now_ms)]
+        replica.proposals.down(live, is_down, self._now_ms)
 
 
 def _hex(incarnation: bytes) -> str:

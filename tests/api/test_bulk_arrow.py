@@ -21,9 +21,9 @@ from quorum.api.bulk_columns import NAMES, TEXTS, Wanted, wanted
 from quorum.api.deliveries import BodyReader
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.log import EntryMissing
-from quorum.node.batches import BatchError, BatchLimits, check
-from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import command_parts, encode
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.batches import BatchError, BatchLimits, check
+from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import bulk_pb2
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import jms

@@ -17,7 +17,7 @@ from fifo.state import Portion, Waiting
 from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
 from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
 from support.fifo_world import World
 

@@ -14,7 +14,7 @@ from quorum.api import request_limits, status
 from quorum.api.calls import Gate, Places, client_address
 from quorum.api.connections import close_peers
 from quorum.api.shares import ByteWindow, Shares
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
 from support.http2 import StalledClient
 from support.wire import field

@@ -6,7 +6,7 @@ import asyncio
 
 from quorum.api.hub import Hub
 from quorum.api.session_service import MAX_CONSUMERS, Stream, _Consumer
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 
 

@@ -6,8 +6,8 @@ from fifo.commands import Address, Origin, Stage
 from fifo.effects import Deliver, Run
 from quorum.api import deliveries
 from quorum.log import Damage, EntryMissing, LogDamaged
-from quorum.node.healing import BodyUnreadable
-from quorum.node.operations import command_parts, encode
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import batch, bodies_of, enqueue
 

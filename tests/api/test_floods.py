@@ -10,7 +10,7 @@ import grpc
 
 from quorum.api.calls import Gate
 from quorum.api.shares import ByteWindow
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc
 from support.http2 import FloodingClient
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from quorum.api import process, server
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from support.http2 import StalledClient
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING

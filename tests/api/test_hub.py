@@ -18,9 +18,9 @@ from quorum.api.status import StatusError
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import DrainMember
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
-from quorum.node.healing import BodyUnreadable
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.errors import BodyUnreadable
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire.batches import BatchLimits
 
 WINDOW = 1_000
 

@@ -17,8 +17,8 @@ from quorum.api.deliveries import BodyReader
 from quorum.api.reading import STEP_BYTES, Workers
 from quorum.api.status import StatusError
 from quorum.api.stored_rows import CACHED_BYTES, RowReader
-from quorum.node.batches import StoredBatch
-from quorum.node.operations import command_parts, encode
+from quorum.node.wire.batches import StoredBatch
+from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import batch
 

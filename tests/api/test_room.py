@@ -18,7 +18,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import PublishRejected, from_status, reason_of
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import batch
 

@@ -21,8 +21,8 @@ from quorum.catalog.commands import DeclareQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.client.batch import Message, encode_batch
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.columns import decode
 

@@ -15,7 +15,7 @@ from quorum.api.session_service import Stream
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 
 OPEN = pb.SessionRequest(open=pb.Open(producer_id=bytes(16), epoch=1))

@@ -11,7 +11,7 @@ import pytest
 
 from fifo.effects import Run
 from quorum.api import bulk_service, queue_service
-from quorum.node.batches import StoredBatch
+from quorum.node.wire.batches import StoredBatch
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import jms
 from support.cluster import batch

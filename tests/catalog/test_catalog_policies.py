@@ -24,7 +24,7 @@ from quorum.catalog.commands import (
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import MAX_POLICIES, Policies, Policy, matches
-from quorum.node import operations as op
+from quorum.node.wire import operations as op
 
 PRODUCER = b"p" * 16
 

@@ -1,4 +1,4 @@
-"""How much of what is committed a member applies in one step (quorum/node/applying.py)."""
+"""How much of what is committed a member applies in one step (quorum/node/replica/applier.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fifo import commands as c
 from fifo.effects import Applied, AttachedReply
 from fifo.group import GroupMachine
 from quorum.log import EntryMissing
-from quorum.node import applying
+from quorum.node.replica import applier as applying
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
 

@@ -1,4 +1,4 @@
-"""What a snapshot on its way trusts of this member's own entries (quorum/node/arrivals.py)."""
+"""What a snapshot on its way trusts of this member's own entries (quorum/node/repair/snapshot_bodies.py)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from quorum.node.arrivals import Arrivals
-from quorum.node.bodies import Job
+from quorum.node.repair.body_transfer import Job
+from quorum.node.repair.snapshot_bodies import Arrivals
 
 
 class Fetcher:

@@ -1,4 +1,4 @@
-"""A MessageBatch at the edge of the cluster (quorum/node/batches.py)."""
+"""A MessageBatch at the edge of the cluster (quorum/node/wire/batches.py)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.node import batches
-from quorum.node.batches import BatchError, BatchLimits
+from quorum.node.wire import batches
+from quorum.node.wire.batches import BatchError, BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import columns
 from quorum_selectors.wellknown import resolve_field_names

@@ -1,5 +1,5 @@
-"""The offline check of a data directory (quorum/node/check.py) and `quorum log inspect`: what is damaged is found and
-named, what is whole is called good, and no file makes them fail."""
+"""The offline check of a data directory (quorum/node/maintenance/offline_check.py) and `quorum log inspect`: what is
+damaged is found and named, what is whole is called good, and no file makes them fail."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from quorum.log.manifest import decode_manifest, encode_manifest
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segments import HEADER_BLOCK
 from quorum.log.table import Cut
-from quorum.node.check import CannotCheck, Finding, Report, check
-from quorum.node.identity import Founding, begin_life
+from quorum.node.identity.identity import Founding, begin_life
+from quorum.node.maintenance.offline_check import CannotCheck, Finding, Report, check
 from support.cluster import Cluster, Session, batch, enqueue
 
 SEGMENT = 60_000

@@ -1,4 +1,5 @@
-"""Garbage collection as a member drives it (quorum/node/collecting.py): planned, run beside it, adopted."""
+"""Garbage collection as a member drives it (quorum/node/maintenance/garbage_collection.py): planned, run beside it,
+adopted."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import threading
 import pytest
 
 from quorum.log import LogFull
-from quorum.node.collecting import PLAN_MS, RETRY_MS, Background, Collecting, Inline, Threaded
+from quorum.node.maintenance.garbage_collection import (
+    PLAN_MS,
+    RETRY_MS,
+    Background,
+    Collecting,
+    Inline,
+    Threaded,
+)
 
 
 class Collection:

@@ -15,11 +15,11 @@ from fifo.group import GroupMachine
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
-from quorum.node import configuring
-from quorum.node.carrying_out import CarryingOut
-from quorum.node.operations import decode, encode
-from quorum.node.replica import SYSTEM_GROUP
-from quorum.node.sessions import RESEND_AFTER_MS
+from quorum.node.replica import configuring
+from quorum.node.replica.reconciler import CarryingOut
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.sessions.conversation import RESEND_AFTER_MS
+from quorum.node.wire.operations import decode, encode
 from support.examples import examples
 
 GROUP = 1
@@ -74,8 +74,8 @@ class Scene:
             raft=SimpleNamespace(is_leader=True, term=self.term),
             leads=True,
             is_behind=False,
-            mark=self.mark,
-            own=self.on_its_way.append,
+            barrier_id=self.mark,
+            propose_internal=self.on_its_way.append,
         )
         self.replica = replica
         system: Any = SimpleNamespace(disputed="")
@@ -91,7 +91,7 @@ class Scene:
             sent = decode(memoryview(encode(command, None)), 0)
             self.machine.apply(c.Meta(self.index, 1, 1_000, CURRENT), (sent,))
             if isinstance(command, c.Configured):
-                self.mark = self.replica.mark = command.mark
+                self.mark = self.replica.barrier_id = command.mark
             self.check()
 
     def check(self) -> None:

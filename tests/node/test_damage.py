@@ -1,5 +1,5 @@
-"""What a running member does about damage that nobody has met (quorum/node/damage.py, scrubbing.py): bodies, snapshots,
-pages, node.json."""
+"""What a running member does about damage that nobody has met (quorum/node/cluster/corruption_monitor.py,
+scrubbing.py): bodies, snapshots, pages, node.json."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from fifo import checkpoint
 from quorum.log import Log
-from quorum.node.replica import TIME_BYTES
-from quorum.node.scrubbing import Pace
+from quorum.node.maintenance.scrubbing import Pace
+from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
 from support.cluster import Cluster, Session
 

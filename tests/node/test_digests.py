@@ -1,11 +1,11 @@
-"""Members compare what they have made of the same entries (quorum/node/digests.py)."""
+"""Members compare what they have made of the same entries (quorum/node/replica/state_hashes.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from quorum.node.digests import EVERY, KEPT, Digests, Diverged, decode_claim
-from quorum.node.leases import PeerFrameError
+from quorum.node.errors import Diverged, PeerFrameError
+from quorum.node.replica.state_hashes import EVERY, KEPT, Digests, decode_claim
 
 
 def test_only_every_thousandth_entry_is_claimed() -> None:

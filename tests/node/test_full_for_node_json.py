@@ -1,4 +1,5 @@
-"""A disk without room for node.json (quorum/node/identity.py) ends no member: what depends on it waits for room."""
+"""A disk without room for node.json (quorum/node/identity/identity.py) ends no member: what depends on it waits for
+room."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from quorum.catalog.lease_times import SetLeaseTimes
-from quorum.node import marks as marks_module
-from quorum.node.healing import PageUnreadable
-from quorum.node.identity import Memory
-from quorum.node.marks import Marks, RolledBack
+from quorum.node.cluster import rollback_marks as marks_module
+from quorum.node.cluster.rollback_marks import Marks, RolledBack
+from quorum.node.errors import PageUnreadable
+from quorum.node.identity.identity import Memory
 from support.cluster import Cluster, copied
 
 NO_ROOM = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE]

@@ -1,4 +1,4 @@
-"""Group time never goes back and never leaps (quorum/node/group_time.py)."""
+"""Group time never goes back and never leaps (quorum/node/replica/group_clock.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Confirmed
-from quorum.node.group_time import MAX_CREDIT_MS, SLEW_DIVISOR, GroupClock
+from quorum.node.replica.group_clock import MAX_CREDIT_MS, SLEW_DIVISOR, GroupClock
 from support.cluster import Cluster, Session, batch
 
 

@@ -1,4 +1,4 @@
-"""What is noted, fetched, forgotten (quorum/node/healing.py)."""
+"""What is noted, fetched, forgotten (quorum/node/repair/healer.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 
 from quorum.log import EntryMissing
-from quorum.node.bodies import Job
-from quorum.node.healing import Healer
+from quorum.node.repair.body_transfer import Job
+from quorum.node.repair.healer import Healer
 
 
 class Room:

@@ -1,4 +1,4 @@
-"""How leases follow what a group's voters are and who leads (quorum/node/heartbeats.py)."""
+"""How leases follow what a group's voters are and who leads (quorum/node/cluster/heartbeats.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
-from quorum.node.group_time import GroupClock
-from quorum.node.heartbeats import Heartbeats
-from quorum.node.leases import HEARTBEAT_MS, HeartbeatAnswer, LeaderView, Leases
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.leases.leases import HEARTBEAT_MS, HeartbeatAnswer, LeaderView, Leases
+from quorum.node.replica.group_clock import GroupClock
 
 GROUP, TERM, LEASE = 7, 3, 4_000
 NUMBERS = {"n1": 1, "n2": 2, "n3": 3}

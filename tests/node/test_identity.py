@@ -1,4 +1,4 @@
-"""Whose data directory it is, and what a cluster stays as it began (quorum/node/identity.py)."""
+"""Whose data directory it is, and what a cluster stays as it began (quorum/node/identity/identity.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorum.catalog.members import CatalogMember
-from quorum.node.identity import FILE, Founding, IdentityError, begin_life
+from quorum.node.identity.identity import FILE, Founding, IdentityError, begin_life
 
 FOUNDING = Founding("orders", 3, ("a", "b", "c"))
 

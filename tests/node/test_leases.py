@@ -1,11 +1,12 @@
-"""Who may deliver, and when a node may be declared down (quorum/node/leases.py)."""
+"""Who may deliver, and when a node may be declared down (quorum/node/leases/leases.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from quorum.catalog.lease_times import LARGEST, LeaseSettings, LeaseTimes
-from quorum.node.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases, PeerFrameError
+from quorum.node.errors import PeerFrameError
+from quorum.node.leases.leases import DRIFT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases
 
 LEASE, STEP_DOWN = 4_000, 1_000
 

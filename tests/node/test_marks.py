@@ -1,5 +1,5 @@
-"""A data directory that was put back to an earlier state (quorum/node/marks.py): the member notices it by what others
-remember, and votes for nobody until it has everything again."""
+"""A data directory that was put back to an earlier state (quorum/node/cluster/rollback_marks.py): the member notices it
+by what others remember, and votes for nobody until it has everything again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import errno
 
 import pytest
 
-from quorum.node import marks as marks_module
-from quorum.node.marks import Marks, RolledBack
+from quorum.node.cluster import rollback_marks as marks_module
+from quorum.node.cluster.rollback_marks import Marks, RolledBack
 from support.cluster import Cluster, Session, copied
 
 MARK_MS, GIVEN_MS = 2_000, 1_000

@@ -1,4 +1,5 @@
-"""Members that lack bodies (quorum/node/bodies.py, arrivals.py, healing.py): after a snapshot, after damage."""
+"""Members that lack bodies (quorum/node/repair/body_transfer.py, snapshot_bodies.py, healer.py): after a snapshot,
+after damage."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from fifo.effects import AttachedReply, Ok
 from fifo.references import references
 from fifo.state import Waiting
 from quorum.log import EntryMissing, LogDamaged
-from quorum.node import bodies
 from quorum.node import events as ev
 from quorum.node.member import Frame, Member
+from quorum.node.repair import body_transfer as bodies
 from quorum.replication.group import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
@@ -458,7 +459,7 @@ def test_a_snapshot_taken_after_going_back_keeps_what_the_older_file_refers_to()
     replica = cluster.members[name].replicas[group]
     older, newest = replica.checkpoints.kept
     cluster.disks[name].flip(snapshot_files(cluster, name, group)[-1], 8 * 70)
-    replica.begin_again(0, cluster.now_ms)
+    replica.rebuild_from_snapshot(0, cluster.now_ms)
     cluster.settle()
     replica.save_snapshot(cluster.logs[name], cluster.now_ms)
     kept = replica.checkpoints.kept

@@ -1,4 +1,4 @@
-"""Members of a whole cluster: who takes part, who comes, who goes, who leads (quorum/node/membership.py)."""
+"""Members of a whole cluster: who takes part, who comes, who goes, who leads (quorum/node/cluster/membership.py)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from quorum.api import status
 from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
-from quorum.node.forwarding import GROUP
-from quorum.node.identity import Memory
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import Roster
 from quorum.node.member import KIND_RAFT, SYSTEM_GROUP
-from quorum.node.roster import Roster
+from quorum.node.wire.forwarding import GROUP
 from support.cluster import Cluster, Session
 
 

@@ -1,5 +1,5 @@
 """A message is never delivered by two members at a time, however the cluster came to its voters and settings
-(quorum/node/leases.py, heartbeats.py)."""
+(quorum/node/leases/leases.py, heartbeats.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.catalog.lease_times import LeaseSettings, SetLeaseTimes
 from quorum.catalog.members import AddMember, RemoveMember
-from quorum.node.lease_times import LeaseTimesKeeper
-from quorum.node.leases import HEARTBEAT_MS
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.cluster.lease_times import LeaseTimesKeeper
+from quorum.node.leases.leases import HEARTBEAT_MS
+from quorum.node.replica.replica import SYSTEM_GROUP
 from support.cluster import Cluster, Session
 
 LEASE_MS = 4_000
@@ -135,7 +135,7 @@ def test_a_leader_forgets_the_processes_that_it_has_declared_down() -> None:
         cluster.ready()
     cluster.run(1_000)
     assert cluster.leader(group) == leader
-    assert not cluster.members[leader].replicas[group].down_proposed_ms
+    assert not cluster.members[leader].replicas[group].proposals._down_ms
 
 
 # ---- whose lease times count

@@ -10,9 +10,9 @@ from fifo.blocks import BLOCK_SIZE
 from fifo.effects import AttachedReply, Ok
 from fifo.group import GroupMachine
 from fifo.storage import Storage
-from quorum.node import checkpoints, replica
-from quorum.node.checkpoints import ExportedSnapshot, LogPages
-from quorum.node.replica import TIME_BYTES
+from quorum.node.replica import checkpoints, replica
+from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
+from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
 from quorum.replication.group import GroupConfig
 from quorum.replication.snapshots import WINDOW_CHUNKS
@@ -167,7 +167,7 @@ def test_a_snapshot_is_made_ready_and_sent_in_slices(monkeypatch: pytest.MonkeyP
     cluster.crash(behind)
     session = Session(cluster, leader)
     for number in range(queues):
-        cluster.members[leader].replicas[1].own(
+        cluster.members[leader].replicas[1].propose_internal(
             c.CreateQueue(1_000 + number, c.QueueConfig(name=f"q{number}"))
         )
     cluster.run(50)

@@ -7,9 +7,9 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Ok
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, SetPolicy
-from quorum.node import configuring
 from quorum.node.member import SYSTEM_GROUP
-from quorum.node.operations import Command
+from quorum.node.replica import configuring
+from quorum.node.wire.operations import Command
 from support.cluster import Cluster, Session
 
 GROUPS = (1, 2, 3)

@@ -13,8 +13,8 @@ from fifo.effects import AttachedReply, Ok
 from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
-from quorum.node.founding import Founding
-from quorum.node.lost_log import begin_again, open_log, quarantine
+from quorum.node.maintenance.lost_log import begin_again, open_log, quarantine
+from quorum.node.replica.bootstrap import Founding
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion

@@ -1,5 +1,5 @@
-"""Members with little room on their disks, with none, and with slow ones (quorum/node/disk_watch.py). What the API
-makes of it is in tests/api/test_room.py; here sessions are by hand and publish whether or not they should."""
+"""Members with little room on their disks, with none, and with slow ones (quorum/node/cluster/disk_monitor.py). What
+the API makes of it is in tests/api/test_room.py; here sessions are by hand and publish whether or not they should."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from quorum.catalog.members import AddMember
 from quorum.log import RESERVE_SEGMENTS
-from quorum.node import disks as disks_module
-from quorum.node.disks import DiskState, SyncTimes
+from quorum.node.leases import disk_state as disks_module
+from quorum.node.leases.disk_state import DiskState, SyncTimes
 from support.cluster import Cluster, Session
 
 SEGMENT = 100_000

@@ -1,4 +1,4 @@
-"""The wire form of operations (quorum/node/operations.py): every command survives it, rubbish is refused."""
+"""The wire form of operations (quorum/node/wire/operations.py): every command survives it, rubbish is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo import commands as c
-from quorum.node import operations as op
+from quorum.node.wire import operations as op
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 ms = st.integers(-1, 2**53)

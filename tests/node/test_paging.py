@@ -1,4 +1,4 @@
-"""Which blocks the pager keeps (quorum/node/paging.py), over a machine with blocks of 8 messages."""
+"""Which blocks the pager keeps (quorum/node/maintenance/paging.py), over a machine with blocks of 8 messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fifo.blocks import Block
 from fifo.commands import Get
 from fifo.group import GroupMachine
 from quorum.log import LogFull
-from quorum.node import paging
-from quorum.node.paging import Pager
+from quorum.node.maintenance import paging
+from quorum.node.maintenance.paging import Pager
 from support.fifo_world import World, small_blocks
 
 TURN_MS = 100

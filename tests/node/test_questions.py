@@ -1,4 +1,4 @@
-"""Questions about now (quorum/node/questions.py, read_indexes.py): answered by ReadIndex, without a log entry."""
+"""Questions about now (quorum/node/reads/questions.py, read_indexes.py): answered by ReadIndex, without a log entry."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue
 from quorum.node import events as ev
-from quorum.node import questions
-from quorum.node.leases import PeerFrameError
+from quorum.node.errors import PeerFrameError
 from quorum.node.member import KIND_RAFT, SYSTEM_GROUP, Frame, Member
-from quorum.node.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex, ReadRequest
+from quorum.node.reads import questions
+from quorum.node.reads.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex, ReadRequest
 from support.cluster import Cluster, Session
 
 

@@ -1,4 +1,5 @@
-"""A member's log checks itself (quorum/node/scrubbing.py): slowly, a round a day, and what is bad is mended."""
+"""A member's log checks itself (quorum/node/maintenance/scrubbing.py): slowly, a round a day, and what is bad is
+mended."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import structlog
 
 from fifo import commands as c
 from fifo.references import references
-from quorum.node.collecting import Background, Inline, Threaded
-from quorum.node.identity import Memory
-from quorum.node.scrubbing import Pace, Scrubbing
+from quorum.node.identity.identity import Memory
+from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
+from quorum.node.maintenance.scrubbing import Pace, Scrubbing
 from support.cluster import Cluster, Session, batch
 
 PACE = Pace()

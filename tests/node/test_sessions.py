@@ -1,4 +1,4 @@
-"""A session's conversation with a group: numbers, answers, repeats (quorum/node/sessions.py)."""
+"""A session's conversation with a group: numbers, answers, repeats (quorum/node/sessions/conversation.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fifo.commands import Address, Purge
 from fifo.effects import Done, Ok, Refused
-from quorum.node.operations import Command, command_parts
-from quorum.node.sessions import Conversation, Session
+from quorum.node.sessions.conversation import Conversation, Session
+from quorum.node.wire.operations import Command, command_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = Address(1, 2, 3)

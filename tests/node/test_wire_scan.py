@@ -1,4 +1,4 @@
-"""Elements are counted on the wire, before a message is parsed (quorum/node/wire_scan.py)."""
+"""Elements are counted on the wire, before a message is parsed (quorum/node/wire/wire_scan.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorum.node import batches, wire_scan
-from quorum.node.batches import BatchError, BatchLimits
-from quorum.node.wire_scan import DEFAULT_COUNT, Limit, ScanError, read_number, scan, shape_of
+from quorum.node.wire import batches, wire_scan
+from quorum.node.wire.batches import BatchError, BatchLimits
+from quorum.node.wire.wire_scan import DEFAULT_COUNT, Limit, ScanError, read_number, scan, shape_of
 from quorum.v1 import bulk_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.wire import field

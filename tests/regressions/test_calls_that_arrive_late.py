@@ -9,8 +9,8 @@ from fifo import commands as c
 from fifo.effects import Ok
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node import events as ev
-from quorum.node import forwarding
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire import forwarding
 from quorum.v1 import bulk_pb2
 from support.cluster import Cluster, Session, batch
 from support.services import Api, Context

@@ -15,7 +15,7 @@ def test_a_queue_that_the_catalog_no_longer_has_is_deleted_when_its_creation_arr
     leader = cluster.leader(group)
     assert leader is not None
     cluster.run(1_000)  # everything is carried out, nothing is left to look at
-    cluster.members[leader].replicas[group].own(CreateQueue(elsewhere, QueueConfig("late")))
+    cluster.members[leader].replicas[group].propose_internal(CreateQueue(elsewhere, QueueConfig("late")))
     machine = cluster.members[leader].queue_machine(group)
     cluster.until(lambda: machine.was_deleted(elsewhere), "the late queue is deleted again", limit_ms=5_000)
     assert machine.queue_ids() == [queue for other, queue in places if other == group]

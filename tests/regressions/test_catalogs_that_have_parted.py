@@ -7,8 +7,9 @@ import pytest
 
 from quorum.catalog import machine
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
-from quorum.node import digests, rebuilding
-from quorum.node.replica import SYSTEM_GROUP
+from quorum.node.cluster import state_requests as rebuilding
+from quorum.node.replica import state_hashes as digests
+from quorum.node.replica.replica import SYSTEM_GROUP
 from support.cluster import Cluster, Session
 
 MESSAGES = 10

@@ -31,8 +31,8 @@ from fifo.read_costs import READ_SINGLE_STEPS
 from fifo.state import STEP_BUDGET, Waiting
 from fifo.versions import CURRENT
 from quorum.log import Log
-from quorum.node.operations import Command, command_parts, encode
-from quorum.node.replica import FieldSource
+from quorum.node.replica.replica import FieldSource
+from quorum.node.wire.operations import Command, command_parts, encode
 from quorum_selectors import canonical, columns, jms
 from quorum_selectors.predicates import PredicateIndex
 from support.counted_lines import count_lines

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quorum.catalog.members import AddMember
-from quorum.node import replica as replica_module
+from quorum.node.replica import replica as replica_module
 from quorum.replication.configuration import CONFIGURATION_BYTES
 from support.cluster import Cluster, Session, batch, enqueue
 

@@ -10,8 +10,8 @@ from fifo.effects import Deliver, Run
 from quorum.api import deliveries
 from quorum.api.hub import Hub
 from quorum.api.session_service import Stream, _Consumer
-from quorum.node.batches import BatchLimits
-from quorum.node.healing import BodyUnreadable
+from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 
 

@@ -14,7 +14,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember
 from quorum.errors import ConfigError
 from quorum.log.files import RealFiles
-from quorum.node.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
 from quorum.replication.network.handshake import HandshakeError, Identity
 from support.cluster import Cluster, Session
 

@@ -9,9 +9,9 @@ from typing import Any
 import structlog
 
 from quorum.log import Space
-from quorum.node.disk_watch import DiskWatch
-from quorum.node.disks import SPACE_MS
-from quorum.node.replica import FULL_RETRY_MS
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.leases.disk_state import SPACE_MS
+from quorum.node.replica.proposals import FULL_RETRY_MS, Proposals
 
 
 class SmallLog:
@@ -31,12 +31,13 @@ class SmallLog:
 
 def test_a_log_that_refuses_between_two_looks_is_full_at_both() -> None:
     watch = DiskWatch(1, {1: "n1"}, SmallLog(), lambda: 0.0, structlog.get_logger())  # type: ignore[arg-type]
-    replica: Any = SimpleNamespace(full_until_ms=0, raft=SimpleNamespace(is_full=False, is_leader=False))
+    proposals = Proposals()
+    replica: Any = SimpleNamespace(proposals=proposals, raft=SimpleNamespace(is_full=False, is_leader=False))
     now_ms = 100_000
     watch.look(now_ms, [replica])
     assert not watch.disks.own.is_full, "nothing was refused"
     for _ in range(5):
-        replica.full_until_ms = now_ms + 100 + FULL_RETRY_MS  # refused soon after the look
+        proposals.full_until_ms = now_ms + 100 + FULL_RETRY_MS  # refused soon after the look
         now_ms += SPACE_MS
         watch.look(now_ms, [replica])
         assert watch.disks.own.is_full

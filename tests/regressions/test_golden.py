@@ -10,8 +10,8 @@ from fifo import checkpoint, invariants
 from fifo import commands as c
 from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
-from quorum.node import operations
-from quorum.node.operations import Command
+from quorum.node.wire import operations
+from quorum.node.wire.operations import Command
 from support.cluster import Cluster, Session
 from support.golden import MEMBERS, Golden
 

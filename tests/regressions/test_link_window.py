@@ -8,7 +8,7 @@ import pytest
 from fifo.commands import Enqueue, Origin
 from fifo.effects import Ok
 from quorum.node import events as ev
-from quorum.node.session_table import LINK_BYTES, SessionTable
+from quorum.node.sessions.session_table import LINK_BYTES, SessionTable
 from support.cluster import Cluster, Session
 
 BODY = bytes(3 << 20)

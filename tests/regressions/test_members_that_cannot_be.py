@@ -15,8 +15,8 @@ from quorum.addresses import host_port
 from quorum.api.admin_service import AdminService
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, CatalogMember, RemoveMember
-from quorum.node.identity import Memory
-from quorum.node.roster import NOBODY, Roster
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import NOBODY, Roster
 from quorum.replication.network.connection import PeerNetwork
 from quorum.v1 import admin_pb2 as pb
 from support.cluster import Cluster

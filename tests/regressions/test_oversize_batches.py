@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fifo.commands import Enqueue, Origin
-from quorum.node import batches
-from quorum.node.operations import MAX_OPERATION_BYTES, encode
+from quorum.node.wire import batches
+from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
 from quorum.replication.codec import MAX_BODY_BYTES
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.wellknown import resolve_field_names

@@ -17,7 +17,7 @@ from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
 from quorum.client.errors import reason_of
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster, Session, batch
 from support.services import Api

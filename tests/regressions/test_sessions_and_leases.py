@@ -12,10 +12,10 @@ from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
-from quorum.node.forwarding import KIND_PROPOSE
-from quorum.node.leases import HeartbeatAnswer, LeaderView, Leases
+from quorum.node.leases.leases import HeartbeatAnswer, LeaderView, Leases
 from quorum.node.member import KIND_RAFT, Frame
-from quorum.node.operations import MAX_OPERATION_BYTES
+from quorum.node.wire.forwarding import KIND_PROPOSE
+from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
 
@@ -272,13 +272,13 @@ def test_an_operation_that_no_follower_would_take_is_not_written(cluster: Cluste
     frame = Frame(peer, KIND_PROPOSE, struct.pack("<II", 1, size) + bytes(size))
     leader.step(cluster.now_ms, [frame], [])
     assert leader.malformed_frames == 1
-    assert not leader.replicas[1].pending
+    assert not leader.replicas[1].proposals.pending
 
 
 def test_a_queue_that_was_deleted_again_is_not_waited_for(cluster: Cluster) -> None:
     group, queue = cluster.declare("orders")
     member = cluster.members["n1"]
-    member.replicas[group].pending.clear()
+    member.replicas[group].proposals.pending.clear()
     for each in cluster.members.values():
         each.queue_machine(group).apply(
             c.Meta(1 << 40, 1, 1 << 50, CURRENT), [c.Operation(0, None, c.DeleteQueue(queue))]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorum.catalog.members import RemoveMember
-from quorum.node import digests, rebuilding
 from quorum.node import events as ev
+from quorum.node.cluster import state_requests as rebuilding
+from quorum.node.replica import state_hashes as digests
 from support.cluster import Cluster, Session
 
 WITHIN_MS = 5_000

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from quorum.node.healing import PageUnreadable
+from quorum.node.errors import PageUnreadable
 from support.canaries import CANARIES, QUICK_SEEDS, Canary
 from support.repository import ROOT
 from support.simulation import runner, world
@@ -337,11 +337,11 @@ UNREACHED = """
     quorum/demo/run.py
     quorum/log/inspection.py
     quorum/log/reserve.py
-    quorum/node/check.py
+    quorum/node/maintenance/offline_check.py
     quorum/node/driver.py
-    quorum/node/lost_log.py
     quorum/replication/network/connection.py
     quorum/replication/network/wire.py
+    quorum/node/maintenance/lost_log.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
     quorum/spark/failures.py

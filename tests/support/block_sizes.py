@@ -9,7 +9,7 @@ from typing import Any
 
 import fifo
 
-BESIDE = ("quorum.node.paging",)
+BESIDE = ("quorum.node.maintenance.paging",)
 """Modules outside fifo that know how large a block is."""
 
 

@@ -21,9 +21,9 @@ from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
-from quorum.node.arrivals import Arrivals
-from quorum.node.leases import Leases
-from quorum.node.replica import Replica
+from quorum.node.leases.leases import Leases
+from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.replica.replica import Replica
 from quorum.replication.configuration import State
 
 # ---- messages

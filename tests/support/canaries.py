@@ -25,10 +25,10 @@ from quorum.log.record import Header, Stamp
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
-from quorum.node.heartbeats import Heartbeats
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.membership import Membership
+from quorum.node.identity.member_directory import Roster
 from quorum.node.member import Member
-from quorum.node.membership import Membership
-from quorum.node.roster import Roster
 from quorum.replication import codec
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
@@ -210,7 +210,7 @@ CANARIES: tuple[Canary, ...] = (
         lambda: Build(
             "snapshot before its pages",
             patches={
-                "quorum.node.replica.Replica.save_snapshot": broken.before_its_pages,
+                "quorum.node.replica.replica.Replica.save_snapshot": broken.before_its_pages,
                 "quorum.log.journal.Journal._sync_to": broken.no_entries_first,
             },
         ),
@@ -218,16 +218,16 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "snapshot without its bodies",
         "a member takes part with a snapshot only once it has the bodies",
-        quorum__node__arrivals__Arrivals__prepare=broken.without_bodies,
+        quorum__node__repair__snapshot_bodies__Arrivals__prepare=broken.without_bodies,
     ),
     # ---- members
     _patched(
         "emptied disk welcome",
         "a member that lost its disk is refused under its old identity",
         scenario="wipe",
-        quorum__node__membership__Membership__met=meets_anew,
-        quorum__node__roster__Roster__incarnation=whoever,
-        quorum__node__marks__Marks__remembered=broken.believes_itself,
+        quorum__node__cluster__membership__Membership__met=meets_anew,
+        quorum__node__identity__member_directory__Roster__incarnation=whoever,
+        quorum__node__cluster__rollback_marks__Marks__remembered=broken.believes_itself,
     ),
     # ---- publishing
     _patched(
@@ -267,7 +267,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "unsettled messages forgotten",
         "what a lost consumer held is ready again",
-        quorum__node__founding__GroupMachine=ForgetsUnsettled,
+        quorum__node__replica__bootstrap__GroupMachine=ForgetsUnsettled,
     ),
     _patched(
         "reservation not repeated",
@@ -290,7 +290,7 @@ CANARIES: tuple[Canary, ...] = (
         "missed answers not asked for",
         "a session goes on after its node was sent a snapshot",
         scene="tests/node/test_member.py::test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over",
-        quorum__node__session_table__SessionTable__answers_missed=broken.not_asked_again,
+        quorum__node__sessions__session_table__SessionTable__answers_missed=broken.not_asked_again,
     ),
     # ---- leases and reads
     Canary(
@@ -311,12 +311,12 @@ CANARIES: tuple[Canary, ...] = (
         "nobody is handed what another one holds with a lease",
         scene="tests/node/test_member_leases.py::"
         "test_a_cluster_that_shrank_to_one_member_and_grew_again_hands_out_no_message_twice",
-        quorum__node__leases__Leases__held_until=broken.too_long,
+        quorum__node__leases__leases__Leases__held_until=broken.too_long,
     ),
     _patched(
         "node declared down early",
         "a member's sessions end only when its lease is over",
-        quorum__node__leases__Leases__is_down=broken.down_after_a_moment,
+        quorum__node__leases__leases__Leases__is_down=broken.down_after_a_moment,
     ),
     _patched(
         "lease times settled at once",

@@ -16,10 +16,10 @@ from quorum.catalog.commands import CatalogCommand, DeclareQueue
 from quorum.catalog.members import AddMember
 from quorum.log import Log
 from quorum.node import events as ev
-from quorum.node.identity import Memory
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import Address
 from quorum.node.member import SYSTEM_GROUP, Frame, Member, MemberConfig
-from quorum.node.operations import Command, batch_of
-from quorum.node.roster import Address
+from quorum.node.wire.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
 from support.disk import SimDisk
 

@@ -30,8 +30,8 @@ from fifo.pages import MemoryPages
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
 from quorum.catalog.machine import CatalogMachine
-from quorum.node.identity import Founding, Memory, begin_life, read_identity
-from quorum.node.operations import Command, columns_of
+from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.wire.operations import Command, columns_of
 from quorum.replication.group import Group
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
@@ -372,7 +372,7 @@ class Script:
         for group in (0, 1):
             leader = self.cluster.leader(group)
             assert leader is not None
-            self.cluster.members[leader].replicas[group].own(c.SetVersion(1))
+            self.cluster.members[leader].replicas[group].propose_internal(c.SetVersion(1))
         self.cluster.run(500)
 
 

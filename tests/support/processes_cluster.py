@@ -61,7 +61,7 @@ class FaultyCluster(LocalCluster):
         snapshot_bytes: int | None = None,
         pace: Mapping[str, int] | None = None,
     ) -> None:
-        """pace: of scrubbing (quorum/node/scrubbing.py)."""
+        """pace: of scrubbing (quorum/node/maintenance/scrubbing.py)."""
         self.chance = random.Random(seed)
         self.proxies = Proxies() if with_proxies else None
         self._setup = {

@@ -33,7 +33,7 @@ def main() -> int:
     from quorum.cli.console import is_told
     from quorum.cli.serve import log_to_stderr
     from quorum.config import load
-    from quorum.node.scrubbing import Pace
+    from quorum.node.maintenance.scrubbing import Pace
     from support.faulty_files import SIDE, FaultyFiles, PowerCut
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -12,7 +12,7 @@ from quorum.api.bulk_service import BulkService
 from quorum.api.hub import Hub
 from quorum.api.queue_service import QueueService
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2
 from support.cluster import Cluster
 

@@ -29,8 +29,8 @@ from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.state import Entry
 from quorum.client.batch import BatchReader
-from quorum.node.applying import Applier
-from quorum.node.operations import Command, batch_of, count_of
+from quorum.node.replica.applier import Applier
+from quorum.node.wire.operations import Command, batch_of, count_of
 from support.simulation.rules import Broken, Key, Origin, origin_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from quorum.node.identity import Founding
+from quorum.node.identity.identity import Founding
 from support.simulation.disk import FaultyDisk
 from support.simulation.loop import Clock
 

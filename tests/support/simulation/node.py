@@ -19,10 +19,10 @@ from quorum.api.queue_service import QueueService
 from quorum.config import MemberAddresses, NodeConfig
 from quorum.log.errors import LogError
 from quorum.node import events as ev
-from quorum.node.batches import BatchLimits
-from quorum.node.identity import begin_life
+from quorum.node.identity.identity import begin_life
+from quorum.node.identity.member_directory import Address
 from quorum.node.member import Frame, Member, MemberConfig
-from quorum.node.roster import Address
+from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed

@@ -24,7 +24,7 @@ from typing import Any
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
-from quorum.node.identity import Founding, IdentityError
+from quorum.node.identity.identity import Founding, IdentityError
 from quorum.node.member import Member
 from support.simulation.bounded import BoundedProducer, bounded_apps, bounded_places
 from support.simulation.bulk import Browser, Reader, Writer

@@ -1,0 +1,185 @@
+"""What is damaged here goes to the healer, and while it is others are to lead.
+
+A body comes from other members. A *page* of a group's state is this member's own: where its block is in memory, or only
+an older snapshot refers to it, the next snapshot does without it. Where the block itself is lost, another member's
+state replaces the one here (state_requests.py), and this member hands over if it leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fifo.blocks import Block
+from fifo.group import GroupMachine
+from fifo.machine import QueueMachine
+from fifo.pages import Stored
+from quorum.log import Damage, Log, LogFull
+from quorum.node.repair.healer import Healer
+from quorum.node.replica.replica import Replica
+
+HANDICAP = 2
+"""While something of a group is damaged here, this member runs for office so many longest election timeouts later than
+another one would."""
+STALLED_LEADER_MS = 500
+"""A leader that waits for longer than this for a body hands its office to a member that need not."""
+
+
+def is_needed(log: Log, replica: Replica, index: int) -> bool:
+    """Whether the journal or a state that counts has this entry."""
+    first = log.journal(replica.number).first_index
+    return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
+
+
+class DamageCare:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        log: Log,
+        replicas: Mapping[int, Replica],
+        logger: Any,
+        election_max_s: float,
+        healer: Healer,
+        successors: Callable[[int], Sequence[str]],
+    ) -> None:
+        """successors(group): who might lead it instead, and is here."""
+        self._log = log
+        self._replicas = replicas
+        self._logger = logger
+        self._election_max_s = election_max_s
+        self._successors = successors
+        self._healer = healer
+        self._tried_ms: dict[int, int] = {}
+        """group -> when a successor was looked for last"""
+        self._transfers = 0
+        """begun for want of a body, or of a state"""
+        self._bad_pages: set[tuple[int, int]] = set()
+        """(group, page) of those that were found"""
+        self._lost_pages: set[tuple[int, int]] = set()
+        """those whose block is nowhere else"""
+
+    def review(self) -> None:
+        """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
+        self._healer.review()
+        for damage, (group, term, index) in self._damaged_bodies():
+            if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
+                continue
+            if self._log.in_memory(group, index):
+                self._write_again(damage, group, term, index)
+            else:
+                self._healer.note(group, index, term, str(damage))
+        for damage in self._log.damages:
+            if damage.kind == "PAGE" and damage.known is not None and damage.known[0] in self._replicas:
+                self._found_page(self._replicas[damage.known[0]], damage.lsn, str(damage))
+        for replica in self._replicas.values():
+            for page, reason in replica.checkpoints.pages.take_unreadable().items():
+                self._found_page(replica, page, reason)
+        self._find_lost_pages()
+
+    def _write_again(self, damage: Damage, group: int, term: int, index: int) -> None:
+        """It is only the disk that has it wrong. Of an entry that may still be cut no copy is made: it would count."""
+        if index > self._replicas[group].raft.commit_index:
+            return
+        try:
+            self._log.put_copy(group, index, term, [self._log.read(group, index)])
+        except LogFull:
+            return  # the next time
+        self._logger.error("entry unreadable", group=group, index=index, term=term, reason=str(damage))
+        self._logger.info("entry healed", group=group, index=index, source="memory")
+
+    def _damaged_bodies(self) -> Iterator[tuple[Damage, tuple[int, int, int]]]:
+        """With (group, term, index)."""
+        for damage in self._log.damages:
+            if damage.kind in ("ENTRY", "COPY") and damage.known is not None:
+                yield damage, damage.known
+
+    # ---- pages
+
+    def _found_page(self, replica: Replica, page: int | None, reason: str) -> None:
+        if page is None or (replica.number, page) in self._bad_pages:
+            return
+        queue, block = _block_of(replica, page)
+        if block is None and not replica.checkpoints.refer_to_page(page):
+            return
+        self._bad_pages.add((replica.number, page))
+        replica.snapshots.demand()
+        if queue is not None and isinstance(block, Block):
+            block.stored = queue.section = None
+        elif block is not None:
+            self._lost_pages.add((replica.number, page))
+        meaning = (
+            "another member's state replaces the one here"
+            if isinstance(block, Stored)
+            else "the next snapshot does without it"
+        )
+        self._logger.error("page unreadable", group=replica.number, reason=reason, meaning=meaning)
+
+    def _find_lost_pages(self) -> None:
+        """Those are forgotten whose messages are gone, or whose state was replaced."""
+        self._lost_pages = {
+            (group, page)
+            for group, page in self._lost_pages
+            if isinstance(_block_of(self._replicas[group], page)[1], Stored)
+        }
+        for number, replica in self._replicas.items():
+            replica.pages_lost(is_any_lost=any(group == number for group, _ in self._lost_pages))
+
+    # ---- at a start, and while it is so
+
+    def look_for_missing(self, replica: Replica) -> None:
+        """At the start. A crash in the middle of an installation leaves the snapshot, and of this member's own later
+        entries nobody could say whether they were right. Those that the state refers to are fetched, though nobody may
+        ever read them here: this member counts among those that have them."""
+        reasons = {
+            index: (term, str(damage))
+            for damage, (group, term, index) in self._damaged_bodies()
+            if group == replica.number
+        }
+        for part in replica.checkpoints.newest_entries().parts():
+            for index in self._log.missing(replica.number, part):
+                term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
+                self._healer.note(replica.number, index, term, reason)
+
+    def found_unreadable(self, group: int, index: int, reason: str) -> None:
+        """While another member was answered."""
+        self._healer.note(group, index, 0, reason)
+
+    def look_after(self, replica: Replica, now_ms: int) -> None:
+        """While something cannot be read here others are to lead."""
+        raft = replica.raft
+        unread = raft.unread_configurations
+        if any(not self._healer.is_lost(replica.number, index) for index in unread):
+            raft.read_configurations()
+        for index, reason in unread.items():
+            self._healer.note(replica.number, index, raft.term_at(index), reason)
+        has_lost_pages = replica.lacks_page
+        is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
+        replica.delay_candidacy(HANDICAP * self._election_max_s if is_damaged else 0.0)
+        if not replica.stalled and not has_lost_pages and not replica.parted:
+            return
+        replica.wake()
+        since_ms = max(replica.stalled_ms, self._tried_ms.get(replica.number, 0))
+        if raft.is_leader and now_ms - since_ms > STALLED_LEADER_MS:
+            self._tried_ms[replica.number] = now_ms
+            if replica.stalled:
+                replica.stop_proposing()
+            peers = self._successors(replica.number)
+            first = self._transfers % max(
+                1, len(peers)
+            )  # not always the same: its state may have parted, too
+            if any(raft.transfer_leadership(peer) for peer in (*peers[first:], *peers[:first])):
+                self._transfers += 1
+            elif not raft.is_handing_over:
+                self._logger.warning("stalled leader finds no successor", group=replica.number)
+
+
+def _block_of(replica: Replica, page: int) -> tuple[QueueMachine | None, Block | Stored | None]:
+    """The block whose valid page this is, in memory or cold, with its queue."""
+    machine = replica.machine
+    for queue in machine.queues.values() if isinstance(machine, GroupMachine) else ():
+        for block in queue.blocks.values():
+            stored = block.stored if isinstance(block, Block) else block
+            if stored is not None and stored.page == page:
+                return queue, block
+    return None, None

@@ -1,0 +1,164 @@
+"""What members tell each other regularly, and the leases that come of it.
+
+Every member sends every other a heartbeat: that it lives, its wall clock, how its disk is. The answer names the leaders
+that the other follows; from these answers a node knows how long it may deliver (leases.py), and what time it is in each
+group (group_clock.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from quorum.node import events as ev
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.identity.member_directory import Roster
+from quorum.node.leases.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases
+from quorum.node.replica.replica import Replica
+
+KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER = 2, 3
+
+
+class Sender(Protocol):
+    """Network.send of member.py."""
+
+    def __call__(self, peer: str, kind: int, parts: Sequence[bytes | memoryview]) -> object: ...
+
+
+class Heartbeats:
+    """One of a member. Times are of the member's clock, which counts suspended time."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        roster: Roster,
+        boot: int,
+        replicas: Mapping[int, Replica],
+        disk_watch: DiskWatch,
+        wall_ms: Callable[[], int],
+        send: Sender,
+        tell: Callable[[ev.Output], None],
+    ) -> None:
+        self.leases = leases
+        self.lease_until: dict[int, int] = {}
+        """group -> until when this node may deliver. What a leader has granted holds to its end, also when it has lost
+        its office meanwhile: its successor waits for that. A leader's own lease follows from its group's voters, and is
+        derived again when they change: it may end earlier then. The API hears of it by outputs, in their order: the end
+        of a lease is never overtaken by its renewal."""
+        self._own_voters: dict[int, list[int]] = {}
+        """group that this node leads -> the voters that its own lease was derived from last"""
+        self.next_ms = 0
+        """When the next heartbeats leave."""
+        self._roster = roster
+        self._boot = boot
+        self._replicas = replicas
+        self._disk_watch = disk_watch
+        self._wall_ms = wall_ms
+        self._send = send
+        self._tell = tell
+        self._wall_offsets: dict[int, int] = {}
+        self._answers_due: list[tuple[str, Heartbeat]] = []
+        self._news = True
+        """What leases hang on may have changed."""
+
+    def heard(self, peer: str, beat: Heartbeat, now_ms: int) -> None:
+        node = self._roster.number(peer)
+        if not node:
+            return  # not a member, as far as known here: nobody waits for it
+        self.leases.hear(node, beat.boot, now_ms)
+        self.leases.revisions[node] = beat.lease_revision
+        self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
+        self._wall_offsets[node] = beat.wall_ms - now_ms
+        self._answers_due.append((peer, beat))
+
+    def answered(self, peer: str, answer: HeartbeatAnswer, now_ms: int) -> None:
+        self._news = True
+        node = self._roster.number(peer)
+        if not node:
+            return
+        self.leases.answered(node, answer)
+        for number, view in answer.groups.items():
+            replica = self._replicas.get(number)
+            if replica is not None and (view.leader, view.term) == (node, replica.raft.term):
+                replica.clock.heard(view.time_ms, answer.sent_ms, now_ms)
+
+    def leader_changed(self, replica: Replica, now_ms: int) -> None:
+        self._news = True
+        if replica.raft.is_leader:
+            self.leases.elected(replica.number, now_ms)
+            self.next_ms = now_ms  # leases are granted once a majority has answered
+
+    def may_deliver(self, group: int, now_ms: int) -> bool:
+        return self.lease_until.get(group, 0) > now_ms
+
+    def wall_clocks(self, now_ms: int) -> list[int]:
+        """Of all members that were heard of, as far as known, this one's first."""
+        return [self._wall_ms(), *(now_ms + offset for offset in self._wall_offsets.values())]
+
+    def lapse(self, now_ms: int) -> None:
+        """Said once, before anything that could renew the lease is looked at: what sessions here hold may be with
+        others by now, and a new lease does not bring it back."""
+        for number, until in self.lease_until.items():
+            if 0 < until <= now_ms:
+                self.lease_until[number] = 0
+                self._tell(ev.LeaseLapsed(number))
+
+    def turn(self, peers: Iterable[str], now_ms: int) -> None:
+        """Answers, sends what is due, and says which leases were won."""
+        for peer, beat in self._answers_due:
+            groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
+            self._send(peer, KIND_HEARTBEAT_ANSWER, [HeartbeatAnswer(beat.sent_ms, groups).encode()])
+        self._answers_due.clear()
+        if now_ms >= self.next_ms:
+            self.next_ms = now_ms + HEARTBEAT_MS
+            disks = self._disk_watch.disks
+            low = tuple(disks.known_low(now_ms))
+            beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
+            for peer in peers:
+                self._send(peer, KIND_HEARTBEAT, [beat.encode()])
+            self.leases.hear(self.leases.me, self._boot, now_ms)
+            self._news = True  # an only voter's lease goes by this, and voters may have changed
+        if not self._news:
+            return
+        self._news = False
+        if not self.leases.me:
+            return
+        for replica in self._replicas.values():
+            self._derive(replica, now_ms)
+
+    def _derive(self, replica: Replica, now_ms: int) -> None:
+        """The lease on one group, from what is known now."""
+        number, raft = replica.number, replica.raft
+        leader, voters = self._roster.number(raft.leader), _voters(replica, self._roster)
+        granted = self.leases.held_until(number, leader, raft.term, voters)
+        until = self.lease_until.get(number, 0)
+        is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
+        if granted > now_ms and (granted > until or is_of_other_voters):
+            self.lease_until[number] = granted
+            self._tell(ev.LeaseGranted(number, granted))
+        elif until and is_of_other_voters:
+            self.lease_until[number] = 0
+            self._tell(ev.LeaseLapsed(number))
+        if raft.is_leader:
+            self._own_voters[number] = voters
+        else:
+            self._own_voters.pop(number, None)
+
+    def _view(self, replica: Replica, now_ms: int) -> LeaderView:
+        """To be told to others: this grants them a lease if the leader is this node."""
+        term = replica.raft.term
+        leader = self._roster.number(replica.raft.leader)
+        if leader != self.leases.me:
+            return LeaderView(leader, term)
+        settings = self.leases.settings
+        if settings is None or not self.leases.may_grant(
+            replica.number, term, now_ms, _voters(replica, self._roster)
+        ):
+            return LeaderView(0, term)
+        has_time = replica.leads and replica.clock.last
+        time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms)) if has_time else 0
+        return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
+
+
+def _voters(replica: Replica, roster: Roster) -> list[int]:
+    return [roster.number(voter) for voter in replica.raft.configuration.voters]

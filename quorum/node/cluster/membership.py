@@ -1,0 +1,282 @@
+"""Carries out who shall be a member and who shall lead, one voter at a time, in the groups that this node leads.
+
+The catalog holds the wish (catalog.members). A leader compares it with its group's configuration and takes the next
+step towards it, never more than one at a time and only when the one before is committed (replication.membership):
+
+  1. a new member that is connected becomes a learner
+  2. a learner that has caught up, and uses the lease times that this leader uses, becomes a voter
+  3. a new member that votes in every group, and answers, is confirmed: the member that it replaces is removed
+  4. a member that was removed leaves; from the system group only when it is known to have left the others, so that it
+     hears of it and is still connected to those who need it there
+
+A step that shrinks a group waits until most of those who stay answer. Only ids that the catalog knows as removed are
+taken out: a catalog that lags behind has merely not heard of the others. A leader never removes itself, but hands over.
+
+Leading is handed over too by a node that is drained or about to stop. It then stands for office only as a last resort.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.members import ConfirmMember, FoundCluster, MeetMember, founders
+from quorum.log import LogFull
+from quorum.node.identity.identity import Memory
+from quorum.node.identity.member_directory import Roster
+from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.replication.configuration import MAX_IDS
+
+if TYPE_CHECKING:
+    from quorum.node.member import Member
+
+STANDINGS = {
+    "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
+    "join (join = true) and replace the old member (quorum cluster replace)",
+    "waiting": "quorum cluster add, or replace, with this node's client address makes it a member",
+    "removed": "it was removed; it may join again with an emptied data directory",
+    "drained": "quorum cluster undrain lets it work again",
+    "member": "a member",
+}
+"""What a node may be to its cluster, and what that means to an operator."""
+
+
+class Membership:
+    """One node's share in it. Called on the Raft thread, outside of any group's calls."""
+
+    def __init__(self, member: Member, memory: Memory) -> None:
+        self._member = member
+        self.memory = memory
+        config = member.config
+        addresses = {name: config.addresses.get(name, ("", "")) for name in config.members}
+        self._founders = founders(addresses)
+        self.roster = Roster(config.name, memory, self._founders)
+        self._vouched: set[str] = set()
+        """founding members that have said that they remember this node's incarnation"""
+        self.is_leaving = False
+        """this process is about to stop"""
+        self.peers: tuple[str, ...] = tuple(sorted(set(self.roster.by_id) - {config.name}))
+        """The other members, and who is not yet out of every group."""
+        self._looked_at: tuple[object, ...] = ()
+
+    # ---- who is who
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        return self._member.catalog
+
+    @property
+    def standing(self) -> str:
+        """What this node is to its cluster: one of STANDINGS."""
+        if self._member.config.name in self.catalog.members.removed:
+            return "removed"
+        own = self.roster.own
+        if not self.memory.is_established:
+            return "meeting"
+        if own is None:
+            return "waiting"
+        return "drained" if own.is_drained else "member"
+
+    def follow(self) -> None:
+        """Goes by what the catalog and the groups' configurations say now."""
+        replicas = self._member.replicas.values()
+        removed = self.catalog.members.removed
+        seen = (
+            self.catalog.members.by_id,
+            removed[-1:],
+            *(replica.raft.configuration for replica in replicas),
+            self.is_leaving,
+            [replica.parted > 0 for replica in replicas],
+        )
+        if seen == self._looked_at:
+            return
+        # a copy: the machine's own is changed in place
+        self._looked_at = (dict(self.catalog.members.by_id), *seen[1:])
+        self.roster.follow(self.catalog.members.by_id)
+        own = self.roster.own
+        if own is not None:
+            self._member.become(own.number)
+        everybody = set(self.roster.by_id)
+        if everybody:
+            for replica in replicas:
+                everybody.update(replica.raft.configuration.everybody)
+        self.peers = tuple(sorted(everybody - {self.roster.me}))
+        if self.peers:
+            # who is not known here may be a member of whom the others have heard
+            gone = set(self.catalog.members.removed) - everybody
+            self._member.set_peers(self.peers, gone)
+        stands_last = self.is_leaving or (own is not None and own.is_drained)
+        for replica in replicas:
+            replica.may_lead_last_only(stands_last=stands_last)
+
+    # ---- incarnations
+
+    def met(self, peer: str, incarnation: str) -> str:
+        """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on;
+        empty if the disk has no room for it."""
+        if not self.memory.incarnation or not incarnation:
+            return ""
+        if peer not in self.memory.met:
+            self.memory.met[peer] = incarnation
+            if not self.memory.try_save():
+                del self.memory.met[peer]
+                return ""
+        return self.roster.incarnation(peer)
+
+    def vouched(self, peer: str, incarnation: str) -> None:
+        """A peer says under which incarnation it remembers this node."""
+        if incarnation != self.memory.incarnation or self.memory.is_established:
+            return
+        self._vouched.add(peer)
+        self._establish()
+
+    def _establish(self) -> None:
+        """Once every other founding member remembers this one, and this is durable."""
+        if self._vouched >= {each.id for each in self._founders} - {self.roster.me}:
+            self.memory.is_established = True
+            self.memory.is_established = self.memory.try_save()
+
+    def save_again(self) -> None:
+        """If the disk had no room for what this member has to remember: tries again."""
+        if self.memory.is_unsaved:
+            self.memory.try_save()
+        if not self.memory.is_established:
+            self._establish()
+
+    # ---- what a leader does
+
+    def carry_out(self) -> None:
+        for replica in self._member.replicas.values():
+            if not replica.raft.is_leader or not replica.leads:
+                continue
+            if replica.number == SYSTEM_GROUP:
+                self._tell_catalog(replica)
+            if self.is_leaving or self._shall_not_lead():
+                self.hand_over(replica)
+            elif self.catalog.members.by_id and not replica.raft.is_handing_over and replica.raft.is_settled:
+                self._try_next_step(replica)
+
+    def _shall_not_lead(self) -> bool:
+        own = self.roster.own
+        return own is None or own.is_drained
+
+    def _tell_catalog(self, system: Replica) -> None:
+        if system.proposals.pending or system.raft.applied_index < system.raft.last_index:
+            return
+        known = self.catalog.members.by_id
+        if not known:
+            if self._founders:
+                system.propose_internal(FoundCluster(self._founders))
+            return
+        for each in known.values():
+            if not each.incarnation:
+                is_own = each.id == self.roster.me
+                found = self.memory.incarnation if is_own else self.memory.met.get(each.id, "")
+                if found:
+                    system.propose_internal(MeetMember(each.id, found))
+            if each.is_joining and not each.is_drained and self._votes_everywhere(each.id):
+                system.propose_internal(ConfirmMember(each.id))
+
+    def _votes_everywhere(self, member: str) -> bool:
+        """What a replica here knows as committed may be old; but a voter leaves a group only after the catalog has
+        removed it."""
+        rafts = [replica.raft for replica in self._member.replicas.values()]
+        return self._member.is_reachable(member) and all(
+            raft.is_settled and member in raft.configuration.voters for raft in rafts
+        )
+
+    def _try_next_step(self, replica: Replica) -> None:
+        """Without room in the log it is tried again later."""
+        now_ms = self._member.now_ms
+        if now_ms >= replica.proposals.full_until_ms:
+            try:
+                self._next_step(replica)
+            except LogFull:
+                replica.proposals.refuse(now_ms)
+
+    def _next_step(self, replica: Replica) -> None:
+        raft, wished = replica.raft, self.catalog.members
+        now = raft.configuration
+        for each in wished.by_id:
+            has_room = len(now.everybody) < MAX_IDS
+            if has_room and each not in now.everybody and self._member.is_reachable(each):
+                raft.change_members(now.with_learner(each))
+                return
+        for each in now.learners:
+            if each in wished.removed and self._comes_last(replica, each):
+                raft.change_members(now.without(each))
+                return
+            knows_leases = self._member.lease_times.is_followed_by(self.roster.number(each))
+            if each in wished.by_id and knows_leases and raft.is_caught_up(each):
+                grown = now.with_voter(each)
+                if raft.has_majority_of(grown.voters):
+                    raft.change_members(grown)
+                    return
+        for each in now.voters:
+            if each in wished.removed and self._may_leave(replica, each):
+                if each == self.roster.me:
+                    self.hand_over(replica)
+                else:
+                    raft.change_members(now.without(each))
+                return
+
+    def _may_leave(self, replica: Replica, voter: str) -> bool:
+        """Whether a group can do without a voter: who takes its place is not about to become one, most of those who
+        stay answer, and the system group comes last."""
+        raft = replica.raft
+        left = raft.configuration.without(voter)
+        if any(
+            self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
+        ):
+            return False
+        if not left.voters or not raft.has_majority_of(left.voters):
+            return False
+        return self._comes_last(replica, voter)
+
+    def _comes_last(self, replica: Replica, leaving: str) -> bool:
+        """The system group lets a member go after all others, be it a voter or a learner: whoever is in no system group
+        never hears that it was removed, and may lead another group. What the other groups' members are, this leader
+        knows for sure only where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet
+        says nobody."""
+        others = (each.raft for each in self._member.replicas.values() if each.number != replica.number)
+        return replica.number != SYSTEM_GROUP or all(
+            raft.is_voter
+            and raft.leader is not None
+            and raft.is_settled
+            and leaving not in raft.configuration.everybody
+            for raft in others
+        )
+
+    # ---- who leads
+
+    def hand_over(self, replica: Replica, to: str | None = None) -> bool:
+        """Begins to hand a group's leadership to this member, or to the one best placed. False if there is none."""
+        raft = replica.raft
+        if not raft.is_leader or raft.is_handing_over:
+            return False
+        if to is not None:
+            return self._member.is_reachable(to) and raft.transfer_leadership(to)
+        candidates = [
+            each
+            for each in raft.configuration.voters
+            if each != self.roster.me and self._member.is_reachable(each) and self._may_lead(each)
+        ]
+        if not candidates:
+            return False
+        led = [each.raft.leader for each in self._member.replicas.values()]
+        # few groups first: a drained node's groups spread over the others; then whoever lacks least
+        best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
+        return raft.transfer_leadership(best)
+
+    def _may_lead(self, member: str) -> bool:
+        found = self.roster.by_id.get(member)
+        return found is not None and not found.is_drained
+
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether there is anybody to hand to."""
+        return any(self._member.is_reachable(each) and self._may_lead(each) for each in self.peers)
+
+    @property
+    def leads_nothing(self) -> bool:
+        return not any(replica.raft.is_leader for replica in self._member.replicas.values())

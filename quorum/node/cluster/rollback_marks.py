@@ -1,0 +1,86 @@
+"""A data directory that was put back to an earlier state is noticed by what the other members remember of it.
+
+Every member has a *mark*, a number in its node.json that only grows. It gives each peer a new one when they connect and
+every MARK_MS, durable here before it is told; the peer keeps it, durably too. A peer says which mark it remembers as
+soon as a connection is there and before anything of Raft. A member that hears of a mark above its own has forgotten
+what it has promised since that mark: it quarantines all its replicas (quorum/replication/quarantine.py), raises its
+mark above any that it can have given, and stops. Frames of one connection keep their order, so it has neither elected
+anybody nor acknowledged anything with that peer's help.
+
+What this cannot see: a state that is newer than the last mark that any member present has heard.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable
+
+from quorum.log import Log
+from quorum.node.identity.identity import Memory
+from quorum.node.replica.bootstrap import quarantine
+
+KIND_MARK, KIND_NEW_MARK = 22, 23
+"""What is remembered of the receiver; and what it is to remember of the sender."""
+MARK_MS = 600_000
+"""How often each peer is given a new mark: the least age of a state that is noticed."""
+GIVEN_MS = 60_000
+"""A connection that comes and goes costs no more writes than one mark a peer in this time."""
+LEAP = 1 << 20
+"""More marks than a member gives in its life."""
+
+_MARK = struct.Struct("<Q")
+
+Send = Callable[[str, int, list[bytes]], object]
+
+
+class RolledBack(Exception):
+    """This data directory is older than what it has told other members."""
+
+
+class Marks:
+    """Of one member; on its Raft thread."""
+
+    def __init__(self, memory: Memory, log: Log, groups: Collection[int], send: Send) -> None:
+        self._memory = memory
+        self._log = log
+        self._groups = groups
+        self._send = send
+        self._ask_ms: dict[str, int] = {}
+        self._given_ms: dict[str, int] = {}
+
+    def connected(self, peer: str, now_ms: int) -> None:
+        if self._memory.incarnation:
+            self._ask_ms[peer] = now_ms + MARK_MS
+            self._send(peer, KIND_MARK, [_MARK.pack(self._memory.heard.get(peer, 0))])
+
+    def turn(self, connected: Iterable[str], now_ms: int) -> None:
+        for peer in connected:
+            if now_ms >= self._ask_ms.get(peer, now_ms + 1):
+                self.connected(peer, now_ms)
+
+    def remembered(self, peer: str, data: bytes | memoryview, now_ms: int) -> None:
+        """A peer says what it remembers of this node. RolledBack if that is more than this node knows of."""
+        (mark,) = _MARK.unpack(data)
+        memory = self._memory
+        if mark > memory.mark:
+            for group in self._groups:
+                quarantine(self._log, group)
+            self._log.sync()
+            known, memory.mark = memory.mark, mark + LEAP
+            memory.try_save()  # without room the next process finds this out again
+            raise RolledBack(
+                f"{peer} remembers mark {mark} of this node, whose data directory has {known}: the directory was put "
+                "back to an earlier state. All its replicas are quarantined now, and take everything from their leaders"
+            )
+        if now_ms >= self._given_ms.get(peer, now_ms):
+            memory.mark += 1
+            if memory.try_save():
+                self._given_ms[peer] = now_ms + GIVEN_MS
+                self._send(peer, KIND_NEW_MARK, [_MARK.pack(memory.mark)])
+
+    def told(self, peer: str, data: bytes | memoryview) -> None:
+        """A peer has given this node a mark to remember."""
+        (mark,) = _MARK.unpack(data)
+        if mark > self._memory.heard.get(peer, 0):
+            self._memory.heard[peer] = mark
+            self._memory.try_save()

@@ -1,0 +1,119 @@
+"""The members of a group compare their states (state_hashes.py). This module handles a state that differs from most
+voters' states, or that cannot be read.
+
+Its log is as good as the others', so it still votes and acknowledges. Its state is wrong, and so may its snapshots be:
+it applies nothing more, answers no question about the group, lets this node deliver nothing and leads only as a last
+resort. That is remembered over restarts, until another member's state is here (state_requests.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.log import Log
+from quorum.log.files import commit_file, prepare_file
+from quorum.node import events as ev
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.errors import BodyUnreadable, Diverged
+from quorum.node.identity.identity import Memory
+from quorum.node.replica.replica import Replica
+
+KIND_DIGEST = 4
+
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
+
+
+class Comparing:
+    """One of a member."""
+
+    def __init__(
+        self,
+        me: str,
+        log: Log,
+        memory: Memory,
+        heartbeats: Heartbeats,
+        peers: Callable[[], Collection[str]],
+        send: Send,
+        tell: Callable[[ev.Output], None],
+        logger: Any,
+    ) -> None:
+        self._me = me
+        self._log = log
+        self._memory = memory
+        self._heartbeats = heartbeats
+        self._peers = peers
+        self._send = send
+        self._tell = tell
+        self._logger = logger
+
+    def report(self, replica: Replica, claim: bytes) -> None:
+        """Tells all others this member's hash, and compares."""
+        for peer in self._peers():
+            self._send(peer, KIND_DIGEST, [claim])
+        self.judge(replica)
+
+    def judge(self, replica: Replica) -> None:
+        """Whether this member's state is what most voters have."""
+        if replica.parted:
+            return
+        try:
+            disputed = replica.digests.judge(self._me, replica.raft.configuration.voters)
+        except Diverged as error:
+            self._part(replica, error)
+            return
+        if disputed == replica.disputed:
+            return
+        group = replica.number
+        replica.dispute(disputed)
+        if disputed:
+            self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
+            self._tell(ev.LeaseLapsed(group))
+        else:
+            self._logger.warning("a majority agrees again", group=group)
+            self._heartbeats.lease_until[group] = 0
+
+    def lose(self, replica: Replica, empty: CatalogMachine | GroupMachine, reason: str) -> None:
+        """The state cannot be read, and may be half changed: it is given up for an empty one."""
+        self._give_up(replica, max(1, replica.raft.applied_index))
+        replica.lose_state(empty)
+        self._logger.error("state lost", group=replica.number, reason=reason)
+
+    def _give_up(self, replica: Replica, index: int) -> None:
+        """A full disk does not delay it: it is remembered for the next process as soon as there is room."""
+        self._memory.parted = (*self._memory.parted, (replica.number, index))
+        self._memory.try_save()
+        replica.part(index)
+        self._tell(ev.LeaseLapsed(replica.number))
+
+    def _part(self, replica: Replica, error: Diverged) -> None:
+        group = replica.number
+        self._give_up(replica, error.index)
+        path = self._log.directory.parent / f"diverged-group-{group}-entry-{error.index}.state"
+        try:
+            prepare_file(self._log.files, path, [replica.machine.snapshot()])
+            commit_file(self._log.files, path)
+            self._logger.critical("state has parted", group=group, evidence=str(path), reason=str(error))
+        except (OSError, BodyUnreadable) as problem:
+            self._logger.critical(
+                "state has parted, and could not be put aside", group=group, problem=str(problem)
+            )
+
+    def remember(self, replica: Replica) -> bool:
+        """At the start: whether the state was given up by an earlier process."""
+        index = dict(self._memory.parted).get(replica.number)
+        if index is not None:
+            replica.part(index)
+        return index is not None
+
+    def rebuilt(self, replica: Replica) -> None:
+        """Another member's state is here, durably."""
+        group = replica.number
+        if replica.parted:
+            self._memory.parted = tuple(each for each in self._memory.parted if each[0] != group)
+            self._memory.try_save()
+            self._heartbeats.lease_until[group] = 0
+        replica.rebuilt()
+        self._logger.warning("state replaced", group=group, index=replica.raft.applied_index)

@@ -1,0 +1,66 @@
+"""Replicas here whose state is lost or wrong ask for another member's state; the leader sends it beside its entries.
+
+A state that is lost is no promise that is lost. The journal and the hard state are right: the member votes and
+acknowledges as before, so any number of members may have lost their states at the same time, as long as one has not.
+Each asks all others twice a second. Who leads sends its newest snapshot, unless its own state is in doubt; it is
+installed when it is whole and its bodies are here, and applying begins behind it.
+
+A replica *wants* a state in three cases:
+
+  - its own state differs from most voters' states (state_comparison.py)
+  - a page of it could not be read when it was needed (PageUnreadable)
+  - a page of it is known to be lost, and was not needed yet (corruption_monitor.py): until the other state is here, the
+    replica keeps its own one and serves
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+from quorum.node.errors import PeerFrameError
+from quorum.node.replica.replica import Replica
+
+KIND_STATE_REQUEST = 24
+ASK_MS = 500
+"""How often a replica that wants a state asks for it."""
+
+_REQUEST = struct.Struct("<IQ")
+
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
+
+
+class Rebuilding:
+    """The requests and answers of one member, for all its groups."""
+
+    def __init__(self, replicas: Mapping[int, Replica], send: Send) -> None:
+        self._replicas = replicas
+        self._send = send
+        self._next_ms = 0
+
+    def ask(self, peers: Sequence[str], now_ms: int) -> None:
+        """Asks the peers for states, when that is due. One in quarantine is sent one anyway."""
+        if now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + ASK_MS
+        for number, replica in self._replicas.items():
+            replica.raft.want_state(is_wanted=replica.wants_state)
+            if replica.wants_state and not replica.raft.quarantine.is_on:
+                for peer in peers:
+                    self._send(peer, KIND_STATE_REQUEST, [_REQUEST.pack(number, replica.raft.state_from)])
+
+    def asked(self, peer: str, data: bytes | memoryview) -> None:
+        """A peer wants a state. What it has claimed about its own says nothing any more. Raises PeerFrameError."""
+        try:
+            group, from_index = _REQUEST.unpack(data)
+        except struct.error as error:
+            raise PeerFrameError(
+                f"a request for a state of {len(data)} bytes; expected {_REQUEST.size}"
+            ) from error
+        replica = self._replicas.get(group)
+        if replica is None:
+            return
+        replica.digests.forget(peer)
+        if not replica.disputed:
+            replica.wake()
+            replica.raft.send_state(peer, from_index)

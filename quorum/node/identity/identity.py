@@ -1,0 +1,207 @@
+"""Who this data directory belongs to, how often a process has started on it, and what it knows of the other members.
+
+The boot number tells two lives of one node apart: effects for an earlier life are dropped, and a peer that hears a
+newer one knows that the older process is gone. It never goes back, even if the directory was emptied: it is at least
+the milliseconds of the wall clock at the start. Numbers between are for a process that was declared down while it
+lived: it goes on under its next one.
+
+The *incarnation* is the directory's own: random, made with it. A member whose directory was emptied has forgotten what
+it voted for and acknowledged; it comes back with another incarnation, and must not be taken for the one it was. Two
+rules see to that:
+
+  - a member remembers the incarnation under which it first met another one, and refuses any other (handshake);
+  - a founding member takes part only once every other founding member has said that it remembers it (`is_established`).
+    So a cluster begins when all its founding members have met, and one of them that forgot finds somebody who did not.
+
+Who joins later has the incarnation in its id (catalog.members) and needs neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quorum.catalog.lease_times import LeaseSettings
+from quorum.catalog.members import CatalogMember, joined_id
+from quorum.log.files import NO_ROOM, Files, RealFiles, commit_file, prepare_file, read_file
+from quorum.log.record import crc32c
+
+FILE = "node.json"
+BOOT_STEP = 1_000
+"""How many numbers a process has for itself."""
+INCARNATION_BYTES = 16
+
+
+class IdentityError(Exception):
+    """The data directory belongs to another node or cluster, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What stays as it was when the cluster began: members that differ in it would not compute the same."""
+
+    cluster: str
+    queue_groups: int
+    members: tuple[str, ...]
+    """all names, sorted; none at a node that joins a running cluster"""
+
+    def __str__(self) -> str:
+        members = f"members {', '.join(self.members)}" if self.members else "joining"
+        return f"cluster {self.cluster!r}, queue_groups {self.queue_groups}, {members}"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a node knows of itself and others beside its log. Changed on the Raft thread; saved before it counts."""
+
+    incarnation: str = ""
+    """hex; empty where nobody asks for it (tests)"""
+    is_established: bool = True
+    met: dict[str, str] = field(default_factory=dict)
+    """id -> incarnation under which it was first met"""
+    members: tuple[CatalogMember, ...] = ()
+    """the catalog's members when it was last looked at: where to find them after a start"""
+    lease_settings: LeaseSettings | None = None
+    """the newest of the catalog's that this node has seen"""
+    mark: int = 0
+    """the last that this node has given to anybody (rollback_marks.py)"""
+    heard: dict[str, int] = field(default_factory=dict)
+    """id -> the last mark that it has given to this node"""
+    skipped: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect was ever left out here (skipped_entries.py)"""
+    parted: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries at which the state here differed from most voters' states, and is not rebuilt yet"""
+    is_unsaved: bool = False
+    """the disk had no room for the last change; the member tries again (`try_save`)"""
+    save: Callable[[], None] = lambda: None
+    """raises OSError"""
+    is_whole: Callable[[], bool] = lambda: True
+    """whether the file can be read; any thread"""
+
+    def try_save(self) -> bool:
+        """Save it. False if the disk has no room: nothing may depend on the change yet. Any other OSError is raised,
+        because then the disk has failed."""
+        try:
+            self.save()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.is_unsaved = True
+            return False
+        self.is_unsaved = False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start on a data directory. id: the member's, see catalog.members."""
+
+    id: str
+    boot: int
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose a data directory is, the boot number of the latest process on it, and what that knew."""
+
+    name: str
+    boot: int
+    founding: Founding
+    memory: Memory
+
+
+def read_identity(directory: Path, files: Files) -> Identity | None:
+    """What the directory says of its owner; None if nobody has begun on it. IdentityError if it cannot be read."""
+    path = directory / FILE
+    if FILE not in files.list_directory(directory):
+        return None
+    try:
+        known = _decode(read_file(files, path))
+        founding = Founding(str(known["cluster"]), int(known["queue_groups"]), tuple(known["members"]))
+        memory = Memory(
+            str(known["incarnation"]),
+            bool(known["is_established"]),
+            {str(each): str(met) for each, met in known["met"].items()},
+            tuple(CatalogMember(**each) for each in known["known"]),
+            LeaseSettings.restored(known.get("lease_settings")),
+            int(known.get("mark", 0)),
+            {str(each): int(mark) for each, mark in known.get("heard", {}).items()},
+            tuple((int(group), int(index)) for group, index in known.get("skipped", ())),
+            tuple((int(group), int(index)) for group, index in known.get("parted", ())),
+        )
+        return Identity(str(known["name"]), int(known["boot"]), founding, memory)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IdentityError(f"{path} cannot be read: {error!r}") from error
+
+
+def begin_life(
+    directory: Path,
+    name: str,
+    founding: Founding,
+    wall_ms: int,
+    files: Files | None = None,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> Life:
+    """Checks the directory's owner and begins this start: its boot number is durable before it is used."""
+    files = files or RealFiles()
+    path = directory / FILE
+    boot = 0
+    memory = Memory(random_bytes(INCARNATION_BYTES).hex(), is_established=len(founding.members) <= 1)
+    known = read_identity(directory, files)
+    if known is not None:
+        boot, begun, memory = known.boot, known.founding, known.memory
+        if known.name != name or begun.cluster != founding.cluster:
+            raise IdentityError(
+                f"{directory} belongs to node {known.name!r} of cluster {begun.cluster!r}, "
+                f"this is node {name!r} of cluster {founding.cluster!r}; give each node a directory of its own"
+            )
+        if begun != founding:
+            raise IdentityError(f"{directory} began as {begun}; it cannot go on as {founding}")
+    boot = max(boot + BOOT_STEP, wall_ms)
+
+    def save() -> None:
+        state = {
+            "name": name,
+            "boot": boot,
+            **asdict(founding),
+            "incarnation": memory.incarnation,
+            "is_established": memory.is_established,
+            "met": memory.met,
+            "lease_settings": None if memory.lease_settings is None else memory.lease_settings.state(),
+            "known": [asdict(each) for each in memory.members],
+            "mark": memory.mark,
+            "heard": memory.heard,
+            "skipped": memory.skipped,
+            "parted": memory.parted,
+        }
+        prepare_file(files, path, [_encode(state)])
+        commit_file(files, path)
+
+    def is_whole() -> bool:
+        try:
+            return read_identity(directory, files) is not None
+        except IdentityError:
+            return False
+
+    memory.save, memory.is_whole = save, is_whole
+    save()
+    own_id = name if founding.members else joined_id(name, memory.incarnation)
+    return Life(own_id, boot, memory)
+
+
+def _encode(known: dict[str, Any]) -> bytes:
+    """One line of JSON, and the CRC32C of that line: a bit that was turned over must not become a boot number."""
+    line = json.dumps(known).encode() + b"\n"
+    return line + f"crc32c {crc32c(line):08x}\n".encode()
+
+
+def _decode(data: bytes) -> Any:
+    line, end, check = data.partition(b"\n")
+    if check != f"crc32c {crc32c(line + end):08x}\n".encode():
+        raise ValueError("it fails its CRC")
+    return json.loads(line)

@@ -1,0 +1,80 @@
+"""A member whose log is gone or cannot be opened begins a new one, quarantined (quorum/replication/quarantine.py).
+
+What cannot be read is kept aside, never removed: it may be the only copy of something. The new log is made whole,
+marks included, before it takes the place of the old one, so that a crash at any moment leaves either a log that cannot
+be opened, none, or one that says that it is quarantined.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from quorum.log import Log, LogDamaged
+from quorum.node.replica.bootstrap import quarantine
+
+LOG = "log"
+_NEW = "log.new"
+_MANIFEST = "MANIFEST"
+
+
+def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, **options: Any) -> Log:
+    """The member's log, open. has_begun: a process of this member has served from this directory before.
+
+    Raises what Log.open raises; LogDamaged only where nobody else can have what is lost.
+    """
+    directory = data_dir / LOG
+    logger = structlog.get_logger()
+    if has_begun and not (directory / _MANIFEST).exists() and not _has_records(directory):
+        if not has_others:
+            raise LogDamaged()
+        logger.error("log missing", directory=str(directory))
+        begin_again(data_dir, groups, **options)
+    log = Log(directory, **options)
+    try:
+        log.open()
+    except LogDamaged as error:
+        if not has_others:
+            raise
+        logger.error("log damaged beyond what can be told apart", error=str(error))
+        begin_again(data_dir, groups, **options)
+        log = Log(directory, **options)
+        log.open()
+    return log
+
+
+def begin_again(data_dir: Path, groups: int, **options: Any) -> None:
+    """Puts a new, quarantined log in the place of the one here, which is set aside."""
+    made = data_dir / _NEW
+    if made.exists():
+        shutil.rmtree(made)
+    log = Log(made, **options)
+    log.open()
+    try:
+        for group in range(groups):
+            quarantine(log, group)
+        log.sync()
+    finally:
+        log.close()
+    old = data_dir / LOG
+    if old.exists():
+        number = 1
+        while (aside := data_dir / f"log.damaged-{number}").exists():
+            number += 1
+        os.rename(old, aside)
+        structlog.get_logger().error("log set aside", directory=str(aside))
+    os.rename(made, old)
+    handle = os.open(data_dir, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _has_records(directory: Path) -> bool:
+    """Whether something is there that opening will complain about by itself."""
+    return any(directory.glob("segment-*.log"))

@@ -1,0 +1,93 @@
+"""The node's files are checked, little by little: a start does not read what is sealed, and disks forget.
+
+What is found bad of bodies and pages is in `log.damages`, from where `damage.DamageCare` takes it; all else the log
+knows, and mends. The reading is done where the log's garbage is copied (collecting.Background), while nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quorum.node.identity.identity import FILE, Memory
+from quorum.node.maintenance.garbage_collection import Background
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast."""
+
+    piece_bytes: int = 1 << 20
+    """Read at once: hardly to be felt on any disk, and a few milliseconds of one core."""
+    piece_ms: int = 1_000
+    """From one piece to the next: about a day for 80 GB."""
+    round_ms: int = 24 * 3_600_000
+    """A round begins this long after the one before it began, or when that is through: disks forget slowly, and a small
+    log is not to be read again and again."""
+
+
+class ScrubbedLog(Protocol):
+    """What is needed of the node's log."""
+
+    def scrub(self, budget_bytes: int) -> int: ...
+    def mend(self) -> Sequence[object]: ...
+
+
+class Scrubbing:
+    """One piece after the other, round after round."""
+
+    def __init__(
+        self, log: ScrubbedLog, background: Background, memory: Memory, logger: Any, pace: Pace
+    ) -> None:
+        self._log = log
+        self._background = background
+        self._memory = memory
+        self._logger = logger
+        self._pace = pace
+        self._next_ms = 0
+        self._round_began_ms: int | None = None
+        self._checked = 0
+        """by the piece that is under way, or was last"""
+        self._memory_is_whole = True
+        self.is_under_way = False
+        """The background works on a piece."""
+        self.checked_bytes = 0
+        """in this life"""
+        self.rounds = 0
+        """Rounds that are through."""
+
+    def turn(self, now_ms: int) -> None:
+        """Goes on with what is due. To be called while the background does nothing else; raises what ended a piece."""
+        if self.is_under_way:
+            self._finish(now_ms)
+        if not self.is_under_way and now_ms >= self._next_ms:
+            if self._round_began_ms is None:
+                self._round_began_ms = now_ms
+            self._next_ms = now_ms + self._pace.piece_ms
+            self.is_under_way = True
+            self._background.start(self._check)
+
+    def _check(self) -> None:
+        self._memory_is_whole = self._memory.is_whole()
+        self._checked = self._log.scrub(self._pace.piece_bytes)
+
+    def _finish(self, now_ms: int) -> None:
+        if not self._background.is_done():
+            return
+        self.is_under_way = False
+        self.checked_bytes += self._checked
+        for finding in self._log.mend():
+            self._logger.error("file damaged", finding=str(finding))
+        if not self._memory_is_whole:
+            self._mend_memory()
+        if self._checked == 0:
+            assert self._round_began_ms is not None
+            self.rounds += 1
+            self._next_ms = max(now_ms + self._pace.piece_ms, self._round_began_ms + self._pace.round_ms)
+            self._round_began_ms = None
+
+    def _mend_memory(self) -> None:
+        """Written again from what this process knows; without room the next piece finds it again."""
+        if self._memory.try_save():
+            self._logger.error("file damaged", finding=f"{FILE} could not be read; it is written again")

@@ -1,0 +1,183 @@
+"""What the API asks about this member's state, and what it waits for there.
+
+A question is answered in one go on the Raft thread, between two steps of the groups. So the time for questions is
+limited in each step, and a question has to be small: a long answer is asked for in parts.
+
+A question names the groups that it looks at. It is answered only from a state that is at least as new as everything
+that this member has shown of those groups: a replica that went back to its snapshot first applies what it had applied
+before. A question about now is answered only from a state at or past a read index of each of its groups, which is asked
+for after the question has come (read_indexes.py), and not while nobody serves the group because states differ. A state
+that has parted from most voters' answers nothing. All this is checked in the very step that answers.
+
+A question that meets an unreadable body waits until the body is repaired. Whoever waits no more says so (Forget), and
+nothing is kept of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fifo.group import GroupMachine
+from quorum.node import events as ev
+from quorum.node.errors import BodyUnreadable, PageUnreadable
+from quorum.node.reads.read_indexes import ReadIndexes
+from quorum.node.repair.healer import Healer
+from quorum.node.replica.replica import Replica
+
+if TYPE_CHECKING:
+    from quorum.node.member import Member
+
+STEP_S = 0.005
+"""No further question is begun in a step after this time. One at least is answered."""
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A question that waits."""
+
+    item: ev.Ask
+    groups: tuple[int, ...]
+    read_indexes: dict[int, int] = field(default_factory=dict)
+    """group -> its read index, of a question about now"""
+    is_forgotten: bool = False
+
+
+class Questions:
+    """The questions of one member. See the module's text."""
+
+    def __init__(
+        self,
+        replicas: Mapping[int, Replica],
+        read_indexes: ReadIndexes,
+        healer: Healer,
+        clock: Callable[[], float],
+        tell: Callable[[ev.Output], None],
+    ) -> None:
+        self._replicas = replicas
+        self._read_indexes = read_indexes
+        self._healer = healer
+        self._clock = clock
+        self._tell = tell
+        self._asked: dict[object, _Asked] = {}
+        """by token"""
+        self._ready: deque[_Asked] = deque()
+        self._behind: dict[int, dict[_Asked, int]] = {}
+        """group -> questions that wait until it has applied this entry"""
+        self._awaited: dict[object, ev.AwaitQueue | ev.AwaitConfigured] = {}
+        """by token"""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether questions are left that could be answered at once."""
+        return bool(self._ready)
+
+    def __len__(self) -> int:
+        """How many questions and awaited changes are kept."""
+        return len(self._asked) + len(self._awaited)
+
+    def ask(self, item: ev.Ask) -> None:
+        """Told(token, answer) follows, in this step or a later one."""
+        groups = tuple(self._replicas) if item.groups is None else item.groups
+        asked = self._asked[item.token] = _Asked(item, groups)
+        if item.is_current and groups:
+            for group in groups:
+                self._read_indexes.ask(group, asked)
+        else:
+            self._ready.append(asked)
+
+    def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured) -> None:
+        """Told(token, True) follows once it is so."""
+        self._awaited[item.token] = item
+
+    def forget(self, token: Any) -> None:
+        """Nobody waits for this answer any more."""
+        self._awaited.pop(token, None)
+        self._healer.forget_waiter(token)
+        asked = self._asked.pop(token, None)
+        if asked is None:
+            return
+        asked.is_forgotten = True
+        self._healer.forget_waiter(asked)
+        for group in asked.groups:
+            self._read_indexes.forget(group, asked)
+            self._behind.get(group, {}).pop(asked, None)
+
+    def found_read_index(self, waiter: Hashable, group: int, index: int) -> None:
+        """For read_indexes: an answer that a question about now has waited for."""
+        assert isinstance(waiter, _Asked)
+        waiter.read_indexes[group] = index
+        if len(waiter.read_indexes) == len(waiter.groups):
+            self._ready.append(waiter)
+
+    def mended(self, token: object) -> None:
+        """For the healer: a body can be read again that a question, or the API, has waited for."""
+        if isinstance(token, _Asked):
+            self._ready.append(token)
+        else:
+            self._tell(ev.Told(token, True))
+
+    def answer(self, member: Member) -> None:
+        """At the end of a step: answers what can be answered now, as far as the time goes."""
+        self._answer_awaited()
+        self._take_caught_up()
+        began_s = self._clock()
+        while self._ready:
+            asked = self._ready.popleft()
+            if asked.is_forgotten or self._waits_for_replica(asked):
+                continue
+            self._answer(asked, member)
+            if self._clock() - began_s >= STEP_S:
+                return
+
+    def _answer(self, asked: _Asked, member: Member) -> None:
+        item = asked.item
+        try:
+            answer = item.question(member)
+        except BodyUnreadable as error:
+            self._healer.note(error.group, error.index, 0, error.reason)
+            self._healer.wait(error.group, error.index, asked)
+            return
+        except PageUnreadable:
+            self._ready.append(asked)  # it waits for another member's state
+            raise
+        del self._asked[item.token]
+        self._tell(ev.Told(item.token, answer))
+
+    def _waits_for_replica(self, asked: _Asked) -> bool:
+        for group in asked.groups:
+            replica = self._replicas[group]
+            needed = max(asked.read_indexes.get(group, 0), replica.routed_to)
+            if replica.raft.applied_index < needed or _is_doubtful(asked, replica):
+                self._behind.setdefault(group, {})[asked] = needed
+                return True
+        return False
+
+    def _take_caught_up(self) -> None:
+        for group, waiting in self._behind.items():
+            replica = self._replicas[group]
+            for asked, needed in [*waiting.items()]:
+                if needed <= replica.raft.applied_index and not _is_doubtful(asked, replica):
+                    del waiting[asked]
+                    self._ready.append(asked)
+
+    def _answer_awaited(self) -> None:
+        for item in [*self._awaited.values()]:
+            replica = self._replicas[item.group]
+            machine = replica.machine
+            if replica.raft.applied_index < replica.routed_to or replica.parted:
+                continue  # it first applies again what it had applied before, or is rebuilt
+            assert isinstance(machine, GroupMachine)
+            if isinstance(item, ev.AwaitConfigured):
+                is_done = machine.configured >= item.revision
+            else:
+                is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
+            if is_done:
+                del self._awaited[item.token]
+                self._tell(ev.Told(item.token, True))
+
+
+def _is_doubtful(asked: _Asked, replica: Replica) -> bool:
+    return replica.parted > 0 or (asked.item.is_current and replica.disputed != "")

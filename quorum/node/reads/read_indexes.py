@@ -1,0 +1,164 @@
+"""Read indexes (ReadIndex, Raft §6.4): how far a replica must have applied before it may answer a question about now.
+
+Everything that was answered anywhere before a question was asked is committed at or below the group's read index. A
+node asks the group's leader for it, which may be this node itself. The leader answers with its commit index once a
+majority has confirmed, after the request has arrived, that it still leads; it refuses while it has committed no entry
+of its term, and during a leadership transfer. Nothing is written to the log.
+
+All questions that wait for a group share one request. Questions that come while it is under way wait for the next one:
+its answer may be older than they are. A request is repeated until it is answered, and at once when the leader changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from quorum.node.errors import PeerFrameError
+
+KIND_READ, KIND_READ_INDEX = 20, 21
+
+REPEAT_MS = 250
+"""A request without an answer is repeated after this time. The leader may have lost it, or its office."""
+REFUSED_MS = 50
+"""A request that was refused is repeated after this time."""
+
+_REQUEST = struct.Struct("<IQQ")
+_ANSWER = struct.Struct("<IQQQ")
+
+ReadCallback = Callable[[int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """boot and number: the request's id. No two processes of a node have the same boot number, so a late answer to an
+    earlier process is not taken for one to this process."""
+
+    group: int
+    boot: int
+    number: int
+
+    def encode(self) -> bytes:
+        return _REQUEST.pack(self.group, self.boot, self.number)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ReadRequest:
+        if len(data) != _REQUEST.size:
+            raise PeerFrameError(f"a request for a read index has {_REQUEST.size} bytes, not {len(data)}")
+        return cls(*_REQUEST.unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndex:
+    """The answer to a request; index is 0 if it is refused."""
+
+    request: ReadRequest
+    index: int
+
+    def encode(self) -> bytes:
+        request = self.request
+        return _ANSWER.pack(request.group, request.boot, request.number, self.index)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ReadIndex:
+        if len(data) != _ANSWER.size:
+            raise PeerFrameError(f"a read index has {_ANSWER.size} bytes, not {len(data)}")
+        group, boot, number, index = _ANSWER.unpack(data)
+        return cls(ReadRequest(group, boot, number), index)
+
+
+@dataclass(slots=True)
+class _Round:
+    """A request under way, and the questions that share it."""
+
+    request: ReadRequest
+    waiters: dict[Hashable, None]
+    leader: str | None = None
+    """whom it was sent to last; "" is this node"""
+    repeat_ms: int = 0
+
+
+@dataclass(slots=True)
+class ReadIndexes:
+    """Those of one member. Times are of the member's clock.
+
+    link(group): the leader's id, "" if this node leads, None if no leader can be asked.
+    barrier(group, callback): Group.read_barrier of this node's replica; no replica: callback(None).
+    found(waiter, group, index): the answer.
+    """
+
+    boot: int
+    link: Callable[[int], str | None]
+    barrier: Callable[[int, ReadCallback], None]
+    send: Callable[[str, int, Sequence[bytes | memoryview]], object]
+    found: Callable[[Hashable, int, int], None]
+    _number: int = 0
+    _now_ms: int = 0
+    _waiting: dict[int, dict[Hashable, None]] = field(default_factory=dict)
+    """group -> questions for the next request"""
+    _rounds: dict[int, _Round] = field(default_factory=dict)
+
+    def ask(self, group: int, waiter: Hashable) -> None:
+        """found(waiter, group, index) is called later, with the read index of a moment after this call."""
+        self._waiting.setdefault(group, {})[waiter] = None
+
+    def forget(self, group: int, waiter: Hashable) -> None:
+        """Nobody waits for this answer any more."""
+        if group in self._waiting:
+            self._waiting[group].pop(waiter, None)
+        if group in self._rounds:
+            self._rounds[group].waiters.pop(waiter, None)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a request should be sent at once."""
+        return any(waiters and group not in self._rounds for group, waiters in self._waiting.items())
+
+    def turn(self, now_ms: int) -> None:
+        """Sends requests: new ones, those without an answer, and those whose leader has changed."""
+        self._now_ms = now_ms
+        for group in [*self._rounds]:
+            if not self._rounds[group].waiters:
+                del self._rounds[group]
+        for group in [*self._waiting]:
+            if group not in self._rounds:
+                waiters = self._waiting.pop(group)
+                if waiters:
+                    self._number += 1
+                    request = ReadRequest(group, self.boot, self._number)
+                    self._rounds[group] = _Round(request, waiters)
+        for round_ in [*self._rounds.values()]:
+            self._send(round_, now_ms)
+
+    def _send(self, round_: _Round, now_ms: int) -> None:
+        request = round_.request
+        leader = self.link(request.group)
+        if leader is None or (leader == round_.leader and now_ms < round_.repeat_ms):
+            return
+        round_.leader, round_.repeat_ms = leader, now_ms + REPEAT_MS
+        if leader:
+            self.send(leader, KIND_READ, [request.encode()])
+        else:
+            self.barrier(request.group, lambda index: self.answered(ReadIndex(request, index or 0)))
+
+    def requested(self, peer: str, request: ReadRequest) -> None:
+        """A peer takes this node for the leader."""
+
+        def answer(index: int | None) -> None:
+            self.send(peer, KIND_READ_INDEX, [ReadIndex(request, index or 0).encode()])
+
+        self.barrier(request.group, answer)
+
+    def answered(self, answer: ReadIndex) -> None:
+        """An answer to a request of this node; one to an earlier request is ignored."""
+        group = answer.request.group
+        round_ = self._rounds.get(group)
+        if round_ is None or round_.request != answer.request:
+            return
+        if not answer.index:
+            round_.repeat_ms = min(round_.repeat_ms, self._now_ms + REFUSED_MS)
+            return
+        del self._rounds[group]
+        for waiter in round_.waiters:
+            self.found(waiter, group, answer.index)

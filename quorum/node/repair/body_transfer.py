@@ -1,0 +1,497 @@
+"""Bodies that this member lacks, from members that have them: one mechanism for snapshots and for healing.
+
+    question   group 4, number 8, limit 4 (bytes of bodies in all answers), count 4, then count x (index 8, term 8):
+               the term of the entry that the asker has there, 0 if none or if it is no good
+    answer     group 4, number 8, last 1, count 4, then count x (index 8, term 8, state 1, length 4, CRC32C 4), bodies
+
+An answer takes the question's indices in their order; a question whose limit is reached is over, and what was not
+answered is asked again. Rules:
+
+- Only entries at or below the answerer's commit index are answered. A committed entry is the only one that will ever
+  be at its index, so a body is never taken from another history, whatever snapshot or journal refers to it.
+- SAME (the asker's term is the committed one) proves by Log Matching (Raft §5.3) that the asker's journal is right up
+  to there. Nothing is sent then.
+- The CRC is taken from what the log has read and checked, and compared again where the body arrives.
+- A member is asked for at most WINDOW_BYTES at a time, answers in slices between its other work, and keeps nothing
+  but the questions. One that is silent, gone or has no body is followed by the next; the leader comes last.
+
+Nothing here knows what a body means. Everything is driven by `Member.step`.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+from quorum.log import EntryMissing, LogDamaged, LogFull
+from quorum.log.record import crc32c
+from quorum.node.errors import PeerFrameError
+
+KIND_FETCH, KIND_BODIES = 16, 17
+
+WINDOW_BYTES = 8 << 20
+"""Asked of one member and not yet answered."""
+QUESTION_BYTES = 4 << 20
+"""One question's limit: two under way keep the line busy."""
+QUESTION_ENTRIES = 4_096
+SERVE_BYTES = 256 << 10
+SERVE_ENTRIES = 64
+"""Read and sent in one step, for all who ask: one to two milliseconds."""
+SERVE_PAUSE_MS = 6
+"""Between two such steps, and longer by as much as an entry goes beyond SERVE_BYTES: what clients publish meanwhile
+waits for one step at most, and a member that fetches gets some 43 MB or 10,000 entries a second from one that also has
+other work, whatever its entries' size."""
+MAX_QUESTIONS = 64
+"""Of one member, kept here: a member asks at most two for each of its jobs."""
+SILENCE_MS = 2_000
+"""A member that has been silent for this long is not waited for."""
+ROUND_MS = 1_000
+"""When nobody has what is wanted, all are asked again after this."""
+
+MAX_BODY_BYTES = 32 << 20
+
+_QUESTION = struct.Struct("<IQII")
+_WANTED = struct.Struct("<QQ")
+_ANSWER = struct.Struct("<IQBI")
+_FOUND = struct.Struct("<QQBII")
+
+
+class State(IntEnum):
+    """What an answer says of one index."""
+
+    ABSENT = 0
+    """Not committed here, not kept here, or not readable here."""
+    HERE = 1
+    SAME = 2
+    """The asker's own entry is the committed one."""
+
+
+class BodyLog(Protocol):
+    """What is needed of the node's log."""
+
+    @property
+    def synced_lsn(self) -> int: ...
+    def read_entry(self, group: int, index: int) -> tuple[int, bytes]: ...
+    def put_copy(self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]) -> int: ...
+
+
+Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
+
+
+@dataclass(slots=True)
+class Question:
+    """One question as it travels."""
+
+    group: int
+    number: int
+    limit_bytes: int
+    wanted: list[tuple[int, int]]
+    """(index, term here or 0)"""
+
+    def encode(self) -> list[bytes | memoryview]:
+        head = _QUESTION.pack(self.group, self.number, self.limit_bytes, len(self.wanted))
+        return [head, b"".join(_WANTED.pack(*each) for each in self.wanted)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Question:
+        view = memoryview(data)
+        if len(view) < _QUESTION.size:
+            raise PeerFrameError(
+                f"a question for bodies has at least {_QUESTION.size} bytes, not {len(view)}"
+            )
+        group, number, limit, count = _QUESTION.unpack_from(view)
+        if not 1 <= count <= QUESTION_ENTRIES or len(view) != _QUESTION.size + count * _WANTED.size:
+            raise PeerFrameError(f"a question for {count} bodies in {len(view)} bytes")
+        return cls(group, number, limit, list(_WANTED.iter_unpack(view[_QUESTION.size :])))
+
+
+@dataclass(slots=True)
+class Found:
+    """What an answer says of one index; the body is a view into the frame."""
+
+    index: int
+    term: int
+    state: State
+    crc: int
+    body: bytes | memoryview
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, or a part of one, as it travels."""
+
+    group: int
+    number: int
+    is_last: bool
+    found: list[Found]
+
+    def encode(self) -> list[bytes | memoryview]:
+        table = b"".join(
+            _FOUND.pack(each.index, each.term, each.state, len(each.body), each.crc) for each in self.found
+        )
+        head = _ANSWER.pack(self.group, self.number, self.is_last, len(self.found)) + table
+        return [head, *(each.body for each in self.found if len(each.body))]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Answer:
+        view = memoryview(data)
+        if len(view) < _ANSWER.size:
+            raise PeerFrameError(f"an answer with bodies has at least {_ANSWER.size} bytes, not {len(view)}")
+        group, number, last, count = _ANSWER.unpack_from(view)
+        at = _ANSWER.size + count * _FOUND.size
+        if last > 1 or count > QUESTION_ENTRIES or at > len(view):
+            raise PeerFrameError(f"an answer about {count} bodies in {len(view)} bytes")
+        found = []
+        for index, term, state, length, crc in _FOUND.iter_unpack(view[_ANSWER.size : at]):
+            if state > State.SAME or (length > 0) != (state == State.HERE) or length > MAX_BODY_BYTES:
+                raise PeerFrameError(f"an answer with {length} bytes of entry {index} in state {state}")
+            found.append(Found(index, term, State(state), crc, view[at : at + length]))
+            at += length
+        if at != len(view):
+            raise PeerFrameError(f"an answer of {len(view)} bytes whose bodies end at {at}")
+        return cls(group, number, bool(last), found)
+
+
+# ---- answering
+
+
+class Librarian:
+    """Answers questions from this member's own log, a slice at a time."""
+
+    def __init__(
+        self,
+        log: BodyLog,
+        commit_index: Callable[[int], int],
+        send: Send,
+        unreadable: Callable[[int, int, str], None],
+    ) -> None:
+        """commit_index(group): 0 where there is none. unreadable(group, index, why): found damaged while answering."""
+        self._log = log
+        self._commit_index = commit_index
+        self._send = send
+        self._unreadable = unreadable
+        self._asked: dict[str, deque[tuple[Question, int, int]]] = {}
+        """peer -> (question, how many of its indices are answered, bytes sent for it), the oldest first"""
+        self._resume_ms = 0
+        self.served_bytes = 0
+
+    def next_due_ms(self) -> int | None:
+        """When `serve` has something to do."""
+        return self._resume_ms if self._asked else None
+
+    def ask(self, peer: str, question: Question) -> None:
+        waiting = self._asked.setdefault(peer, deque())
+        if len(waiting) < MAX_QUESTIONS:
+            waiting.append((question, 0, 0))
+
+    def forget(self, peer: str) -> None:
+        """The connection is gone, and what was asked over it with it."""
+        self._asked.pop(peer, None)
+
+    def serve(self, now_ms: int) -> None:
+        """One slice, if it is time for one: a frame for each who asks, in turn."""
+        if not self._asked or now_ms < self._resume_ms:
+            return
+        left_bytes, left_entries = SERVE_BYTES, SERVE_ENTRIES
+        for peer in list(self._asked):
+            if left_bytes <= 0 or left_entries <= 0:
+                break
+            waiting = self._asked.pop(peer)
+            question, at, sent = waiting.popleft()
+            answer, size = self._answer(question, at, sent, left_entries, left_bytes)
+            left_bytes -= size
+            left_entries -= len(answer.found)
+            if not answer.is_last:
+                waiting.appendleft((question, at + len(answer.found), sent + size))
+            if waiting:
+                self._asked[peer] = waiting  # behind the others
+            self.served_bytes += size
+            self._send(peer, KIND_BODIES, answer.encode())
+        served_bytes = max(SERVE_BYTES, SERVE_BYTES - left_bytes)
+        self._resume_ms = now_ms + SERVE_PAUSE_MS * served_bytes // SERVE_BYTES
+
+    def _answer(
+        self, question: Question, at: int, sent: int, most_entries: int, most_bytes: int
+    ) -> tuple[Answer, int]:
+        """Ends with the body that reaches one of the bounds."""
+        found: list[Found] = []
+        size = 0
+        wanted = question.wanted
+        while at < len(wanted) and len(found) < most_entries and size < most_bytes:
+            if sent + size and sent + size >= question.limit_bytes:
+                break
+            each = self._find(question.group, *wanted[at])
+            found.append(each)
+            size += len(each.body)
+            at += 1
+        is_last = at == len(wanted) or (sent + size > 0 and sent + size >= question.limit_bytes)
+        return Answer(question.group, question.number, is_last, found), size
+
+    def _find(self, group: int, index: int, term_there: int) -> Found:
+        absent = Found(index, 0, State.ABSENT, 0, b"")
+        if not 1 <= index <= self._commit_index(group):
+            return absent
+        try:
+            term, body = self._log.read_entry(group, index)
+        except EntryMissing:
+            return absent
+        except LogDamaged as error:
+            self._unreadable(group, index, str(error))
+            return absent
+        if term == term_there:
+            return Found(index, term, State.SAME, 0, b"")
+        return Found(index, term, State.HERE, crc32c(body), body)
+
+
+# ---- asking
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    peer: str
+    wanted: array[int]
+    answered: int
+    asked_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Bodies of one group that are being fetched. `is_complete` once every one is here and on disk."""
+
+    group: int
+    on_done: Callable[[], None]
+    term_here: Callable[[int], int] | None
+    """The term of what this member has at an index and would like to be told is right; 0 for none."""
+    terms: Mapping[int, int]
+    """The terms that are certain: a body of another one is not taken."""
+    left: array[int]
+    """To be asked for; from `at` on."""
+    at: int = 0
+    again: array[int] = field(default_factory=lambda: array("Q"))
+    """Not answered by the member that is being asked."""
+    refused: array[int] = field(default_factory=lambda: array("Q"))
+    """For the next member."""
+    peer: str | None = None
+    tried: set[str] = field(default_factory=set)
+    resume_ms: int = 0
+    lsn: int = 0
+    """Of the last body put into the log."""
+    proven: int = 0
+    """The highest index whose entry here was said to be the committed one."""
+    fetched: int = 0
+    fetched_bytes: int = 0
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    is_complete: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many are not here yet."""
+        asked = sum(len(each.wanted) - each.answered for each in self.pending.values())
+        return len(self.left) - self.at + len(self.again) + len(self.refused) + asked
+
+    def wish(self) -> None:
+        """What the member asked now has left out comes next."""
+        if self.at >= len(self.left) and self.again:
+            self.left, self.at, self.again = self.again, 0, array("Q")
+
+    def give_up(self) -> None:
+        """The member that is asked does not answer: what it owes is for the next."""
+        self.wish()
+        self.refused += self.left[self.at :]
+        self.refused += self.again
+        for each in self.pending.values():
+            self.refused += each.wanted[each.answered :]
+        self.left, self.at, self.again = array("Q"), 0, array("Q")
+        self.pending.clear()
+        self.peer = None
+
+
+class Fetcher:
+    """Asks other members for bodies and puts what comes into the log. One a member."""
+
+    def __init__(
+        self,
+        log: BodyLog,
+        send: Send,
+        connected: Callable[[int], Sequence[str]],
+    ) -> None:
+        """connected(group): who may be asked now, in the order in which they should be."""
+        self._log = log
+        self._send = send
+        self._connected = connected
+        self._jobs: dict[int, Job] = {}
+        """by their numbers, in the order of their beginning"""
+        self._owner: dict[int, Job] = {}
+        """question -> job"""
+        self._heard_ms: dict[str, int] = {}
+        """when each member answered last, whatever it was"""
+        self._numbers = 0
+        self.fetched = 0
+        self.fetched_bytes = 0
+
+    @property
+    def jobs(self) -> Iterable[Job]:
+        return self._jobs.values()
+
+    def fetch(
+        self,
+        group: int,
+        indexes: array[int],
+        on_done: Callable[[], None],
+        *,
+        terms: Mapping[int, int] | None = None,
+        term_here: Callable[[int], int] | None = None,
+    ) -> Job:
+        """Begin. on_done() is called from `settle` once all are here and durable, unless it was cancelled."""
+        self._numbers += 1
+        job = Job(group, on_done, term_here, {} if terms is None else terms, array("Q", indexes))
+        self._jobs[self._numbers] = job
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """What has come stays; answers that are still to come are dropped."""
+        for number, known in list(self._jobs.items()):
+            if known is job:
+                del self._jobs[number]
+        for number in job.pending:
+            del self._owner[number]
+        job.pending.clear()
+
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do if nothing comes in."""
+        times = []
+        for job in self._jobs.values():
+            if job.pending:
+                times.append(self._heard(job) + SILENCE_MS)
+            if job.resume_ms:
+                times.append(job.resume_ms)
+        return min(times, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Asks as much as the windows let; goes on to other members where one is silent."""
+        window: dict[str, int] = {}
+        for job in self._jobs.values():
+            for each in job.pending.values():
+                window[each.peer] = window.get(each.peer, 0) + QUESTION_BYTES
+        for job in list(self._jobs.values()):
+            self._check_silence(job, now_ms)
+            if now_ms >= job.resume_ms and self._choose(job, now_ms):
+                self._ask(job, window, now_ms)
+
+    def settle(self) -> None:
+        """After the log was synced: jobs that have everything are done."""
+        synced = self._log.synced_lsn
+        for number, job in list(self._jobs.items()):
+            if number in self._jobs and not job.missing and job.lsn <= synced:
+                job.is_complete = True
+                del self._jobs[number]
+                job.on_done()
+
+    def disconnected(self, peer: str) -> None:
+        """What was asked of it will not be answered."""
+        for job in self._jobs.values():
+            if job.peer == peer:
+                self._leave(job)
+
+    # ---- inside
+
+    def _leave(self, job: Job) -> None:
+        for number in job.pending:
+            del self._owner[number]
+        if job.peer is not None:
+            job.tried.add(job.peer)
+        job.give_up()
+
+    def _check_silence(self, job: Job, now_ms: int) -> None:
+        if job.pending and now_ms - self._heard(job) >= SILENCE_MS:
+            self._leave(job)
+
+    def _heard(self, job: Job) -> int:
+        """When the member that is asked was last known not to be silent. It answers one question after the other, also
+        those of other jobs and those that were given up: any answer counts."""
+        asked_ms = min(each.asked_ms for each in job.pending.values())
+        return max(asked_ms, self._heard_ms.get(job.peer or "", 0))
+
+    def _choose(self, job: Job, now_ms: int) -> bool:
+        """Whether there is a member to ask for something."""
+        job.resume_ms = 0
+        job.wish()
+        if job.at < len(job.left):
+            if job.peer is not None:
+                return True
+        elif job.pending or not job.refused:
+            return False
+        else:
+            if job.peer is not None:
+                job.tried.add(job.peer)
+            job.left, job.at, job.refused = job.refused, 0, array("Q")
+        job.peer = next((name for name in self._connected(job.group) if name not in job.tried), None)
+        if job.peer is None:
+            job.tried.clear()
+            job.resume_ms = now_ms + ROUND_MS
+        return job.peer is not None
+
+    def _ask(self, job: Job, window: dict[str, int], now_ms: int) -> None:
+        peer = job.peer
+        assert peer is not None
+        while job.at < len(job.left) and window.get(peer, 0) + QUESTION_BYTES <= WINDOW_BYTES:
+            wanted = job.left[job.at : job.at + QUESTION_ENTRIES]
+            job.at += len(wanted)
+            here = job.term_here or (lambda _: 0)
+            self._numbers += 1
+            question = Question(
+                job.group, self._numbers, QUESTION_BYTES, [(index, here(index)) for index in wanted]
+            )
+            job.pending[self._numbers] = _Pending(peer, wanted, 0, now_ms)
+            self._owner[self._numbers] = job
+            window[peer] = window.get(peer, 0) + QUESTION_BYTES
+            self._send(peer, KIND_FETCH, question.encode())
+
+    def take(self, peer: str, answer: Answer, now_ms: int) -> None:
+        """What a member has answered. PeerFrameError if it is no answer to what was asked of it."""
+        self._heard_ms[peer] = now_ms
+        job = self._owner.get(answer.number)
+        if job is None:
+            return  # given up meanwhile
+        pending = job.pending[answer.number]
+        if pending.peer != peer or job.group != answer.group:
+            raise PeerFrameError(f"{peer} answers question {answer.number}, which {pending.peer} was asked")
+        expected = pending.wanted[pending.answered : pending.answered + len(answer.found)]
+        if [each.index for each in answer.found] != expected.tolist():
+            self._leave(job)
+            raise PeerFrameError(f"{peer} answers question {answer.number} with other entries")
+        for each in answer.found:
+            pending.answered += 1
+            if each.state == State.SAME:
+                job.proven = max(job.proven, each.index)
+            elif each.state == State.ABSENT or not self._is_good(job, each):
+                job.refused.append(each.index)
+            else:
+                try:
+                    self._put(job, each)
+                except LogFull:  # perhaps there is room later
+                    job.again.append(each.index)
+                    job.resume_ms = now_ms + ROUND_MS
+                except ValueError:  # the same entry with another length: not what was asked for
+                    job.refused.append(each.index)
+        if answer.is_last:
+            job.again += pending.wanted[pending.answered :]
+            del job.pending[answer.number]
+            del self._owner[answer.number]
+
+    @staticmethod
+    def _is_good(job: Job, found: Found) -> bool:
+        certain = job.terms.get(found.index, found.term)
+        return certain == found.term and crc32c(bytes(found.body)) == found.crc
+
+    def _put(self, job: Job, found: Found) -> None:
+        job.lsn = self._log.put_copy(job.group, found.index, found.term, [found.body])
+        job.fetched += 1
+        job.fetched_bytes += len(found.body)
+        self.fetched += 1
+        self.fetched_bytes += len(found.body)

@@ -1,0 +1,103 @@
+"""Snapshots that arrive from a leader: they are put in place only when every body they refer to is here and on disk.
+
+The state comes in pieces (quorum/replication/snapshots.py) and says by itself which entries its messages lie in. What
+the log here lacks of those is fetched into copies, from any member that has it. What is here is never fetched again, so
+a transfer that was cut (a crash on either side, another leader, a newer snapshot) goes on where it was.
+
+Above this member's commit index its own entries may be of another history than the snapshot's: there a copy counts, or
+an entry that a member has said to be the committed one (which by Log Matching proves all before it), nothing else.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorum.node.repair.body_transfer import Fetcher, Job
+from quorum.replication.configuration import State
+
+
+class Journal(Protocol):
+    """What is needed of the group (quorum.replication.Group has it)."""
+
+    @property
+    def commit_index(self) -> int: ...
+    @property
+    def last_index(self) -> int: ...
+    def term_at(self, index: int) -> int: ...
+    def holds(self, index: int, term: int) -> bool: ...
+
+
+class Inventory(Protocol):
+    """What is needed of the node's log."""
+
+    def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    index: int
+    term: int
+    references: array[int]
+    last: tuple[int, int]
+    """(index, term) of the journal's end: what is known to be proven, or not, holds for this journal only"""
+    job: Job | None = None
+    proven: int = 0
+
+
+class Arrivals:
+    """The snapshots on their way to this member, at most one a group."""
+
+    def __init__(
+        self,
+        log: Inventory,
+        fetcher: Fetcher,
+        journal: Callable[[int], Journal],
+        references: Callable[[int, State], array[int]],
+    ) -> None:
+        """references(group, state): the entries that the state refers to, sorted."""
+        self._log = log
+        self._fetcher = fetcher
+        self._journal = journal
+        self._references = references
+        self._arrivals: dict[int, _Arrival] = {}
+
+    def prepare(self, group: int, index: int, term: int, state: State) -> int | None:
+        """Up to where this member's own entries are right, once everything is here; None until then."""
+        journal = self._journal(group)
+        last = journal.last_index, journal.term_at(journal.last_index)
+        arrival = self._arrivals.get(group)
+        if arrival is None or (arrival.index, arrival.term, arrival.last) != (index, term, last):
+            known = arrival is not None and (arrival.index, arrival.term) == (index, term)
+            references = arrival.references if arrival and known else self._references(group, state)
+            self.drop(group)
+            arrival = self._arrivals[group] = _Arrival(index, term, references, last)
+        if arrival.job is not None:
+            if not arrival.job.is_complete:
+                return None
+            arrival.proven = max(arrival.proven, arrival.job.proven)
+            arrival.job = None
+        trusted = max(journal.commit_index, arrival.proven, last[0] if journal.holds(index, term) else 0)
+        missing = self._log.missing(group, arrival.references, committed=trusted)
+        if missing:
+
+            def term_here(at: int) -> int:
+                return journal.term_at(at) if trusted < at <= last[0] else 0
+
+            arrival.job = self._fetcher.fetch(group, missing, lambda: None, term_here=term_here)
+            return None
+        self.drop(group)
+        return trusted
+
+    def missing(self, group: int) -> int:
+        """How many bodies are still to come."""
+        arrival = self._arrivals.get(group)
+        return 0 if arrival is None or arrival.job is None else arrival.job.missing
+
+    def drop(self, group: int) -> None:
+        """Nothing is on its way any more."""
+        arrival = self._arrivals.pop(group, None)
+        if arrival is not None and arrival.job is not None:
+            self._fetcher.cancel(arrival.job)

@@ -1,0 +1,169 @@
+"""Committed entries become the machines' states here, and what they decided is carried out.
+
+A machine that needs a body which cannot be read begins again from its snapshot once the body is mended (healer.py).
+What was carried out before is not carried out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fifo import commands as c
+from fifo.effects import Applied
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.log import Log
+from quorum.node.errors import BodyUnreadable
+from quorum.node.repair.healer import Healer
+from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.node.replica.skipped_entries import Skipping
+from quorum.node.replica.snapshotter import Snapshotter
+from quorum.node.sessions.session_table import SessionTable
+from quorum.node.wire.operations import Command
+from quorum.replication.configuration import State
+
+APPLY_BYTES = 4 << 20
+"""Entries applied in one step: bounds how long heartbeats wait."""
+APPLY_STEPS = 1 << 16
+"""The same in steps of evaluation: a member that lags behind applies costly entries one at a time."""
+
+
+class Applier:
+    """One per member. claim: tells the other members a running hash, and compares it. rebuilt: a wrong or lost state
+    was replaced."""
+
+    def __init__(
+        self,
+        log: Log,
+        table: SessionTable,
+        healer: Healer,
+        claim: Callable[[Replica, bytes], None],
+        rebuilt: Callable[[Replica], None],
+        snapshotter: Snapshotter,
+        skipping: Skipping,
+        *,
+        entries: int,
+    ) -> None:
+        self.catalog_changed = True
+        """The system group has applied something since this was last put back, or a queue came back."""
+        self.is_upkeep_due = False
+        """Something that was applied has work for the next upkeep, which should not wait for its time."""
+        self._log = log
+        self._table = table
+        self._healer = healer
+        self._claim = claim
+        self._rebuilt = rebuilt
+        self._snapshotter = snapshotter
+        self._skipping = skipping
+        self._entries = entries
+
+    def apply(self, replica: Replica, now_ms: int) -> None:
+        """A bounded slice of what is committed."""
+        if replica.parted:
+            return
+        if replica.stalled:
+            if self._healer.is_lost(replica.number, replica.stalled):
+                return
+            replica.resume()
+        if not self._apply_some(replica, now_ms):
+            return
+        self._look_for_unreadable(replica, now_ms)
+        replica.note_caught_up()
+        self._snapshotter.save_due(replica, now_ms)
+
+    def _apply_some(self, replica: Replica, now_ms: int) -> bool:
+        """False if an entry cannot be applied now."""
+        machine = replica.machine
+        size = steps = 0
+        for _ in range(self._entries):
+            taken = replica.raft.take_committed(1, 1)
+            for index, term, body in taken:
+                replica.proposals.taken(index)
+                if body and not self._apply_entry(replica, index, term, body, now_ms):
+                    return False
+                size += len(body)
+                steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
+            if not taken or not replica.can_apply or size >= APPLY_BYTES or steps >= APPLY_STEPS:
+                break
+        return True
+
+    def _apply_entry(
+        self, replica: Replica, index: int, term: int, body: bytes | memoryview, now_ms: int
+    ) -> bool:
+        """False if it cannot be applied now."""
+        command = Command(body)
+        replica.clock.observe(command.now_ms, now_ms)
+        operations = command.decode()
+        meta = c.Meta(index, term, command.now_ms, command.version)
+        try:
+            if isinstance(replica.machine, CatalogMachine) and self._skipping.names(index, operations):
+                applied = replica.machine.leave_out(meta, operations)
+            else:
+                applied = replica.machine.apply(meta, operations)
+        except BodyUnreadable as error:
+            self._healer.note(error.group, error.index, 0, error.reason)
+            replica.rebuild_from_snapshot(error.index, now_ms)
+            return False
+        if replica.state_changed(index, len(body)):
+            self._dispatch_effects(replica, operations, applied, now_ms)
+        claim = replica.digests.applied(index, replica.machine.running_hash)
+        if claim is not None:
+            self._claim(replica, claim)
+        return not replica.parted
+
+    def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
+        unreadable = replica.raft.take_unreadable()
+        if unreadable is None:
+            return
+        index, term, reason = unreadable
+        self._healer.note(replica.number, index, term, reason)
+        if index > replica.raft.commit_index:
+            replica.raft.resign()  # nobody can be asked for it, and others may do without it
+        elif index == replica.raft.applied_index + 1:
+            replica.stall(index, now_ms)
+
+    def _dispatch_effects(
+        self, replica: Replica, operations: Sequence[c.Operation], applied: Applied, now_ms: int
+    ) -> None:
+        for operation, reply in zip(operations, applied.replies, strict=True):
+            if operation.origin is not None:
+                self._table.reply(replica.number, operation.origin, reply, now_ms)
+            elif isinstance(operation.command, c.Wake):
+                replica.proposals.wake_applied()
+                self.is_upkeep_due = True  # what its budget has cut short goes on at once
+            elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
+                self._table.declared_down(replica.number, operation.command.boot)
+            elif isinstance(operation.command, c.CreateQueue):
+                self.catalog_changed = True  # it may have been removed while this was on its way
+            elif isinstance(operation.command, c.Configured):
+                replica.barrier_applied(operation.command.mark)
+                self.catalog_changed = self.is_upkeep_due = True
+        if replica.number == SYSTEM_GROUP:
+            self.catalog_changed = True
+            self.is_upkeep_due = True
+        for effect in applied.effects:
+            self._table.effect(replica.number, effect)
+
+    def begin(self, replica: Replica, state: bytes) -> None:
+        """From the snapshot that a replica has at its start."""
+        replica.restore(state)
+        self._know_departed(replica)
+
+    def installed(self, replica: Replica, state: State) -> None:
+        """A leader's snapshot has come while running. Where it replaces a state that is wrong or lost, what is older is
+        removed, and applying begins again behind it."""
+        if replica.wants_state:
+            self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
+        replica.install(state)
+        if replica.wants_state:
+            self._rebuilt(replica)
+        self._know_departed(replica)
+        replica.resume()
+        self._healer.forget(replica.number, replica.raft.applied_index)
+        self.catalog_changed = True
+        if replica.raft.applied_index > replica.routed_to:
+            self._table.answers_missed(replica.number)
+
+    def _know_departed(self, replica: Replica) -> None:
+        if isinstance(replica.machine, GroupMachine):
+            self._table.declared_down(replica.number, replica.machine.departed_boot(self._table.me))

@@ -1,0 +1,98 @@
+"""A leader brings its group's queues to what the catalog's policies make of them now.
+
+The catalog counts the changes of its policies: its *revision*. `Configured(revision)` in a group's log says that every
+queue there is configured as the catalog wished at that revision or later, so nobody has to look at any queue until the
+catalog's revision is above it, whoever leads; and a leader whose catalog lags behind what the log says does nothing.
+
+A leader that is to bring its group to a revision goes through the queues that were declared when it began, some a turn,
+and proposes UpdateConfig where a queue is configured otherwise. Only a round that finds nothing to do ends it, with
+`Configured`. What a leader proposed before a round may still be on its way, or have been lost, and a round must not
+judge before that is known: so each round waits for a mark of its own to be applied, which is a `Configured` that says
+nothing new. A queue declared later gets its configuration when it is created, from this leader or from one whose
+catalog is not behind the log.
+"""
+
+from __future__ import annotations
+
+from fifo import commands as c
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.queues import CatalogQueue
+from quorum.node.replica.replica import Replica
+from quorum.node.sessions.conversation import RESEND_AFTER_MS
+
+TURN_WORK = 1_000
+"""What one turn does for a group: one or two milliseconds, as a member may lead several."""
+QUEUE_WORK = 20
+"""A queue, and as much more as there are policies to look at for it: about 1 µs each."""
+
+
+class Configuring:
+    """Of one group, while this node leads it and is not behind in it."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._term = -1
+        self._revision = 0
+        self._queues: list[CatalogQueue] = []
+        """what is left of the round, the next one last"""
+        self._is_clean = True
+        """Nothing of the round was otherwise than wished."""
+        self._is_under_way = False
+        self._barrier_id = 0
+        """The last one that was proposed."""
+        self._proposed_ms = 0
+        self.goes_on_at_once = False
+
+    def turn(self, catalog: CatalogMachine, machine: GroupMachine, now_ms: int) -> bool:
+        """Does the next step; whether the group is where it should be."""
+        self.goes_on_at_once = False
+        if catalog.revision == machine.configured:
+            self._is_under_way, self._queues, self._term = False, [], -1
+            return True
+        wanted = (self._replica.raft.term, catalog.revision)
+        if wanted != (self._term, self._revision):
+            self._term, self._revision = wanted
+            self._is_under_way, self._queues = False, []
+            self._say_new(machine.configured, now_ms)
+        elif self._is_under_way:
+            self._go_on(catalog, machine, now_ms)
+        elif self._replica.barrier_id == self._barrier_id:
+            self._begin(catalog)
+            self._go_on(catalog, machine, now_ms)
+        elif now_ms - self._proposed_ms > RESEND_AFTER_MS:
+            self._say(machine.configured, now_ms)  # the same mark: one may be on its way that only takes long
+        return False
+
+    def _say_new(self, revision: int, now_ms: int) -> None:
+        self._barrier_id = max(self._barrier_id, self._replica.barrier_id) + 1
+        self._say(revision, now_ms)
+
+    def _say(self, revision: int, now_ms: int) -> None:
+        self._proposed_ms = now_ms
+        self._replica.propose_internal(c.Configured(revision, self._barrier_id))
+
+    def _begin(self, catalog: CatalogMachine) -> None:
+        self._queues = catalog.queues_of_group(self._replica.number)[::-1]
+        self._is_under_way = self._is_clean = True
+
+    def _go_on(self, catalog: CatalogMachine, machine: GroupMachine, now_ms: int) -> None:
+        work = TURN_WORK
+        each = QUEUE_WORK + len(catalog.policies)
+        while self._queues and work > 0:
+            work -= each
+            queue = self._queues.pop()
+            known = catalog.queue(queue.name)
+            if known is None or known.id != queue.id:
+                continue  # removed meanwhile
+            config = catalog.effective(queue).config
+            present = machine.config_of(queue.id)
+            if present != config:
+                self._is_clean = False
+                if present is not None:  # else it is being created
+                    self._replica.propose_internal(c.UpdateConfig(queue.id, config))
+        if self._queues:
+            self.goes_on_at_once = True
+            return
+        self._is_under_way = False
+        self._say_new(self._revision if self._is_clean else machine.configured, now_ms)

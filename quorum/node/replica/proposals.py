@@ -1,0 +1,113 @@
+"""What a leader packs into entries: operations of sessions and of its own, in their order.
+
+Nothing here is durable. Whatever is dropped, the nodes of the sessions send again, and the leader's own operations are
+found due again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from fifo import commands as c
+from quorum.node.sessions.conversation import RESEND_AFTER_MS
+from quorum.node.wire.operations import COMMAND_BYTES, MAX_OPERATIONS, command_bytes, encode
+from quorum.replication.configuration import CONFIGURATION_BYTES
+
+FULL_RETRY_MS = 500
+"""How often a leader whose log is full looks for room: each look asks the disk for a whole segment."""
+
+
+@dataclass(slots=True)
+class Proposals:
+    """The proposals of one group's replica."""
+
+    pending: deque[bytes] = field(default_factory=deque)
+    """operations that are in no entry yet, encoded"""
+    in_flight_bytes: int = 0
+    """of own proposals not yet applied"""
+    full_until_ms: int = 0
+    """the log had no room for an entry: nothing is packed before this"""
+    is_wake_pending: bool = False
+    """a Wake is pending or in flight"""
+    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    """(index, bytes) of own proposals not yet applied"""
+    _announced_commit: int = 0
+    """the commit index that the last entry, or a message for it alone, took along"""
+    _down_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(node, boot) -> when its NodeDown was proposed"""
+
+    def add(self, operations: Iterable[bytes]) -> None:
+        """Operations of sessions, encoded."""
+        self.pending.extend(operations)
+
+    def begin_term(self) -> None:
+        """The leader or the term has changed: nothing of the old term is waited for."""
+        self.pending.clear()
+        self._in_flight.clear()
+        self.in_flight_bytes = 0
+        self.is_wake_pending = False
+        self._down_ms.clear()
+
+    def refuse(self, now_ms: int) -> None:
+        """The log had no room."""
+        self.full_until_ms = now_ms + FULL_RETRY_MS
+        self.drop_pending()
+
+    def drop_pending(self) -> None:
+        """What is pending is as good as lost on its way: the sessions' nodes send it again."""
+        self.pending.clear()
+        self.is_wake_pending = False
+
+    def announce(self, commit_index: int) -> bool:
+        """The next entry takes the commit index along. Whether it is news to the followers."""
+        is_news = commit_index > self._announced_commit
+        self._announced_commit = commit_index
+        return is_news
+
+    def next_entry(self) -> tuple[list[bytes], int]:
+        """Takes the operations of the next entry from what is pending, and says how many bytes they have."""
+        pending = self.pending
+        operations = [pending.popleft()]
+        size = len(operations[0])
+        while pending and size + len(pending[0]) <= COMMAND_BYTES and len(operations) < MAX_OPERATIONS:
+            operations.append(pending.popleft())
+            size += len(operations[-1])
+        if command_bytes(len(operations), size) + 1 == CONFIGURATION_BYTES:
+            operations.append(encode(c.Wake(), None))  # no command has a configuration's size
+            size += len(operations[-1])
+        return operations, size
+
+    def sent(self, index: int, size: int) -> None:
+        """An entry of so many bytes of operations was appended to the log."""
+        self._in_flight.append((index, size))
+        self.in_flight_bytes += size
+
+    def taken(self, index: int) -> None:
+        """Entries up to this one are committed, and taken to be applied."""
+        while self._in_flight and self._in_flight[0][0] <= index:
+            self.in_flight_bytes -= self._in_flight.popleft()[1]
+
+    # ---- the leader's own
+
+    def wake(self) -> None:
+        """Group time has reached what the machine waits for."""
+        self.is_wake_pending = True
+        self.pending.append(encode(c.Wake(), None))
+
+    def wake_applied(self) -> None:
+        self.is_wake_pending = False
+
+    def down(
+        self, live: Collection[tuple[int, int]], is_down: Collection[tuple[int, int]], now_ms: int
+    ) -> None:
+        """Proposes NodeDown for nodes whose leases have ended, again where an answer is overdue. live: the (node, boot)
+        that the machine knows."""
+        for gone in self._down_ms.keys() - set(live):
+            del self._down_ms[gone]
+        for node in is_down:
+            last = self._down_ms.get(node)
+            if last is None or now_ms - last > RESEND_AFTER_MS:
+                self._down_ms[node] = now_ms
+                self.pending.append(encode(c.NodeDown(*node), None))

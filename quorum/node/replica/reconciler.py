@@ -1,0 +1,64 @@
+"""What the catalog wishes of queues is carried out in the groups' own logs, by whoever leads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fifo import commands as c
+from fifo.group import GroupMachine
+from quorum.catalog.machine import CatalogMachine
+from quorum.node.replica.configuring import Configuring
+from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+
+
+class CarryingOut:
+    """One of a member: what the catalog wishes and this node leads becomes idempotent commands."""
+
+    def __init__(self, replicas: Mapping[int, Replica]) -> None:
+        self._replicas = replicas
+        self._configuring: dict[int, Configuring] = {}
+        self.goes_on_at_once = False
+        """There is more to do than one turn does."""
+
+    def turn(self, catalog: CatalogMachine, now_ms: int) -> bool:
+        """Returns whether all is done. Nothing is done while the catalog here is in doubt."""
+        done = True
+        self.goes_on_at_once = False
+        if self._replicas[SYSTEM_GROUP].disputed:
+            return False
+        for number, replica in self._replicas.items():
+            if number == SYSTEM_GROUP or not replica.raft.is_leader:
+                self._configuring.pop(number, None)
+                continue
+            machine = replica.machine
+            assert isinstance(machine, GroupMachine)
+            if not replica.leads or replica.is_behind or catalog.revision < machine.configured:
+                done = False  # the machine or the catalog here lags behind
+                continue
+            configuring = self._configuring.get(number)
+            if configuring is None:
+                configuring = self._configuring[number] = Configuring(replica)
+            if not configuring.goes_on_at_once:  # first things first: both look at all queues
+                done &= _carry_out(catalog, replica, machine)
+            done &= configuring.turn(catalog, machine, now_ms)
+            self.goes_on_at_once |= configuring.goes_on_at_once
+        return done
+
+
+def _carry_out(catalog: CatalogMachine, replica: Replica, machine: GroupMachine) -> bool:
+    """Which queues there are; False if there was something to do.
+
+    A queue is deleted only if the catalog knows that it was removed, or where else it lives. That the catalog does not
+    have it means nothing: the catalog here may lag behind, or be wrong.
+    """
+    done = True
+    wished = {queue.id: queue for queue in catalog.queues_of_group(replica.number)}
+    for number, queue in wished.items():
+        if not machine.has_queue(number):
+            replica.propose_internal(c.CreateQueue(number, catalog.effective(queue).config))
+            done = False
+    for number in machine.queue_ids():
+        if number not in wished and catalog.is_gone(number, replica.number):
+            replica.propose_internal(c.DeleteQueue(number))
+            done = False
+    return done

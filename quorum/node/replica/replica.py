@@ -1,0 +1,378 @@
+"""This node's share in one group: the Raft group, the machine it feeds, and what a leader has to keep beside them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fifo import checkpoint, versions
+from fifo import commands as c
+from fifo.group import GroupMachine
+from fifo.index_sets import IndexSet
+from quorum.catalog.commands import CatalogCommand
+from quorum.catalog.machine import CatalogMachine
+from quorum.log import EntryMissing, Log, LogDamaged, LogFull
+from quorum.node.errors import BodyUnreadable
+from quorum.node.replica.checkpoints import Checkpoints, contents
+from quorum.node.replica.group_clock import GroupClock
+from quorum.node.replica.proposals import Proposals
+from quorum.node.replica.snapshot_plan import SnapshotPlan
+from quorum.node.replica.state_hashes import Digests
+from quorum.node.wire.operations import Command, columns_of, command_parts, encode
+from quorum.replication.configuration import State
+from quorum.replication.group import Group
+
+SYSTEM_GROUP = 0
+IN_FLIGHT_BYTES = 32 << 20
+"""A leader holds operations back while this much of a group's log is not yet committed."""
+
+WRITE_AHEAD_BYTES = 1 << 20
+"""Of the blocks that a snapshot refers to so much is written in a step: one or two milliseconds."""
+FEW_SECTIONS = 256
+WRITE_AHEAD_TIMES = 4
+"""Entries touch queues while a snapshot is prepared. Where they have touched more than a few, those are prepared again,
+up to so many times: the step that takes the snapshot does the rest."""
+ENTRY_COST_BYTES = 512
+"""What an entry counts beside its body when a snapshot is due: so that where entries are small a few hundred thousand
+make one due, and the journal's index of them (20 bytes each) stays small."""
+
+TIME_BYTES = 8
+"""Group time stands before the machine's state in a snapshot."""
+
+
+def machine_state(state: bytes) -> bytes:
+    """The machine's part of what a replica keeps in a snapshot."""
+    return state[TIME_BYTES:]
+
+
+class FieldSource:
+    """Where a queue machine finds the columns of a stored batch again."""
+
+    def __init__(self, log: Log, group: int) -> None:
+        self._log = log
+        self._group = group
+        self._last: tuple[int, Command] | None = None
+        """index and command of the entry that was read last, if it has several operations: the next question is
+        mostly about the same one"""
+
+    def columns(self, index: int, operation: int) -> bytes | memoryview:
+        """BodyUnreadable if the batch cannot be read here now."""
+        if self._last is not None and self._last[0] == index:
+            return columns_of(self._last[1].operation(operation))
+        try:
+            body = self._log.read(self._group, index)
+        except (EntryMissing, LogDamaged) as error:
+            raise BodyUnreadable(self._group, index, str(error)) from error
+        command = Command(memoryview(body)[1:])
+        if command.count > 1:  # then it has COMMAND_BYTES at most
+            self._last = index, command
+        return columns_of(command.operation(operation))
+
+
+def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
+    """What save_snapshot would keep of a machine that has applied nothing."""
+    return bytes(TIME_BYTES) + machine.snapshot()
+
+
+@dataclass(slots=True)
+class Replica:
+    """One group on this member. Only the methods here change its fields; other parts call the method that says what
+    has happened."""
+
+    number: int
+    raft: Group
+    machine: GroupMachine | CatalogMachine
+    field_source: FieldSource
+    digests: Digests
+    checkpoints: Checkpoints
+    clock: GroupClock = field(default_factory=GroupClock)
+    proposals: Proposals = field(default_factory=Proposals)
+    snapshots: SnapshotPlan = field(default_factory=SnapshotPlan)
+    seen: tuple[str | None, int] = (None, 0)
+    """(leader, term) as of the last tick"""
+    barrier_id: int = 0
+    """of the last command `Configured` that was applied"""
+    ready_term: int = -1
+    """the term this node leads in with everything of earlier terms applied: only then it may propose, as group time
+    continues from the last entry"""
+    touched: bool = True
+    """something has come for it since its last tick"""
+    stalled: int = 0
+    """the entry that has to be repaired before anything more is applied"""
+    stalled_ms: int = 0
+    """since when"""
+    disputed: str = ""
+    """why this node may not serve the group: the members' states differ and no majority agrees (state_hashes.py), or a
+    majority has another state"""
+    parted: int = 0
+    """the entry at which most voters had another state, or at which the state here could not be read: nothing more is
+    applied until another member's state is here"""
+    lacks_page: bool = False
+    """a page of the state is lost, and the state stays in use until another member's is here"""
+    routed_to: int = 0
+    """effects of entries up to here were carried out: not again, where applying begins again before them"""
+
+    @property
+    def wants_state(self) -> bool:
+        """Another member's state is to replace the one here."""
+        return self.parted > 0 or self.lacks_page
+
+    @property
+    def is_behind(self) -> bool:
+        """Committed entries wait to be applied."""
+        return self.raft.applied_index < self.raft.commit_index
+
+    @property
+    def can_apply(self) -> bool:
+        """The same, and nothing holds them up."""
+        return not self.stalled and not self.parted and self.raft.applied_index < self.raft.commit_index
+
+    @property
+    def leads(self) -> bool:
+        """This node leads and knows all that was there before."""
+        return self.raft.is_leader and self.ready_term == self.raft.term
+
+    @property
+    def can_propose(self) -> bool:
+        return (
+            bool(self.proposals.pending)
+            and self.proposals.in_flight_bytes < IN_FLIGHT_BYTES
+            and self.leads
+            and not self.raft.is_handing_over  # then it waits: for the successor, or for this leader to go on
+        )
+
+    def is_active(self, now_ms: int) -> bool:
+        """Whether a step has anything to do for the group: idle groups cost next to nothing."""
+        return (
+            self.touched
+            or self.stalled > 0
+            or self.can_apply
+            or self.raft.next_due() * 1000 <= now_ms
+            or self.can_propose
+        )
+
+    # ---- what comes in
+
+    def wake(self) -> None:
+        """The next step ticks the group, whatever its timers say."""
+        self.touched = True
+
+    def receive(self, peer: str, frame: memoryview) -> None:
+        """A peer's frame for the Raft group."""
+        self.touched = True
+        self.raft.receive(peer, frame)
+
+    def peer_connected(self, peer: str) -> None:
+        self.touched = True
+        self.raft.peer_connected(peer)
+
+    def peer_disconnected(self, peer: str) -> None:
+        self.touched = True
+        self.raft.peer_disconnected(peer)
+
+    def read_barrier(self, callback: Callable[[int | None], None]) -> None:
+        """See Group.read_barrier."""
+        self.touched = True
+        self.raft.read_barrier(callback)
+
+    def tick(self) -> bool:
+        """Lets the Raft group's time pass. True if the leader or the term has changed since the last tick: then what
+        was pending or in flight here is the sessions' nodes' to send again."""
+        self.touched = False
+        self.raft.tick()
+        now = (self.raft.leader, self.raft.term)
+        if now == self.seen:
+            return False
+        self.seen = now
+        self.proposals.begin_term()
+        return True
+
+    # ---- leading
+
+    def may_lead_last_only(self, *, stands_last: bool) -> None:
+        """Whether this member is to run for leader only where no other member can; one whose state is given up is."""
+        self.raft.candidacy.stands_last = stands_last or self.parted > 0
+
+    def delay_candidacy(self, seconds: float) -> None:
+        """This member runs for leader so much later than another one would."""
+        self.raft.candidacy.handicap_s = seconds
+
+    def note_caught_up(self) -> None:
+        """A leader that has applied everything of earlier terms may propose."""
+        if self.raft.leader_ready and self.raft.applied_index == self.raft.commit_index:
+            self.ready_term = self.raft.term
+
+    def stop_proposing(self) -> None:
+        """A leader that cannot apply what is committed; note_caught_up ends it."""
+        self.ready_term = -1
+
+    def propose_internal(self, command: c.Command | CatalogCommand) -> None:
+        """A leader's own, unnumbered operation."""
+        self.proposals.pending.append(encode(command, None))
+
+    def propose(self, now_ms: int, wall_clocks_ms: list[int]) -> None:
+        """Packs what is pending into entries. They go out with the new commit index, which otherwise goes out by
+        itself: sessions at other nodes wait for it."""
+        proposals = self.proposals
+        if not self.raft.is_leader:
+            proposals.pending.clear()
+            return
+        if self.disputed:
+            proposals.drop_pending()
+            return
+        if now_ms < proposals.full_until_ms:
+            proposals.drop_pending()
+        has_news = proposals.announce(self.raft.commit_index)
+        while self.can_propose:
+            operations, size = proposals.next_entry()
+            now = self.clock.now(now_ms, wall_clocks_ms)
+            try:
+                index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
+            except LogFull:
+                proposals.refuse(now_ms)
+                break
+            if index is None:
+                break  # no longer leader: the sessions' nodes send again
+            proposals.sent(index, size)
+            has_news = True
+        if has_news:
+            self.raft.send_appends()
+
+    # ---- applying
+
+    def state_changed(self, index: int, size_bytes: int) -> bool:
+        """The machine has applied this entry. Whether its effects are to be carried out: not again, where applying
+        began again before it."""
+        self.snapshots.bytes_since += size_bytes + ENTRY_COST_BYTES
+        if index <= self.routed_to:
+            return False
+        self.routed_to = index
+        return True
+
+    def barrier_applied(self, barrier_id: int) -> None:
+        """A command `Configured` was applied."""
+        self.barrier_id = barrier_id
+
+    def stall(self, index: int, now_ms: int) -> None:
+        """Nothing is applied until this entry can be read."""
+        self.stalled, self.stalled_ms = index, now_ms
+
+    def resume(self) -> None:
+        """The entry that was waited for can be read, or is not needed any more."""
+        self.stalled = 0
+
+    def rebuild_from_snapshot(self, stalled: int, now_ms: int) -> None:
+        """A body that was needed within an entry cannot be read, and the machine may have done half of it: it is made
+        again from the newest snapshot, applies the same entries to the same effect once the body is repaired, and what
+        was carried out before is not carried out again. This node does not lead until then."""
+        state = self.raft.rewind_applied()
+        self.checkpoints.rewound()
+        if state is not None:
+            self.restore(state)
+        elif isinstance(self.machine, CatalogMachine):
+            raise AssertionError("the catalog reads no bodies")
+        else:
+            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
+        self.snapshots.bytes_since = 0
+        self.ready_term = -1
+        self.stall(stalled, now_ms)
+
+    # ---- a state that is wrong or lost
+
+    def dispute(self, reason: str) -> None:
+        """Why this node may not serve the group now; empty where a majority agrees again."""
+        self.disputed = reason
+
+    def part(self, index: int) -> None:
+        """Most voters had another state at this entry, or the state cannot be read. The log is right: this member still
+        votes and acknowledges."""
+        self.parted = index
+        self.checkpoints.is_sendable = False
+        self.disputed = (
+            f"entry {index}: the state of {self.raft.me} is lost or differs from most voters'; "
+            "it is replaced once a member leads whose state is right"
+        )
+        self.ready_term = -1
+        self.touched = True
+        self.raft.want_state(is_wanted=True)
+        self.raft.candidacy.stands_last = True
+        self.raft.resign()
+
+    def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:
+        """The state cannot be read, and may be half changed: an empty one takes its place, and is not used."""
+        self.machine = empty
+
+    def pages_lost(self, *, is_any_lost: bool) -> None:
+        """Whether a page of the state in use is lost, with no other copy here."""
+        self.lacks_page = is_any_lost
+
+    def rebuilt(self) -> None:
+        """Another member's state is here."""
+        if self.parted:
+            self.digests.own.clear()
+            self.disputed = ""
+        self.parted, self.lacks_page = 0, False
+        self.checkpoints.is_sendable = True
+        self.raft.want_state(is_wanted=False)
+
+    # ---- snapshots
+
+    def prepare_snapshot(self) -> bool:
+        """Writes some of what the next snapshot refers to; whether that was the last of it. LogFull."""
+        if isinstance(self.machine, CatalogMachine):
+            return True
+        place = self.machine.write_ahead(self.snapshots.written_to, WRITE_AHEAD_BYTES)
+        self.snapshots.written_to = (0, 0) if place is None else place
+        if place is not None:
+            return False
+        self.snapshots.written_times += 1
+        if (
+            self.snapshots.written_times < WRITE_AHEAD_TIMES
+            and checkpoint.missing_sections(self.machine) > FEW_SECTIONS
+        ):
+            return False
+        self.snapshots.written_times = 0
+        return True
+
+    def save_snapshot(self, log: Log, now_ms: int) -> None:
+        """Keeps the state at the last applied entry, durably. LogFull if there is no room for it."""
+        again = self.snapshots.is_demanded or bool(log.journal(self.number).damaged_snapshots)
+        entries, pages = IndexSet(()), array("Q")
+        if isinstance(self.machine, CatalogMachine):
+            state = self.machine.snapshot()
+        else:
+            found = self.machine.checkpoint()
+            state, entries, pages = found.state, found.entries, found.pages
+            log.sync()  # the state names pages
+        is_kept = self.raft.save_snapshot(
+            self.clock.applied.to_bytes(TIME_BYTES, "little") + state, again=again
+        )
+        self.snapshots.saved(now_ms)
+        if is_kept:  # else, after a rewind, the log goes on keeping what the older one refers to
+            self.checkpoints.saved(self.raft.applied_index, entries, pages)
+
+    def restore(self, state: bytes) -> None:
+        """Goes on from what save_snapshot has kept."""
+        self.clock.observe(int.from_bytes(state[:TIME_BYTES], "little"))
+        if isinstance(self.machine, CatalogMachine):
+            self.machine = CatalogMachine.restore(state[TIME_BYTES:])
+        elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+        else:
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+
+    def install(self, state: State) -> None:
+        """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
+        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"))
+        rest = state.behind(TIME_BYTES)
+        if isinstance(self.machine, CatalogMachine):
+            self.machine = CatalogMachine.restore(rest.whole())
+        else:
+            self.machine = GroupMachine.restore(rest, self.field_source, self.checkpoints.pages)
+        self.checkpoints.installed(self.raft.applied_index, rest)
+
+    @staticmethod
+    def references(state: State) -> array[int]:
+        """The entries that a state refers to, as a leader has sent it; sorted."""
+        return contents(state.behind(TIME_BYTES))[0].as_array()

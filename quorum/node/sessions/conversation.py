@@ -1,0 +1,193 @@
+"""What a client's session is to the Raft thread: one numbered conversation with each group it uses.
+
+A session sends operations 1, 2, 3, ... to a group and keeps each until the group's machine has answered it, as this
+node's own replica applies it. Whatever may have got lost on the way (a frame, a leader) is sent again, all of it and in
+order: the machine takes each number once and refuses gaps. Before the first operation goes the registration of the
+session's epoch, as number 0; it is repeated like any other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
+from fifo.effects import Done, Refused, Reply
+from quorum.catalog.commands import CatalogCommand
+from quorum.node.wire.operations import encode
+
+RESEND_AFTER_MS = 1_000
+"""An operation unanswered for this long is sent again: a frame was lost, or the leader is slow. Repeats do no harm."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    n: int
+    data: bytes
+    token: object
+    has_batch: bool
+    is_wanted: Callable[[], bool] | None = None
+    """as in events.Submit"""
+    in_flight_bytes: int = 0
+    """what it counts for while it is on its way"""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One session and one group."""
+
+    group: int
+    producer: bytes
+    epoch: int
+    address: Address
+    next_n: int = 0
+    unanswered: deque[_Sent] = field(default_factory=deque)
+    sent_at_ms: int = 0
+    sent_count: int = 0
+    """how many of `unanswered`, from the first on, are on their way to the present leader"""
+    in_flight_bytes: int = 0
+    link: str = ""
+    """the way they went"""
+    is_over: bool = False
+    """the group has said that this epoch is no more"""
+
+    def start(self, owner: int = UNKNOWN, heard_ms: int = 0) -> None:
+        """The registration: it goes first."""
+        self.number(RegisterProducer(self.address, owner, heard_ms), None)
+
+    def number(
+        self,
+        command: Command | CatalogCommand,
+        token: object,
+        batch: bytes = b"",
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        """Gives the command its number: it is to be sent."""
+        data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
+        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch), is_wanted))
+        self.next_n += 1
+
+    def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
+        """The machine has answered number n. Returns (it was waited for, its token).
+
+        A gap of the numbering answers nothing: the operation's own answer comes later. Nor does a repeat (Done), whose
+        own answer came before; unless a snapshot has stood in for the entry with that answer. Then what was asked up to
+        there was done, nobody here knows with what result, and (True, None) says so.
+
+        The numbering finds a gap only while an earlier number is unanswered here. A "gap" of the first unanswered
+        number is the machine's own answer: a staged chunk was too high.
+        """
+        if isinstance(reply, Done):
+            return bool(self.skip(n)), None
+        if isinstance(reply, Refused) and reply.reason in ("not_registered", "expired"):
+            return False, None
+        if not self.unanswered or self.unanswered[0].n != n:
+            return False, None
+        return True, self._pop().token
+
+    def _pop(self) -> _Sent:
+        first = self.unanswered.popleft()
+        self.in_flight_bytes -= first.in_flight_bytes
+        self.sent_count = max(0, self.sent_count - 1)
+        return first
+
+    def skip(self, n: int) -> list[object]:
+        """Numbers up to n were applied where this node did not see the answers (a snapshot): their tokens."""
+        tokens = []
+        while self.unanswered and self.unanswered[0].n <= n:
+            tokens.append(self._pop().token)
+        return tokens
+
+    def is_ended_by(self, n: int, reply: Refused) -> bool:
+        """Whether this refusal of number n is the last word: nothing of this epoch will be taken here any more."""
+        if reply.reason == "fenced":
+            return True
+        is_registered = not self.unanswered or self.unanswered[0].n > 0
+        return reply.reason in ("expired", "not_registered") if is_registered else n == 0
+
+    def end(self) -> None:
+        """There is nobody to talk to."""
+        self.is_over = True
+        self.unanswered.clear()
+        self.sent_count = self.in_flight_bytes = 0
+
+    def lighten(self, *, of_all: bool) -> None:
+        """Nobody waits for answers any more. Batches that may not have arrived give their numbers to nothing at all,
+        so that a closed session holds no memory while its group has no leader. of_all: so do all commands, since
+        their callers have been told to try again elsewhere. What did arrive stays done."""
+        for sent in self.unanswered:
+            sent.token = None
+            if sent.n and (sent.has_batch or of_all):
+                self._empty(sent)
+
+    def _empty(self, sent: _Sent) -> None:
+        """Its number is to be taken, and nothing else done."""
+        sent.data = encode(Wake(), Origin(self.producer, self.epoch, sent.n))
+        sent.has_batch = False
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.sent_count < len(self.unanswered)
+
+    def next_size(self) -> int:
+        """Bytes of the next operation to send."""
+        return len(self.unanswered[self.sent_count].data)
+
+    def send_next(self) -> bytes:
+        """The next operation to send: it is on its way from now on."""
+        sent = self.unanswered[self.sent_count]
+        self.sent_count += 1
+        sent.in_flight_bytes = len(sent.data)
+        self.in_flight_bytes += sent.in_flight_bytes
+        return sent.data
+
+    def rewind(self) -> None:
+        """What was on its way may be lost: everything unanswered is to be sent again, in order."""
+        for sent in self.unanswered:
+            sent.in_flight_bytes = 0
+            if sent.is_wanted is not None and not sent.is_wanted():
+                self._empty(sent)
+        self.sent_count = self.in_flight_bytes = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """One client stream (or the node's own)."""
+
+    number: int
+    producer: bytes
+    epoch: int
+    address: Address
+    owner: int = UNKNOWN
+    heard_ms: Mapping[int, int] = field(default_factory=dict)
+    """group -> its time as known here when the session was opened. A group that is missing registers as if from 0."""
+    conversations: dict[int, Conversation] = field(default_factory=dict)
+    closing: bool = False
+
+    @property
+    def origin(self) -> tuple[bytes, int]:
+        return self.producer, self.epoch
+
+    def conversation(self, group: int) -> Conversation:
+        """The conversation with a group; a new one begins with the registration."""
+        known = self.conversations.get(group)
+        if known is None:
+            known = self.conversations[group] = Conversation(group, self.producer, self.epoch, self.address)
+            known.start(self.owner, self.heard_ms.get(group, 0))
+        return known
+
+    def close(self, *, is_clean: bool = False) -> list[Conversation]:
+        """Every group has to hear that the session has ended: the conversations that say so. A node's own producer is
+        not used again, so nothing of it is ever sent again."""
+        self.closing = True
+        closing = CloseSession(is_clean or self.owner == NODE)
+        left = [each for each in self.conversations.values() if not each.is_over]
+        for each in left:
+            each.lighten(of_all=self.owner == NODE)
+            each.number(closing, None)
+        return left
+
+    def is_finished(self) -> bool:
+        """Closed, and every group has heard of it."""
+        return self.closing and not any(each.unanswered for each in self.conversations.values())

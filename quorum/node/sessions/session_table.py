@@ -1,0 +1,261 @@
+"""The sessions of a node, as the Raft thread keeps them: who is open, what is on its way, who is told what.
+
+A session is known by its number (to the API), and by producer and epoch (to the groups). It stays until every group it
+has spoken to has heard of its end, also when a later epoch of the same producer is already at work here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from fifo.commands import Address, Origin
+from fifo.effects import Deliver, Done, Effect, Notify, Refused, Reply
+from quorum.node import events as ev
+from quorum.node.sessions.conversation import RESEND_AFTER_MS, Conversation, Session
+
+RESEND_GAP_MS = 50
+"""A gap noticed in a group's answers is mended at once, but not more often than this."""
+
+LINK_BYTES = 32 << 20
+"""Operations on their way to one leader and not yet answered; what sessions here have more than that waits with them. A
+group may use as many as are left free, so a group whose leader decides nothing leaves room for the leader's other
+groups."""
+MOST_LINK_BYTES = 2 * LINK_BYTES
+"""Up to here a group that has nothing on the way may send one operation, of any size. Far below what a peer's
+connection holds back before it is given up (replication.connection), so that no amount of publishing, or of sending
+again, breaks the connection that it needs."""
+
+Send = Callable[[int, Sequence[bytes]], None]
+Link = Callable[[int], str | None]
+Tell = Callable[[ev.Output], None]
+Times = Callable[[], Mapping[int, int]]
+
+
+class SessionTable:
+    """link(group) is the leader that operations go to now, "" if that is this node, None if there is none or no way to
+    it; send(group, operations) takes them there. tell says something to the API. times() is each group's time as this
+    node knows it."""
+
+    def __init__(self, me: int, boot: int, link: Link, send: Send, tell: Tell, times: Times) -> None:
+        self.boot = boot
+        """of sessions that are opened now: it grows when a group has declared this process down"""
+        self.me = me
+        self._link = link
+        self._send = send
+        self._tell = tell
+        self._times = times
+        self.by_number: dict[int, Session] = {}
+        self._by_producer: dict[bytes, Session] = {}
+        """the newest session of each producer"""
+        self._by_origin: dict[tuple[bytes, int], Session] = {}
+        """every session by producer and epoch, also one that is closing while its successor is at work"""
+        self._waiting: dict[int, dict[tuple[bytes, int], Conversation]] = {}
+        """group -> conversations with something to send, the longest waiting first"""
+        self._in_flight: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        """link -> group -> bytes that are on their way there"""
+
+    def become(self, number: int) -> None:
+        """This node's number is known, or has changed: sessions that were opened before it begin anew."""
+        if number == self.me:
+            return
+        self.me = number
+        for session in list(self.by_number.values()):
+            self._end(session, "resync")
+
+    # ---- what the API wants
+
+    def open(self, item: ev.OpenSession) -> None:
+        address = Address(self.me, self.boot, item.number)
+        session = Session(item.number, item.producer, item.epoch, address, item.owner, self._times())
+        older = self._by_producer.get(item.producer)
+        if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
+            self._tell(ev.Ended(item.number, "fenced"))
+            return
+        if older is not None:
+            self._end(older, "fenced")
+        self.by_number[item.number] = session
+        self._by_producer[item.producer] = session
+        self._by_origin[session.origin] = session
+
+    def close(self, item: ev.EndSession, now_ms: int) -> None:
+        session = self.by_number.get(item.number)
+        if session is not None and not session.closing:
+            self._close(session, is_clean=item.is_clean)
+            for group in session.conversations:
+                self._push(group, now_ms)
+
+    def submit(self, item: ev.Submit, now_ms: int) -> None:
+        session = self.by_number.get(item.session)
+        if session is None or session.closing:
+            return  # the API has been told that it ended
+        conversation = session.conversation(item.group)
+        conversation.number(item.command, item.token, item.batch, item.is_wanted)
+        self._wait(conversation)
+        self._push(item.group, now_ms)
+
+    # ---- what groups say
+
+    def reply(self, group: int, origin: Origin, reply: Reply | None, now_ms: int) -> None:
+        """A group's machine has answered an operation, of whatever node's session."""
+        session = self._by_origin.get((origin.producer, origin.epoch))
+        conversation = None if session is None else session.conversations.get(group)
+        if session is None or conversation is None or conversation.is_over:
+            return
+        if isinstance(reply, Refused) and conversation.is_ended_by(origin.n, reply):
+            self._release(conversation, conversation.in_flight_bytes)
+            conversation.end()
+            self._waiting.get(group, {}).pop(session.origin, None)
+            self._end(session, self._why_ended(session, reply))
+        else:
+            self._take_answer(session, conversation, origin.n, reply, now_ms)
+        if session.is_finished():
+            self._forget(session)
+        if self._waiting.get(group):
+            self._push(group, now_ms)
+
+    def _why_ended(self, session: Session, reply: Refused) -> str:
+        if reply.reason == "fenced" and session.address.boot < self.boot:
+            return "node_down"  # it is this process's earlier name that is fenced
+        if reply.reason == "outdated":
+            return "resync"
+        return "expired" if reply.reason == "not_registered" else reply.reason
+
+    def _take_answer(
+        self, session: Session, conversation: Conversation, n: int, reply: Reply | None, now_ms: int
+    ) -> None:
+        before = conversation.in_flight_bytes
+        waited, token = conversation.answer(n, reply)
+        self._release(conversation, before - conversation.in_flight_bytes)
+        if waited:
+            conversation.sent_at_ms = now_ms
+            if isinstance(reply, Done):  # its own answer was in a snapshot
+                self._end(session, "resync")
+            elif token is not None and not session.closing:
+                self._tell(ev.Answered(session.number, token, reply))
+        elif (
+            isinstance(reply, Refused)
+            and conversation.unanswered
+            and now_ms - conversation.sent_at_ms > RESEND_GAP_MS
+        ):
+            self._rewind(conversation)
+
+    def effect(self, group: int, effect: Effect) -> None:
+        """Hands on what this node's sessions have to carry out."""
+        if not isinstance(effect, (Deliver, Notify)) or effect.address.node != self.me:
+            return
+        session = self.by_number.get(effect.address.session)
+        if session is None or session.closing or session.address != effect.address:
+            return
+        if isinstance(effect, Deliver):
+            self._tell(ev.Delivered(session.number, group, effect))
+        else:
+            self._tell(ev.Notified(session.number, effect))
+
+    def declared_down(self, group: int, boot: int) -> None:
+        """A group holds our own process for down: what its sessions held there is no longer theirs. New ones are opened
+        under the next boot number. Heartbeats keep the process's own: sessions of other groups are still alive, and
+        nobody may take the new number for a proof of their end."""
+        self.boot = max(self.boot, boot + 1)
+        for session in list(self.by_number.values()):
+            if session.address.boot <= boot and group in session.conversations:
+                self._end(session, "node_down")
+
+    def answers_missed(self, group: int) -> None:
+        """A snapshot has taken the place of entries with answers: sessions that speak to the group start over."""
+        for session in list(self.by_number.values()):
+            if group in session.conversations:
+                self._end(session, "resync")
+
+    # ---- sending again
+
+    def resend(self, group: int, now_ms: int) -> None:
+        """There is a leader to hear it: everything unanswered goes out again."""
+        for conversation in self._conversations(group):
+            if conversation.unanswered:
+                self._rewind(conversation)
+        self._push(group, now_ms)
+
+    def resend_overdue(self, group: int, now_ms: int) -> None:
+        for conversation in self._conversations(group):
+            if conversation.sent_count and now_ms - conversation.sent_at_ms > RESEND_AFTER_MS:
+                self._rewind(conversation)
+        self._push(group, now_ms)
+
+    def _rewind(self, conversation: Conversation) -> None:
+        self._release(conversation, conversation.in_flight_bytes)
+        conversation.rewind()
+        self._wait(conversation)
+
+    def _release(self, conversation: Conversation, size: int) -> None:
+        if size:
+            self._in_flight[conversation.link][conversation.group] -= size
+
+    def _wait(self, conversation: Conversation) -> None:
+        if conversation.has_unsent:
+            waiting = self._waiting.setdefault(conversation.group, {})
+            waiting.setdefault((conversation.producer, conversation.epoch), conversation)
+
+    def _push(self, group: int, now_ms: int) -> None:
+        """Sends what waits, as far as the way to the leader has room. This node's own replica takes everything."""
+        waiting = self._waiting.get(group)
+        link = self._link(group) if waiting else None
+        if not waiting or link is None:
+            return
+        in_flight = self._in_flight[link]
+        total, own = in_flight.total(), in_flight[group]
+        operations: list[bytes] = []
+        is_full = False
+        while waiting and not is_full:
+            key, conversation = next(iter(waiting.items()))
+            if not conversation.has_unsent:  # answered meanwhile, or over
+                del waiting[key]
+                continue
+            if not conversation.sent_count:
+                conversation.link, conversation.sent_at_ms = link, now_ms
+            elif conversation.link != link:
+                break  # the leader has changed in this very step: it is about to be rewound
+            while conversation.has_unsent:
+                size = conversation.next_size()
+                if link and not _has_room(total, own, size):
+                    is_full = True
+                    break
+                operations.append(conversation.send_next())
+                total += size
+                own += size
+            else:
+                del waiting[key]
+        in_flight[group] = own
+        if operations:
+            self._send(group, operations)
+
+    def _conversations(self, group: int) -> list[Conversation]:
+        return [s.conversations[group] for s in self.by_number.values() if group in s.conversations]
+
+    # ---- ends
+
+    def _end(self, session: Session, reason: str) -> None:
+        """The service's own decision: the API closes the stream; groups hear of it."""
+        if session.closing:
+            return
+        self._tell(ev.Ended(session.number, reason))
+        self._close(session)
+
+    def _close(self, session: Session, *, is_clean: bool = False) -> None:
+        for conversation in session.close(is_clean=is_clean):
+            self._wait(conversation)
+        if session.is_finished():
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        self.by_number.pop(session.number, None)
+        self._by_origin.pop(session.origin, None)
+        if self._by_producer.get(session.producer) is session:
+            del self._by_producer[session.producer]
+
+
+def _has_room(total: int, own: int, size: int) -> bool:
+    """Whether an operation may be sent to a leader, where `total` bytes are on the way there, `own` of its group."""
+    if not own:
+        return not total or total + size <= MOST_LINK_BYTES
+    return own + size <= LINK_BYTES - total
