@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quorum.catalog.members import AddMember
-from quorum.node.replica import replica as replica_module
+from quorum.node.replica import proposals
 from quorum.replication.configuration import CONFIGURATION_BYTES
 from support.cluster import Cluster, Session, batch, enqueue
 
@@ -75,7 +75,7 @@ def test_disjoint_damage_on_two_of_three_is_healed_whatever_the_length(
     older: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if older:
-        monkeypatch.setattr(replica_module, "CONFIGURATION_BYTES", 0)
+        monkeypatch.setattr(proposals, "CONFIGURATION_BYTES", 0)
     cluster = lone_cluster()
     group, queue = cluster.declare("orders")
     wanted = [*range(CONFIGURATION_BYTES - AROUND, CONFIGURATION_BYTES + AROUND), 300] * 2

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.log import received, snapshots
+from quorum.log import received, snapshot_files, snapshots
 from quorum.log.record import crc32c
 from quorum.replication import codec, library, replicator
 from quorum.replication.codec import (
@@ -450,8 +450,8 @@ def test_a_transfer_goes_on_after_lost_pieces() -> None:
 
 def test_a_transfer_goes_on_where_it_was_after_the_receiver_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was received is on disk; it is looked through a chunk at a time, and the leader waits for that."""
-    monkeypatch.setattr(received, "CHUNK_BYTES", 500)
-    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 500)
+    for module in (received, snapshot_files, snapshots):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 500)
     monkeypatch.setattr(received, "SYNC_CHUNKS", 1)
     world = RealLogWorld(3)
     behind(world)
