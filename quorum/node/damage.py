@@ -154,7 +154,7 @@ class DamageCare:
             self._healer.note(replica.number, index, raft.term_at(index), reason)
         has_lost_pages = replica.lacks_page
         is_damaged = self._healer.lost(replica.number) > 0 or has_lost_pages
-        raft.candidacy.handicap_s = HANDICAP * self._election_max_s if is_damaged else 0.0
+        raft.campaign.election_delay_s = HANDICAP * self._election_max_s if is_damaged else 0.0
         if not replica.stalled and not has_lost_pages and not replica.parted:
             return
         replica.touched = True

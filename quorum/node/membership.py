@@ -107,7 +107,7 @@ class Membership:
             self._member.set_peers(self.peers, gone)
         stands_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
-            replica.raft.candidacy.stands_last = stands_last or replica.parted > 0
+            replica.raft.campaign.campaigns_last = stands_last or replica.parted > 0
 
     # ---- incarnations
 

@@ -209,7 +209,7 @@ class Replica:
         self.ready_term = -1
         self.touched = True
         self.raft.want_state(is_wanted=True)
-        self.raft.candidacy.stands_last = True
+        self.raft.campaign.campaigns_last = True
         self.raft.resign()
 
     def rebuilt(self) -> None:
