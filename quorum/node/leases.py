@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from quorum.catalog.lease_times import LeaseSettings
 from quorum.node import disks
 from quorum.node.disks import DiskState
+from quorum.replication.configuration import majority
 
 HEARTBEAT_MS = 250
 DRIFT_MS = 500
@@ -173,7 +174,7 @@ class Leases:
             ),
             reverse=True,
         )
-        needed = len(voters) // 2  # of the others, for a majority with this node
+        needed = majority(len(voters)) - 1  # of the others, with this node
         if needed == 0:
             return self.heard.get(self.me, (0, 0))[1]
         return sent[needed - 1] if len(sent) >= needed else 0
