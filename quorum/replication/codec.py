@@ -147,7 +147,7 @@ class SnapshotAnswer:
 
 @dataclass(slots=True)
 class TimeoutNow:
-    """Leadership transfer, thesis §3.10: run for office now."""
+    """Leadership transfer, thesis §3.10: campaign now."""
 
     term: int
 

@@ -1,23 +1,24 @@
-"""Who belongs to a group: configurations in its own log, learners, and the handing over of leadership.
+"""The members of a group: configurations in its own log, majorities, and how a learner catches up.
 
-A configuration names the voters and the learners (Raft §6 and thesis §4). It is an entry like any other, and holds from
-the moment it stands in a member's log, committed or not; where such an entry is cut off again, the one before it holds
-once more. Between two that follow each other at most one voter comes or goes, so any majority of the one has a member
-in common with any majority of the other. A leader begins a change only when the one before is committed, and an entry
-of its own term too (the thesis' correction to §4.1); both is asked in `Group.change_members`.
+A configuration names the voters and the learners (Raft §6 and thesis §4). It is a log entry, and holds from the moment
+it stands in a member's log, committed or not. If the entry is truncated, the configuration before it holds again.
 
-Members are known by ids that are never given to anybody else: nothing here has to tell two lives of a name apart.
+Consecutive configurations differ in at most one voter, so any majority of the one has a member in common with any
+majority of the other. A leader begins a change only when the previous change is committed, and an entry of its own term
+too (the thesis' correction to §4.1); `Group.change_members` checks both.
 
-An entry of this kind has a fixed size, so that a member that starts finds those in its journal by their length, without
-reading everything (`Journal.indices_of_length`). Nothing else should have that size, and the node sees to it
-(`node.replica.propose`); older logs have such entries. One of this size that cannot be read may be either, so until it
-is mended a member votes, and stands for no office (`JournalView.unread`).
+Members are known by ids that are never reused, so two members of the same name need not be told apart here.
+
+All configuration entries have the same fixed size: at a start a member finds them in its journal by their length,
+without reading everything (`Journal.indices_of_length`). The node gives no other entry that size
+(`node.replica.propose`), but older logs contain such entries. An entry of this size that cannot be read may be either.
+Until it is repaired the member votes, but does not campaign (`JournalView.unread`).
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from quorum.replication.errors import WireError
@@ -35,8 +36,14 @@ _FORMAT = 1
 _SNAPSHOT = struct.Struct("<I")
 
 
+def majority(voters: int) -> int:
+    """The fewest of so many voters that are more than half of them (Raft §5.2). Two majorities of the same voters have
+    a voter in common; everything that counts voters compares with this."""
+    return voters // 2 + 1
+
+
 class Readable(Protocol):
-    """What a snapshot is read from (SnapshotSource in snapshots.py)."""
+    """What a snapshot is read from (`storage.SnapshotSource`)."""
 
     @property
     def size(self) -> int: ...
@@ -229,13 +236,3 @@ class CatchUp:
             self.target, self.began_s = last, now_s
         elif now_s - self.began_s > limit_s:
             self.is_done = False
-
-
-@dataclass(slots=True)
-class Transfer:
-    """A leader is handing over (thesis §3.10): it proposes nothing until this is over, one way or the other."""
-
-    target: str
-    deadline_s: float
-    is_asked: bool = field(default=False)
-    """the target has everything and was told to stand"""

@@ -1,238 +1,215 @@
-"""PySyncObj as our engine: terms, votes, elections and the commit rule are the library's, everything else is not.
+"""One group's Raft state, typed: what PySyncObj keeps of terms, votes, elections and positions in the log.
 
-`Engine` holds the methods that stand in for the library's private ones. It is no subclass by itself: `build` puts it
-before a copy of the library's class that sees our clock and randomness (library.py). What is overridden, and why:
-
-    applyLogEntries           notes the commit index, after a word of ours on it (a lone voter's own disk); entries are
-                              applied by us, between ticks, in slices
-    sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
-    connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
-    loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
-    tryLogCompaction          ours, outside the tick (Group.save_snapshot)
-    checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
-    doApplyCommand, applyCommand, changeCluster, doChangeCluster, parseChangeClusterRequest
-                              refused: nothing of the library executes what stands in an entry
+`RaftEngine` is the only way to the library (library.py). Members go by name here; what the library calls a node exists
+only behind this. Nothing in this module decides anything: each method reads, sets or calls what its text says.
 
 Members change by `set_members`: the library's other nodes are the voters, its read-only nodes the learners. It counts
-itself in every majority; so who is no voter never stands (Candidacy.may_run), and no leader removes itself.
+itself in every majority; so a member that is no voter never campaigns (Campaign.should_campaign), and no leader removes
+itself. Its own majorities, of votes and of acknowledgements, are counted inside the library; all others by
+`configuration.majority`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from quorum.replication import library
-from quorum.replication.errors import ReplicationFailed
+from quorum.replication.configuration import Configuration
 from quorum.replication.journal_view import JournalView
+from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
-FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-
-
-class Peer:
-    """A member as the library sees one. Its hash is a number in the order in which they became known: sets of peers
-    have the same order in every run."""
-
-    __slots__ = ("id", "number")
-
-    def __init__(self, name: str, number: int) -> None:
-        self.id = name
-        self.number = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Peer) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __repr__(self) -> str:
-        return f"Peer({self.id})"
-
-    def _destroy(self) -> None:
-        """Nothing is held."""
+_LEADER = RaftState.LEADER.value
+"""A plain number: this is asked several times in each turn."""
 
 
-class Candidacy(Protocol):
-    def may_run(self) -> bool: ...
+class RaftEngine:
+    """The library's object of one group."""
 
+    __slots__ = (
+        "_clock",
+        "_known",
+        "_last_response",
+        "_match_index",
+        "_next_index",
+        "_node",
+        "_view",
+        "connected",
+        "me",
+        "others",
+        "voters",
+    )
 
-class Installing(Protocol):
-    def take_chunk(self, chunk: Any) -> bool: ...
-    def install(self) -> None: ...
+    def __init__(
+        self,
+        node_class: type[LibraryNode],
+        owner: Owner,
+        me: str,
+        founders: Iterable[str],
+        view: JournalView,
+        clock: Callable[[], float],
+        chance: random.Random,
+        timing: Timing,
+    ) -> None:
+        """At rest, over the journal view; without other members until `set_members`."""
+        self.me = me
+        self._known = {name: Peer(name, number) for number, name in enumerate(founders, 1)}
+        self.others: dict[str, Peer] = {}
+        """The other members, voters and learners, by name."""
+        self.voters: tuple[str, ...] = ()
+        """The other members that count."""
+        self.connected: set[str] = set()
+        self._view = view
+        self._clock = clock
+        node = self._node = library.build(node_class, owner, self._peer(me), view, clock, chance, timing)
+        # the library changes these in place and never replaces them
+        self._match_index = node._SyncObj__raftMatchIndex
+        self._next_index = node._SyncObj__raftNextIndex
+        self._last_response = node._SyncObj__lastResponseTime
 
+    def _peer(self, name: str) -> Peer:
+        """By name; also one that was never heard of."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = Peer(name, len(self._known) + 1)
+        return found
 
-class Messages(Protocol):
-    def send(self, peer: Peer, message: dict[str, Any]) -> bool: ...
-
-
-class Owner(Protocol):
-    """What the engine asks of the group it belongs to."""
+    # ---- term and state
 
     @property
-    def last_index(self) -> int: ...
+    def term(self) -> int:
+        return self._node._SyncObj__raftCurrentTerm
+
     @property
-    def candidacy(self) -> Candidacy: ...
+    def is_leader(self) -> bool:
+        return self._node._SyncObj__raftState == _LEADER
+
     @property
-    def installing(self) -> Installing: ...
+    def leader(self) -> str | None:
+        """The leader as far as known here; it may no longer lead."""
+        peer = self._node._SyncObj__raftLeader
+        return None if peer is None else peer.id
+
+    def forget_leader(self) -> None:
+        self._node._SyncObj__raftLeader = None
+
+    def become_follower(self, term: int) -> None:
+        """Raft §5.1: in a later term, without a vote and without a leader."""
+        self._node._SyncObj__setCurrentTerm(term, None)
+        self.step_down()
+
+    def step_down(self) -> None:
+        """Follow, in the same term and with the same vote; no leader is known."""
+        self._node._SyncObj__setState(RaftState.FOLLOWER)
+        self.forget_leader()
+
+    def record_vote(self, candidate: str) -> None:
+        """The vote in the term of now."""
+        self._node._SyncObj__setCurrentTerm(self.term, candidate)
+
+    # ---- the log
+
     @property
-    def messages(self) -> Messages: ...
+    def commit_index(self) -> int:
+        return self._node._SyncObj__raftCommitIndex
 
-    def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
-    def feed_followers(self) -> None: ...
-    def on_state_changed(self, old: int, new: int) -> None: ...
+    @property
+    def has_committed_in_term(self) -> bool:
+        """Of a leader: the first entry of its term is committed."""
+        return self.commit_index >= (self._node._SyncObj__noopIDx or 0)
 
+    def move_commit_to(self, index: int) -> None:
+        """A snapshot at this index is in place: what it covers is committed and needs no applying."""
+        self._node._SyncObj__raftCommitIndex = index
+        self._node._SyncObj__raftLastApplied = index
 
-class Engine:
-    """The overriding half; see the module's text."""
+    # ---- followers, of a leader
 
-    owner: Owner
-    _SyncObj__lastResponseTime: dict[Peer, float]
-    _SyncObj__newAppendEntriesTime: float
-    _SyncObj__noopIDx: int | None
-    _SyncObj__otherNodes: set[Peer]
-    _SyncObj__raftCommitIndex: int
-    _SyncObj__raftCurrentTerm: int
-    _SyncObj__raftElectionDeadline: float
-    _SyncObj__raftLastApplied: int
-    _SyncObj__raftLeader: Peer | None
-    _SyncObj__raftMatchIndex: dict[Peer, int]
-    _SyncObj__raftNextIndex: dict[Peer, int]
-    _SyncObj__raftState: int
-    _SyncObj__readonlyNodes: set[Peer]
-    _SyncObj__transferInProgress: bool
-    _SyncObj__votedForNodeId: str | None
+    def match_index(self, name: str) -> int:
+        """Up to where this member is known to have everything; 0 for one that is not followed."""
+        return self._match_index.get(self._peer(name), 0)
 
-    def _SyncObj__applyLogEntries(self) -> bool:
-        """True if the commit index moved: the library then tells the followers at once."""
-        before = self._SyncObj__raftLastApplied
-        self._SyncObj__raftCommitIndex = self.owner.clamp_own_commit(self._SyncObj__raftCommitIndex, before)
-        moved = self._SyncObj__raftCommitIndex > before
-        self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex
-        return moved
+    def forget_match(self, name: str) -> None:
+        """What this member has acknowledged counts no longer."""
+        self._match_index[self.others[name]] = 0
 
-    def set_members(self, voters: Sequence[Peer], learners: Sequence[Peer], now_s: float) -> None:
-        """The other members from now on. Newcomers are fed from the end of the log, and say where to begin."""
-        self._SyncObj__otherNodes = set(voters)
-        self._SyncObj__readonlyNodes = set(learners)
-        members = (*voters, *learners)
-        next_index, match_index = self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex
-        answered = self._SyncObj__lastResponseTime
-        for gone in [peer for peer in next_index if peer not in members]:
-            del next_index[gone], match_index[gone]
-        for gone in [peer for peer in answered if peer not in members]:
-            del answered[gone]
-        if self._SyncObj__raftState == LEADER:
-            last: int = self.owner.last_index
+    def next_index(self, name: str) -> int:
+        """The entry that one of the `others` is sent next."""
+        return self._next_index[self.others[name]]
+
+    def set_next_index(self, name: str, index: int) -> None:
+        self._next_index[self.others[name]] = index
+
+    def has_answered_since(self, name: str, since_s: float) -> bool:
+        """Whether this member, followed now, has answered after a time on the group's clock."""
+        return self._last_response.get(self._peer(name), since_s) > since_s
+
+    # ---- time
+
+    @property
+    def election_deadline_s(self) -> float:
+        """When the election timer runs out."""
+        return self._node._SyncObj__raftElectionDeadline
+
+    @election_deadline_s.setter
+    def election_deadline_s(self, deadline_s: float) -> None:
+        self._node._SyncObj__raftElectionDeadline = deadline_s
+
+    def restart_election_timer(self, part: float = 1.0) -> None:
+        """A new random timeout from now, or this part of one."""
+        timeout_s = self._node._SyncObj__generateRaftTimeout() * part
+        self._node._SyncObj__raftElectionDeadline = self._clock() + timeout_s
+
+    @property
+    def next_append_s(self) -> float:
+        """When the next heartbeat is due."""
+        return self._node._SyncObj__newAppendEntriesTime
+
+    @next_append_s.setter
+    def next_append_s(self, due_s: float) -> None:
+        self._node._SyncObj__newAppendEntriesTime = due_s
+
+    @property
+    def is_transfer_target(self) -> bool:
+        """The leader has told this member to campaign (thesis §3.10)."""
+        return self._node._SyncObj__transferInProgress
+
+    @is_transfer_target.setter
+    def is_transfer_target(self, is_target: bool) -> None:
+        self._node._SyncObj__transferInProgress = is_target
+
+    # ---- what happens
+
+    def tick(self) -> None:
+        """Elections, the commit index, appends; calls the owner back."""
+        self._node.doTick(0.0)
+
+    def receive(self, name: str, message: dict[str, Any]) -> None:
+        """A message in the library's form, from any member; calls the owner back."""
+        self._node._SyncObj__onMessageReceived(self._peer(name), message)
+
+    def connect(self, name: str) -> None:
+        self.connected.add(name)
+        self._node._SyncObj__onNodeConnected(self._peer(name))
+
+    def disconnect(self, name: str) -> None:
+        self.connected.discard(name)
+        self._node._SyncObj__onNodeDisconnected(self._peer(name))
+
+    def set_members(self, now: Configuration) -> None:
+        """The members from now on. Newcomers are sent entries from the end of the log, and say where to begin."""
+        self.others = {name: self._peer(name) for name in now.everybody if name != self.me}
+        self.voters = tuple(name for name in now.voters if name != self.me)
+        members = set(self.others.values())
+        self._node._SyncObj__otherNodes = {self.others[name] for name in self.voters}
+        self._node._SyncObj__readonlyNodes = {self.others[name] for name in now.learners if name != self.me}
+        for known in (self._next_index, self._match_index, self._last_response):
+            for gone in [peer for peer in known if peer not in members]:
+                del known[gone]
+        if self.is_leader:
+            now_s, last = self._clock(), self._view.last_index
             for peer in members:
-                next_index.setdefault(peer, last + 1)
-                match_index.setdefault(peer, 0)
-                answered.setdefault(peer, now_s)
-
-    def _SyncObj__sendAppendEntries(self) -> None:
-        self.owner.feed_followers()
-
-    def _SyncObj__connectedToAnyone(self) -> bool:
-        return self.owner.candidacy.may_run()
-
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        self.owner.installing.install()
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """Ours: Group.save_snapshot."""
-
-    def _checkCommandsToApply(self) -> None:
-        """Nothing is ever queued in the library."""
-
-    def _applyCommand(self, command: bytes, callback: object, commandType: object = None) -> NoReturn:
-        raise ReplicationFailed("commands go through Group.propose")
-
-    def _SyncObj__doApplyCommand(self, command: object) -> NoReturn:
-        raise ReplicationFailed("the library executes no entries")
-
-    def _SyncObj__changeCluster(self, request: object) -> NoReturn:
-        raise ReplicationFailed("the library changes no members")
-
-    def _SyncObj__doChangeCluster(self, request: object, reverse: bool = False) -> NoReturn:
-        raise ReplicationFailed("the library changes no members")
-
-    def _SyncObj__parseChangeClusterRequest(self, command: object) -> NoReturn:
-        raise ReplicationFailed("the library reads no entries")
-
-
-class _Transport:
-    """What the library calls a transport: it hands messages to the owner."""
-
-    ready = True
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-
-    def send(self, node: Peer, message: dict[str, Any]) -> bool:
-        return self._owner.messages.send(node, message)
-
-    def _ignore(self, *_callback: object) -> None:
-        """Messages and connections reach the engine through the group, not through callbacks."""
-
-    setOnNodeConnectedCallback = _ignore
-    setOnNodeDisconnectedCallback = _ignore
-    setOnMessageReceivedCallback = _ignore
-    setOnReadonlyNodeConnectedCallback = _ignore
-    setOnReadonlyNodeDisconnectedCallback = _ignore
-    setOnUtilityMessageCallback = _ignore
-
-    def destroy(self) -> None:
-        """Nothing is held."""
-
-
-class _Snapshots:
-    """What the library calls a serializer: only the receiving side is ever asked."""
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-
-    def setTransmissionData(self, data: Any) -> bool:
-        """True when a whole, good, newer snapshot is there: the library then loads it."""
-        return self._owner.installing.take_chunk(data)
-
-
-class _Poller:
-    """The library's place to wait; we wait elsewhere."""
-
-    def poll(self, _timeout: float) -> None:
-        """At once."""
-
-
-def build(
-    engine_class: type[Engine],
-    owner: Owner,
-    *,
-    me: Peer,
-    others: Sequence[Peer],
-    view: JournalView,
-    clock: Callable[[], float],
-    chance: random.Random,
-    election_min_s: float,
-    election_max_s: float,
-    heartbeat_s: float,
-    leader_fallback_s: float,
-) -> Any:
-    """An engine over the journal view, at rest: nothing was sent yet."""
-    made = type(
-        engine_class.__name__, (engine_class, library.with_own_globals(clock, chance)), {"owner": owner}
-    )
-    configuration = library.configuration(
-        journalFile=view,
-        raftMinTimeout=election_min_s,
-        raftMaxTimeout=election_max_s,
-        connectionTimeout=max(3.5, election_max_s),
-        appendEntriesPeriod=heartbeat_s,
-        leaderFallbackTimeout=leader_fallback_s,
-        onStateChanged=owner.on_state_changed,
-    )
-    engine = made(me, others, conf=configuration, transport=_Transport(owner), nodeClass=lambda peer: peer)
-    library.check_instance(engine)
-    engine._poller = _Poller()
-    engine._SyncObj__serializer = _Snapshots(owner)
-    engine._SyncObj__raftLastApplied = engine._SyncObj__raftCommitIndex
-    return engine
+                self._next_index.setdefault(peer, last + 1)
+                self._match_index.setdefault(peer, 0)
+                self._last_response.setdefault(peer, now_s)

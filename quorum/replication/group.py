@@ -1,28 +1,30 @@
 """One Raft group of this node: PySyncObj behind the guard, driven by the node's own loop.
 
-A turn of the node, for all its groups together:
+One turn of the node, for all its groups together (docs/replication.md lists the owner's duties):
 
-    receive(peer, frame) for what came in; propose(parts) for what is wanted
-    tick()            elections, commit index, appends
-    flush_early()     what depends on nothing unsynced leaves: appends, once term and vote are synced
-    log.sync()        one for all groups
-    flush()           what waited for the sync leaves; acknowledgements that waited for our own disk count
-    take_committed()  entries to apply, in order, as much as asked for
+    receive(peer, frame)   each frame that came in
+    propose(parts)         each new entry, at the leader
+    tick()                 elections, commit index, appends
+    flush_early()          messages that depend on nothing unsynced leave: appends, once term and vote are synced
+    log.sync()             one for all groups
+    flush()                the other messages leave; acknowledgements that waited for this node's own disk count
+    take_committed()       entries to apply, in order, at most as much as asked for
 
-`send` only queues, and no call may be made from inside another (asserted). A message carries the LSN of the last record
-of this group it depends on and leaves when the log has synced that. Any exception out of a call is the end of this
-replica: every later call raises ReplicationFailed, since the library's memory may have parted from the log.
+`send` only queues. `CallGuard` refuses a call from inside another call, a call before `start`, and every call after one
+that raised an exception: the library's memory may then differ from the log. Each message carries the LSN of the last
+record of this group that it depends on, and leaves when the log has synced that record.
 
 Entry bodies are a type byte and the proposer's bytes. Index 1 is an internal entry, the same in every group; each
 leader begins its term with another, and changes of members are entries too (configuration.py). `take_committed` yields
 all of those (but index 1) with an empty body.
 
-What a message of another member does is in messages.py, who runs for office in elections.py, who the members are in
-members.py, a snapshot that arrives in installing.py; the rules between the wire and PySyncObj are the guard's.
+`Group` holds the parts and passes calls on: messages.py handles what other members send, replicator.py sends to
+followers, elections.py decides when to campaign, leadership.py confirms reads and transfers leadership, snapshots.py
+installs a leader's snapshot, and guard.py has the rules between the wire and PySyncObj.
 
-Who is a member is what this node's own log says last; the members given at the start hold where it says nothing. A
-frame may come from anybody: a leader may know of members that this node has not heard of. Answers count only from
-members, votes and acknowledgements only from voters.
+The last configuration in this node's own log names the members; the members given at the start hold until there is one.
+A frame may come from any node, since a leader may know of members that this node has not heard of. Answers count only
+from members, votes and acknowledgements only from voters.
 """
 
 from __future__ import annotations
@@ -30,27 +32,31 @@ from __future__ import annotations
 import random as random_module
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
 
 from quorum.log.errors import EntryMissing, LogDamaged, LogFull
-from quorum.replication import codec, engine
-from quorum.replication.configuration import CONFIGURATION, Configuration, State, unwrap_state, wrap_state
-from quorum.replication.door import Door, Excepting
-from quorum.replication.elections import AT_ONCE, Candidacy
-from quorum.replication.engine import CANDIDATE, FOLLOWER, LEADER, Peer
+from quorum.replication import codec
+from quorum.replication.configuration import (
+    CONFIGURATION,
+    Configuration,
+    State,
+    majority,
+    unwrap_state,
+    wrap_state,
+)
+from quorum.replication.elections import AT_ONCE, Campaign
+from quorum.replication.engine import RaftEngine
+from quorum.replication.errors import ReentryError, ReplicationFailed
 from quorum.replication.guard import Guard
-from quorum.replication.handover import HandOver
-from quorum.replication.installing import Installing
-from quorum.replication.journal_view import JournalView, NodeLog
-from quorum.replication.members import Members
+from quorum.replication.journal_view import JournalView, KeptBytes
+from quorum.replication.leadership import LeadershipTransfer, ReadIndex
+from quorum.replication.library import LibraryNode, RaftState
 from quorum.replication.messages import Messages
-from quorum.replication.outbox import Outbox
-from quorum.replication.peers import Peers
+from quorum.replication.outbox import Answers, Outbox
 from quorum.replication.quarantine import Quarantine, Standing
-from quorum.replication.reads import Reads
-from quorum.replication.replicator import Feeder
-from quorum.replication.room import Room
-from quorum.replication.snapshots import KeptBytes, SnapshotSource
+from quorum.replication.replicator import Replicator
+from quorum.replication.snapshots import SnapshotInstaller
+from quorum.replication.storage import LogSpaceGate, NodeLog, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
 CONFIGURATION_BYTE = bytes([CONFIGURATION])
@@ -81,11 +87,61 @@ class GroupConfig:
     """A piece of a snapshot."""
 
 
+class CallGuard:
+    """The way into a group: one call at a time, none before it is started, and none after one has failed.
+
+    `with` it around what one call does. ReentryError, ReplicationFailed, ValueError. The library's memory may have
+    parted from the log where an exception has left a call half done, so any is the end of the replica."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._is_inside = False
+        self.is_started = False
+        self.failure: BaseException | None = None
+
+    def check(self) -> None:
+        """Raises what entering would raise."""
+        if self.failure is not None:
+            raise ReplicationFailed(f"group {self._group} has stopped: {self.failure}") from self.failure
+        if self._is_inside:
+            raise ReentryError(f"group {self._group} was called from inside one of its calls")
+        if not self.is_started:
+            raise ValueError(f"group {self._group} is not started")
+
+    def __enter__(self) -> None:
+        self.check()
+        self._is_inside = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_inside = False
+        if error is not None:
+            self.failure = error
+
+
+class HarmlessWhen:
+    """The same guard, for a call in which this error leaves everything as it was."""
+
+    def __init__(self, guard: CallGuard, harmless: type[Exception]) -> None:
+        self._guard = guard
+        self._harmless = harmless
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_harmless = isinstance(error, self._harmless)
+        self._guard.__exit__(kind, None if is_harmless else error, trace)
+
+
 class Group:
     """See the module's text. One thread, the log's."""
 
     guard_class: type[Guard] = Guard
-    engine_class: type[engine.Engine] = engine.Engine
+    library_class: type[LibraryNode] = LibraryNode
     view_class: type[JournalView] = JournalView
     outbox_class: type[Outbox] = Outbox
     messages_class: type[Messages] = Messages
@@ -124,9 +180,8 @@ class Group:
         if self._view.snapshot_state is not None:
             first, self._view.snapshot_state = unwrap_state(self._view.snapshot_state)
         self._view.find_configurations(first)
-        self._call = Door(group)
-        self._appending = Excepting(self._call, LogFull)
-        self._bytes_since_snapshot = 0
+        self._call = CallGuard(group)
+        self._appending = HarmlessWhen(self._call, LogFull)
         self._kept = KeptBytes(self.config.keep_bytes)
         self._unreadable: tuple[int, str] | None = None
         self.applied_index = max(1, self._view.snapshot_index)
@@ -134,74 +189,51 @@ class Group:
         is_quarantined = self._view.is_quarantined
         life = random.getrandbits(63) if is_quarantined else 0
         self.quarantine = Quarantine(me, life, is_on=is_quarantined)
-        timing = self.config
-        peers = self._peers = Peers(me, names or [me])
-        self._engine: Any = engine.build(
-            self.engine_class,
-            self,
-            me=peers.me,
-            others=(),
-            view=self._view,
-            clock=clock,
-            chance=random,
-            election_min_s=timing.election_min_s,
-            election_max_s=timing.election_max_s,
-            heartbeat_s=timing.heartbeat_s,
-            leader_fallback_s=timing.leader_fallback_s,
+        self._engine = RaftEngine(
+            self.library_class, self, me, names or [me], self._view, clock, random, self.config
         )
-        view, raft = self._view, self._engine
-        guard = self._guard = self.guard_class(raft, view, peers.others, clock, timing.election_min_s)
-        outbox = self._outbox = self.outbox_class(log, view, send)
-        self.candidacy = Candidacy(
-            raft,
-            view,
-            guard,
-            outbox,
-            self.quarantine,
-            clock,
-            election_min_s=timing.election_min_s,
-            election_max_s=timing.election_max_s,
-            is_voter=lambda: self.is_voter and not self._view.unread,
-        )
-        self._feeder = Feeder(
-            raft,
-            view,
-            guard,
-            peers.others,
-            outbox.queue_dependent,
-            window_bytes=timing.window_bytes,
-            frame_bytes=timing.frame_bytes,
-            chunk_bytes=timing.chunk_bytes,
-        )
-        self._reads = Reads(guard)
-        self._room = Room(log, clock)
-        self._members = Members(raft, view, peers, guard, self._feeder, self.candidacy.rounds, clock)
-        self._hand_over = HandOver(
-            view, guard, peers, outbox, clock, self._members.match_index, timing.election_max_s
+        self._in_force = Configuration()
+        """The configuration that engine and replicator go by."""
+        self._build(send, prepare_install)
+        self._follow_configuration()
+
+    def _build(
+        self,
+        send: Callable[[str, list[bytes]], None],
+        prepare_install: Callable[[int, int, State], int | None],
+    ) -> None:
+        """The parts, each made of those above it."""
+        engine, view, clock, config = self._engine, self._view, self._clock, self.config
+        guard = self._guard = self.guard_class(engine, view, clock, config.election_min_s)
+        outbox = self._outbox = self.outbox_class(self._log, view, send)
+        answers = self._answers = Answers(outbox)
+        self._log_space = LogSpaceGate(self._log, clock)
+        self._replicator = Replicator(engine, view, guard, outbox, clock, config)
+        self._reads = ReadIndex(engine, guard)
+        self._transfer = LeadershipTransfer(engine, view, guard, outbox, clock, config.election_max_s)
+        self.campaign = Campaign(engine, view, guard, outbox, self.quarantine, clock, config)
+        self.installer = SnapshotInstaller(
+            self.group, engine, view, guard, answers, self._log_space, prepare_install, self._installed
         )
         self.messages = self.messages_class(
-            raft,
+            engine,
             view,
-            peers,
             clock,
             guard=guard,
-            feeder=self._feeder,
+            replicator=self._replicator,
             outbox=outbox,
-            candidacy=self.candidacy,
+            answers=answers,
+            campaign=self.campaign,
             reads=self._reads,
-            room=self._room,
+            log_space=self._log_space,
             quarantine=self.quarantine,
         )
-        self.installing = Installing(
-            group, raft, view, guard, self.messages, outbox, self._room, prepare_install, self._installed
-        )
-        self._follow_configuration()
 
     # ---- life
 
     def start(self) -> None:
         """To be called once, before anything else. `snapshot_state` is there until the first tick."""
-        self._call.is_open = True
+        self._call.is_started = True
 
     @property
     def snapshot_state(self) -> bytes | None:
@@ -223,11 +255,8 @@ class Group:
         if self.quarantine.is_deaf:
             return
         with self._call:
-            try:
-                self.messages.handlers[type(message)](peer, message)
-                self._follow_configuration()
-            finally:
-                self.messages.handled()
+            self.messages.receive(peer, message)
+            self._follow_configuration()
 
     def tick(self) -> None:
         """Let time act: elections, the commit index, heartbeats; new entries go to the followers."""
@@ -239,25 +268,26 @@ class Group:
         self.messages.is_due = False
         if self._reads.wants_round:
             self._reads.wants_round = False
-            self._engine._SyncObj__newAppendEntriesTime = float("-inf")
-        self._engine.doTick(0.0)
+            self._engine.next_append_s = float("-inf")
+        self._engine.tick()
         self._reads.confirm()
-        if self.is_leader and self._peers.others:
-            self._members.watch_learners(self.config.election_min_s)
-            self._hand_over.go_on()
-            self._feeder.feed()
+        if self.is_leader and self._engine.others:
+            self._replicator.watch_learners(self._in_force.learners, self.config.election_min_s)
+            self._transfer.advance()
+            self._replicator.replicate()
 
     def propose(self, parts: Sequence[bytes | memoryview]) -> int | None:
         """Append one entry, leader only: its index, or None if this node does not lead or is handing over.
 
         The entry is committed when take_committed yields it with the term of now; with another term there, or after
-        losing office, what becomes of it is unknown. LogFull leaves no trace. ValueError if it is empty or too long.
+        this node has lost its leadership, what becomes of it is unknown. LogFull leaves no trace. ValueError if it is
+        empty or too long.
         """
         size = sum(map(len, parts))
         if not 0 < size < codec.MAX_BODY_BYTES:
             raise ValueError(f"a command has 1 to {codec.MAX_BODY_BYTES - 1} bytes, not {size}")
         with self._appending:
-            if not self.is_leader or self._hand_over.is_on:
+            if not self.is_leader or self._transfer.is_on:
                 return None
             index = self._view.last_index + 1
             self._view.append([COMMAND_BYTE, *parts], index, self.term)
@@ -267,7 +297,7 @@ class Group:
         """New entries to the followers now, without a tick."""
         with self._call:
             if self.is_leader:
-                self._feeder.feed_new()
+                self._replicator.replicate_new()
 
     def flush_early(self) -> None:
         """Before the log is synced: send what depends on nothing unsynced. Appends depend on term and vote only: the
@@ -282,14 +312,14 @@ class Group:
             if self.quarantine.is_on:
                 self._end_quarantine(durable)
             guard = self._guard
-            if guard.parked:
-                parked, guard.parked = guard.parked, {}
+            if guard.acks_awaiting_local_sync:
+                waiting, guard.acks_awaiting_local_sync = guard.acks_awaiting_local_sync, {}
                 if self.is_leader:
-                    for peer, index in parked.items():
-                        if peer in self._peers.others:
+                    for peer, index in waiting.items():
+                        if peer in self._engine.others:
                             self.messages.count_acknowledgement(peer, index)
                     self._tick()
-            elif self.is_leader and not guard.voters and guard.commit_index < self._view.durable_index:
+            elif self.is_leader and not self._engine.voters and self.commit_index < self._view.durable_index:
                 self._tick()
         self._outbox.send_ready()
 
@@ -315,12 +345,10 @@ class Group:
             is_command = body[0] == codec.COMMAND
             found.append((index, view.term_at(index), memoryview(body)[1:] if is_command else b""))
             self.applied_index = index
-        self._bytes_since_snapshot += size
         return found
 
     def _installed(self, state: State, index: int, term: int) -> None:
         self.applied_index = index
-        self._bytes_since_snapshot = 0
         self._on_install(state, index, term)
 
     def next_due(self) -> float:
@@ -328,13 +356,10 @@ class Group:
         if self.messages.is_due or self._reads.wants_round:
             return AT_ONCE
         if self.is_leader:
-            if self._feeder.has_more:
-                return AT_ONCE
-            due: float = self._engine._SyncObj__newAppendEntriesTime
-            return due
+            return AT_ONCE if self._replicator.has_more else self._engine.next_append_s
         if self.quarantine.is_on:
             return self._clock() + self.config.election_max_s
-        return self.candidacy.next_due()
+        return self.campaign.next_due()
 
     # ---- quarantine
 
@@ -342,9 +367,10 @@ class Group:
         """What a quarantined member asks, to be sent after a sync. As a leader, forget what its lost life acknowledged:
         what is counted already stays so, and it is fed from where it is now."""
         with self._call:
-            if self.is_leader and peer in self._peers.others and self._feeder.welcome(peer, life):
-                self._engine._SyncObj__raftMatchIndex[self._peers.others[peer]] = 0
-                self._guard.parked.pop(peer, None)
+            is_followed = self.is_leader and peer in self._engine.others
+            if is_followed and self._replicator.reset_progress(peer, life):
+                self._engine.forget_match(peer)
+                self._guard.acks_awaiting_local_sync.pop(peer, None)
                 self._guard.note_rewind(peer)
         configurations = self._view.configurations
         return Standing(
@@ -367,21 +393,20 @@ class Group:
                     self.messages.follow(self.quarantine.floor)
 
     def _end_quarantine(self, durable: int) -> None:
-        term, matched = self.messages.matched
+        term, matched = self._answers.matched
         leader = self.quarantine.leader_to_record(self.term, min(matched, durable))
         if leader is not None and term == self.term:
             self._view.is_quarantined = self.quarantine.is_on = False
-            own = self._engine
-            own._SyncObj__setCurrentTerm(term, leader)
-            own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
+            self._engine.record_vote(leader)
+            self._engine.restart_election_timer()
 
     # ---- damage
 
     def take_unreadable(self) -> tuple[int, int, str] | None:
         """(index, term, why) of an entry that was needed and could not be read since this was asked last: to be
         applied, or for a follower. Nothing goes on with it before it is mended."""
-        found = self._unreadable or self._feeder.unreadable
-        self._unreadable = self._feeder.unreadable = None
+        found = self._unreadable or self._replicator.unreadable
+        self._unreadable = self._replicator.unreadable = None
         if found is None or not self._view.base < found[0] <= self._view.last_index:
             return None
         index, reason = found
@@ -390,7 +415,7 @@ class Group:
     @property
     def unread_configurations(self) -> dict[int, str]:
         """Entries that may be configurations and cannot be read, with the reason. Until they are mended this member
-        stands for no office; `read_configurations` looks at them again."""
+        does not campaign; `read_configurations` looks at them again."""
         return self._view.unread
 
     def read_configurations(self) -> None:
@@ -404,7 +429,7 @@ class Group:
         members too: its state, None for an empty one. LogDamaged if the journal does not go on from it."""
         view = self._view
         data = view.load_again()
-        first, state = (self._founders, None) if data is None else self.installing.unwrapped(data)
+        first, state = (self._founders, None) if data is None else self.installer.unwrapped(data)
         view.find_configurations(first)
         self._follow_configuration()
         self.applied_index = max(1, view.snapshot_index)
@@ -414,61 +439,56 @@ class Group:
         """A leader goes on as a follower, in the same term and with the same vote."""
         with self._call:
             if self.is_leader:
-                self._engine._SyncObj__setState(FOLLOWER)
-                self._engine._SyncObj__raftLeader = None
+                self._engine.step_down()
 
     # ---- a state that is lost
 
     @property
     def state_from(self) -> int:
         """The lowest index of a snapshot that can replace the state here while the journal stays."""
-        return self.installing.state_from
+        return self.installer.state_from
 
     def want_state(self, *, is_wanted: bool) -> None:
         """The state here is lost, the journal and all promises are not: from now on a leader's snapshot is installed
         too if it is not newer than what was applied. Applying then begins behind it."""
-        self.installing.is_state_wanted = is_wanted
+        self.installer.is_state_wanted = is_wanted
 
     @property
     def is_receiving(self) -> bool:
         """Whether a snapshot is being received."""
-        return self.installing.is_receiving
+        return self.installer.is_receiving
 
     def send_state(self, peer: str, from_index: int) -> None:
         """Another member asks for a snapshot at this index or later, beside its entries. It asks again as long as it
         needs one. Nothing happens where this node does not lead."""
         with self._call:
-            if self.leader_ready and peer in self._peers.others:
-                self._feeder.send_state(peer, from_index)
+            if self.leader_ready and peer in self._engine.others:
+                self._replicator.send_state(peer, from_index)
                 self.messages.is_due = True
 
     # ---- what is known
 
     @property
     def leader(self) -> str | None:
-        """The leader as far as known here; it may be out of office."""
-        peer: Peer | None = self._engine._SyncObj__raftLeader
-        return None if peer is None else peer.id
+        """The leader as far as known here; it may no longer lead."""
+        return self._engine.leader
 
     @property
     def term(self) -> int:
-        term: int = self._engine._SyncObj__raftCurrentTerm
-        return term
+        return self._engine.term
 
     @property
     def is_leader(self) -> bool:
-        state: int = self._engine._SyncObj__raftState
-        return state == LEADER
+        return self._engine.is_leader
 
     @property
     def leader_ready(self) -> bool:
         """Leads, and an entry of its own term is committed: it knows all that is committed (Raft §8)."""
-        return self.is_leader and self.commit_index >= (self._engine._SyncObj__noopIDx or 0)
+        return self.is_leader and self._engine.has_committed_in_term
 
     @property
     def commit_index(self) -> int:
-        commit: int = self._engine._SyncObj__raftCommitIndex
-        return commit
+        return self._engine.commit_index
 
     @property
     def last_index(self) -> int:
@@ -476,24 +496,22 @@ class Group:
 
     @property
     def is_full(self) -> bool:
-        """The log had no room for what the leader sent: nothing more is acknowledged until it has."""
-        return self._room.is_full
+        """The log had no space for what the leader sent: nothing more is acknowledged until it has."""
+        return self._log_space.is_full
 
     # ---- connections
 
     def peer_connected(self, peer: str) -> None:
         """Frames for this node leave from now on; what was on the way before is lost."""
-        self._peers.connected.add(peer)
-        self._engine._SyncObj__onNodeConnected(self._peers.peer(peer))
-        if peer in self._peers.others:
-            self._feeder.connected(peer)
+        self._engine.connect(peer)
+        if peer in self._engine.others:
+            self._replicator.connected(peer)
         self.messages.is_due = True
 
     def peer_disconnected(self, peer: str) -> None:
-        self._peers.connected.discard(peer)
-        self._engine._SyncObj__onNodeDisconnected(self._peers.peer(peer))
-        if peer in self._peers.others:
-            self._feeder.disconnected(peer)
+        self._engine.disconnect(peer)
+        if peer in self._engine.others:
+            self._replicator.disconnected(peer)
 
     # ---- members
 
@@ -527,25 +545,35 @@ class Group:
             return index
 
     def _may_change(self) -> bool:
-        return self.leader_ready and self.is_settled and not self._hand_over.is_on
+        return self.leader_ready and self.is_settled and not self._transfer.is_on
 
     def is_caught_up(self, learner: str) -> bool:
         """Leader only: whether a learner would hold up nobody as a voter (thesis §4.2.1)."""
-        return self.is_leader and self._members.is_caught_up(learner)
+        return self.is_leader and self._replicator.is_caught_up(learner)
 
     def has_majority_of(self, voters: Iterable[str]) -> bool:
         """Leader only: whether most of these answer, this node included if it is one of them."""
-        return self.is_leader and self._members.has_majority_of(list(voters), self.config.election_min_s)
+        if not self.is_leader:
+            return False
+        engine, since_s = self._engine, self._clock() - self.config.election_min_s
+        wanted = list(voters)
+        up = sum(
+            name == self.me or (name in engine.connected and engine.has_answered_since(name, since_s))
+            for name in wanted
+        )
+        return up >= majority(len(wanted))
 
     def match_index(self, peer: str) -> int:
         """Leader only: up to where this member is known to have everything."""
-        return self._members.match_index(peer) if self.is_leader else 0
+        return self._engine.match_index(peer) if self.is_leader else 0
 
     def _follow_configuration(self) -> None:
-        """Let engine, guard and feeder go by what the log says now."""
+        """Let engine and replicator go by what the log says now."""
         now = self._view.configurations.current
-        if now != self._members.in_force:
-            self._members.follow(now)
+        if now != self._in_force:
+            self._in_force = now
+            self._engine.set_members(now)
+            self._replicator.follow_members()
             self.messages.is_due = True
 
     # ---- handing over
@@ -555,7 +583,7 @@ class Group:
         to date and told to stand. See in `leader` whether it worked; if nothing has come of it after an election
         timeout, this node goes on. False if it does not lead, hands over already, or the target cannot be reached."""
         with self._call:
-            if not self.leader_ready or not self._hand_over.begin(peer):
+            if not self.leader_ready or not self._transfer.begin(peer):
                 return False
             self._reads.refuse()
             self.messages.is_due = True
@@ -563,7 +591,7 @@ class Group:
 
     @property
     def is_handing_over(self) -> bool:
-        return self._hand_over.is_on
+        return self._transfer.is_on
 
     # ---- reads
 
@@ -574,19 +602,15 @@ class Group:
         flush; it must not call this group."""
         if not self._may_read():
             callback(None)
-        elif not self._guard.voters:
+        elif not self._engine.voters:
             callback(self.commit_index)
         else:
             self._reads.add(callback)
 
     def _may_read(self) -> bool:
-        return self.leader_ready and not self._hand_over.is_on
+        return self.leader_ready and not self._transfer.is_on
 
     # ---- snapshots
-
-    def snapshot_due(self, after_bytes: int) -> bool:
-        """Whether this much was applied since the last snapshot."""
-        return self._bytes_since_snapshot >= after_bytes
 
     def save_snapshot(self, state: bytes, *, again: bool = False) -> bool:
         """Keep the state at applied_index, durably; False if a snapshot at or behind it was kept before. Entries it
@@ -597,28 +621,27 @@ class Group:
             if is_newer:
                 self._view.save_snapshot(self.applied_index, self.wrapped(self.applied_index, state))
             keep_from = max(
-                self._feeder.update_floor(),
+                self._replicator.update_all_match(),
                 self._view.last_index - self.config.keep_entries,
                 self._kept.first_index,
             )
-            needed = self._feeder.transfers_from()
+            needed = min(self._replicator.pinned_snapshots(), default=None)
             self._view.compact(keep_from if needed is None else min(keep_from, needed))
-            self._bytes_since_snapshot = 0
             return is_newer
 
     @property
     def lacks_snapshot(self) -> bool:
         """A follower needs a newer snapshot than the one that is here."""
-        return self.is_leader and self._feeder.lacks_snapshot
+        return self.is_leader and self._replicator.lacks_snapshot
 
     def pinned_snapshots(self) -> set[int]:
         """The indices of snapshots that followers are being sent: bodies that they refer to are still to be fetched."""
-        return self._feeder.pinned_snapshots()
+        return self._replicator.pinned_snapshots()
 
     def send_snapshots_from(self, source: Callable[[], SnapshotSource | None]) -> None:
         """Where a follower's snapshot comes from, if not from the newest file here. What it holds is wrapped with the
         configuration at its index, as a file is: see `wrapped`."""
-        self._feeder.open_snapshot = source
+        self._replicator.open_snapshot = source
 
     def wrapped(self, index: int, state: bytes) -> bytes:
         """A state as snapshots hold it: with the configuration at its index."""
@@ -636,40 +659,37 @@ class Group:
     # ---- what the engine asks
 
     def clamp_own_commit(self, commit_index: int, before: int) -> int:
-        """For the engine: a leader that is the only voter commits what is on its disk (there is nobody's word to wait
+        """For the library: a leader that is the only voter commits what is on its disk (there is nobody's word to wait
         for, as there is with `Guard.park`)."""
-        if self._guard.voters or not self.is_leader:
+        if self._engine.voters or not self.is_leader:
             return commit_index
         return max(before, min(commit_index, self._view.note_synced()))
 
-    def feed_followers(self) -> None:
-        """For the engine: a heartbeat is due, or the commit index has moved."""
+    def replicate(self) -> None:
+        """For the library: a heartbeat is due, or the commit index has moved."""
         now = self._clock()
-        is_heartbeat = now > self._engine._SyncObj__newAppendEntriesTime
+        is_heartbeat = now > self._engine.next_append_s
         if is_heartbeat:
-            self._engine._SyncObj__newAppendEntriesTime = now + self.config.heartbeat_s
-        self._feeder.update_floor()
-        self._feeder.beat(is_quiet=not is_heartbeat)
+            self._engine.next_append_s = now + self.config.heartbeat_s
+        self._replicator.update_all_match()
+        self._replicator.broadcast_heartbeat(is_quiet=not is_heartbeat)
 
     def on_state_changed(self, old: int, new: int) -> None:
-        """For the engine."""
-        self._hand_over.end()
-        self._members.begin_anew()
-        if new == LEADER:
-            self._room.is_full = False  # what was said of a leader's entries
-            self._guard.begin_office()
-            self._feeder.begin_office()
-            self.candidacy.rounds.cancel()
-        elif new == CANDIDATE:
+        """For the library."""
+        self._transfer.end()
+        self._replicator.restart_catch_up()
+        if new == RaftState.LEADER:
+            self._log_space.is_full = False  # what was said of a leader's entries
+            self._guard.become_leader()
+            self._replicator.become_leader()
+            self.campaign.rounds.cancel()
+        elif new == RaftState.CANDIDATE:
             # votes take a round trip, not a timeout: after a split vote the next attempt comes sooner
-            own = self._engine
-            patience = own._SyncObj__generateRaftTimeout() * CANDIDATE_PART
-            own._SyncObj__raftElectionDeadline = self._clock() + patience
-        elif old == LEADER and new == FOLLOWER:
-            # the library leaves the election timer where it was when office began: long past
-            own = self._engine
-            own._SyncObj__raftElectionDeadline = self._clock() + own._SyncObj__generateRaftTimeout()
-        if old == LEADER:
-            self._feeder.end_office()
+            self._engine.restart_election_timer(CANDIDATE_PART)
+        elif old == RaftState.LEADER:
+            # the library leaves the election timer where it was when this member was elected: long past
+            self._engine.restart_election_timer()
+        if old == RaftState.LEADER:
+            self._replicator.step_down()
             self._reads.refuse()
         self.messages.is_due = True

@@ -20,7 +20,8 @@ from quorum.replication.codec import (
     SnapshotChunk,
     Vote,
 )
-from quorum.replication.engine import LEADER, Peer
+from quorum.replication.configuration import majority
+from quorum.replication.engine import RaftEngine
 from quorum.replication.errors import ReplicationFailed, TruncationError
 from quorum.replication.journal_view import JournalView
 
@@ -30,19 +31,15 @@ class Guard:
 
     def __init__(
         self,
-        engine: Any,
+        engine: RaftEngine,
         view: JournalView,
-        peers: Mapping[str, Peer],
         clock: Callable[[], float],
         election_min_s: float,
     ) -> None:
         self.engine = engine
         self.view = view
-        self.peers = peers
         self.clock = clock
         self.election_min_s = election_min_s
-        self.voters: tuple[Peer, ...] = ()
-        """The other members that count."""
         self.seq = 0
         """Number of the last append or chunk sent, over all peers."""
         self.heard_leader_s = float("-inf")
@@ -54,43 +51,28 @@ class Guard:
         self._votes: set[tuple[str, int]] = set()
         self._resets_from: dict[str, int] = {}
         self.answered: dict[str, int] = {}
-        """Highest seq of this office that each peer has answered."""
-        self.parked: dict[str, int] = {}
+        """The highest seq of this leadership that each peer has answered."""
+        self.acks_awaiting_local_sync: dict[str, int] = {}
         """Acknowledged indices that wait for this node's own disk."""
 
-    # ---- office
+    # ---- leadership
 
-    def begin_office(self) -> None:
+    def become_leader(self) -> None:
         """What was known about followers belonged to an earlier term."""
         self._resets_from.clear()
         self.answered.clear()
-        self.parked.clear()
+        self.acks_awaiting_local_sync.clear()
 
     def next_seq(self) -> int:
         """The number of the next append or chunk."""
         self.seq += 1
         return self.seq
 
-    @property
-    def term(self) -> int:
-        term: int = self.engine._SyncObj__raftCurrentTerm
-        return term
-
-    @property
-    def commit_index(self) -> int:
-        commit: int = self.engine._SyncObj__raftCommitIndex
-        return commit
-
-    @property
-    def is_leader(self) -> bool:
-        state: int = self.engine._SyncObj__raftState
-        return state == LEADER
-
     # ---- follower: appends
 
     def one_leader_a_term(self, peer: str, term: int) -> None:
         """Raft §5.2. An append of my own term while I lead it: two leaders were elected; stop."""
-        if self.is_leader and term == self.term:
+        if self.engine.is_leader and term == self.engine.term:
             raise ReplicationFailed(f"{peer} claims to lead term {term}, which this node leads")
 
     def cut_matching(self, m: AppendEntries) -> AppendEntries:
@@ -135,7 +117,7 @@ class Guard:
         cut, nothing is acknowledged but what is committed here, so nothing is skipped either. Changes the message."""
         last = self.view.last_index
         m.prev_index, m.prev_term, m.entries = last, self.view.term_at(last), []
-        m.commit_index = self.acknowledge_to = self.commit_index
+        m.commit_index = self.acknowledge_to = self.engine.commit_index
         return m
 
     def clamp_commit(self, commit_index: int, proved: int) -> int:
@@ -148,14 +130,15 @@ class Guard:
 
     def never_below_commit(self, index: int) -> None:
         """Raft §5.4.3. A leader that differs in a committed entry is none: stop before anything is cut."""
-        if index <= self.commit_index:
+        if index <= self.engine.commit_index:
             raise TruncationError(
-                f"a leader of term {self.term} differs at {index}, committed are all up to {self.commit_index}"
+                f"a leader of term {self.engine.term} differs at {index}, "
+                f"committed are all up to {self.engine.commit_index}"
             )
 
     def rewind_to(self, conflict: int) -> int:
         """Where to begin again after a mismatch (Raft §5.3, last paragraph): at the conflicting term's first entry."""
-        view, floor = self.view, max(self.commit_index, self.view.base) + 1
+        view, floor = self.view, max(self.engine.commit_index, self.view.base) + 1
         term = view.term_at(conflict)
         while conflict > floor and view.term_at(conflict - 1) == term:
             conflict -= 1
@@ -170,13 +153,13 @@ class Guard:
 
     def is_newer(self, chunk: SnapshotChunk) -> bool:
         """A snapshot never moves this member back (D11)."""
-        return chunk.index > self.commit_index
+        return chunk.index > self.engine.commit_index
 
     # ---- leader: answers
 
-    def answers_this_office(self, m: AppendAnswer | SnapshotAnswer) -> bool:
+    def answers_this_leadership(self, m: AppendAnswer | SnapshotAnswer) -> bool:
         """An answer counts in the term in which the question was sent, and only while that term is led here (D3)."""
-        return self.is_leader and m.term == self.term and m.seq <= self.seq
+        return self.engine.is_leader and m.term == self.engine.term and m.seq <= self.seq
 
     def is_fresh_reset(self, peer: str, m: AppendAnswer) -> bool:
         """A reset is news only if it answers something sent after the last rewind (D1, D11): otherwise the range has
@@ -185,8 +168,7 @@ class Guard:
 
     def never_below_match(self, peer: str, next_index: int) -> int:
         """What a peer acknowledged in this term it has: sending begins behind it, whatever a reset says (D1, D11)."""
-        match: int = self.engine._SyncObj__raftMatchIndex[self.peers[peer]]
-        return max(next_index, match + 1)
+        return max(next_index, self.engine.match_index(peer) + 1)
 
     def note_rewind(self, peer: str) -> None:
         """What was sent before now may still draw resets; they are stale."""
@@ -198,7 +180,8 @@ class Guard:
         durable = self.view.note_synced()
         if acknowledged <= durable:
             return acknowledged
-        self.parked[peer] = max(acknowledged, self.parked.get(peer, 0))
+        waiting = self.acks_awaiting_local_sync
+        waiting[peer] = max(acknowledged, waiting.get(peer, 0))
         return durable
 
     def keeps_next(self, before: int, after: int) -> int:
@@ -228,7 +211,7 @@ class Guard:
     def is_voter(self, peer: str) -> bool:
         """Whether this peer counts (Raft §6, D10): a learner's or a stranger's word elects and commits nothing. The
         library counts a vote whoever it comes from."""
-        return any(each.id == peer for each in self.voters)
+        return peer in self.engine.voters
 
     def is_first_vote(self, peer: str, m: Vote) -> bool:
         """One vote a voter and term (Raft §5.2; D4): the library counts messages."""
@@ -239,17 +222,18 @@ class Guard:
         return True
 
     def hears_leader(self) -> bool:
-        """Whether a leader is known to be in office: heard within the minimum election timeout, or this node itself
-        with a majority answering within it. Then votes are neither given nor taken note of (thesis §4.2.3, §9.6)."""
+        """Whether a leader is known to work: heard within the minimum election timeout, or this node itself with a
+        majority answering within it. Then votes are neither given nor taken note of (thesis §4.2.3, §9.6)."""
         since = self.clock() - self.election_min_s
-        if not self.is_leader:
+        if not self.engine.is_leader:
             return self.heard_leader_s > since
-        times: Mapping[Peer, float] = self.engine._SyncObj__lastResponseTime
-        return self.is_majority(sum(1 for peer in self.voters if times[peer] > since))
+        answered = sum(self.engine.has_answered_since(peer, since) for peer in self.engine.voters)
+        return answered >= self.majority_of_others
 
-    def is_majority(self, others: int) -> bool:
-        """Whether so many of the other voters and this node are more than half of the voters."""
-        return (others + 1) * 2 > len(self.voters) + 1
+    @property
+    def majority_of_others(self) -> int:
+        """How many of the other voters make a majority together with this node."""
+        return majority(len(self.engine.voters) + 1) - 1
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Raft §5.4.1: whether a log that ends so is at least as far as this one."""

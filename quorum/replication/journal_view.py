@@ -14,54 +14,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol, overload
+from typing import overload
 
 from quorum.log.errors import EntryMissing, LogDamaged
 from quorum.replication.configuration import CONFIGURATION, CONFIGURATION_BYTES, Configuration, Configurations
 from quorum.replication.errors import ReplicationFailed
-from quorum.replication.snapshots import Received, SnapshotSource
+from quorum.replication.storage import NodeLog
 
 QUARANTINED = ""
 """In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
-
-
-class GroupJournal(Protocol):
-    """What replication needs of a group's journal (quorum.log.Journal has it)."""
-
-    @property
-    def first_index(self) -> int: ...
-    @property
-    def last_index(self) -> int: ...
-    @property
-    def hard_state(self) -> tuple[int, str | None]: ...
-    @property
-    def hard_state_lsn(self) -> int: ...
-    def term_at(self, index: int) -> int: ...
-    def length_at(self, index: int) -> int: ...
-    def indices_of_length(self, length: int) -> list[int]: ...
-    def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int: ...
-    def truncate_from(self, index: int) -> int: ...
-    def compact_to(self, index: int, term: int) -> int: ...
-    def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int: ...
-    def set_hard_state(self, term: int, vote: str | None) -> int: ...
-    def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
-    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> Received: ...
-    def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
-    def open_snapshot(self) -> SnapshotSource | None: ...
-    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
-
-
-class NodeLog(Protocol):
-    """What replication needs of the node's log (quorum.log.Log has it)."""
-
-    @property
-    def last_lsn(self) -> int: ...
-    @property
-    def synced_lsn(self) -> int: ...
-    def journal(self, group: int) -> GroupJournal: ...
-    def read(self, group: int, index: int) -> bytes: ...
-    def sync(self) -> int: ...
-    def make_room(self, length: int, count: int = 1) -> bool: ...
+KEPT_STEP_BYTES = 1 << 20
+"""How exactly `KeptBytes` knows where its bytes begin."""
 
 
 class LazyBody:
@@ -109,6 +72,26 @@ class EntryRange(Sequence[ViewEntry]):
 
     def __iter__(self) -> Iterator[ViewEntry]:
         return map(self._view.entry, self._range)
+
+
+class KeptBytes:
+    """From which entry on the newest `limit` bytes of applied entries begin, to a megabyte, without a sum an entry."""
+
+    def __init__(self, limit: int) -> None:
+        self._marks: deque[int] = deque(maxlen=max(1, -(-limit // KEPT_STEP_BYTES)) + 1)
+        self._since = 0
+
+    def add(self, index: int, size: int) -> None:
+        """Entries are added in their order; what is added again counts again, which keeps less than the limit."""
+        self._since += size
+        if self._since >= KEPT_STEP_BYTES:
+            self._since = 0
+            self._marks.append(index)
+
+    @property
+    def first_index(self) -> int:
+        """The first entry to be kept, 0 while it is not known."""
+        return self._marks[0] if len(self._marks) == self._marks.maxlen else 0
 
 
 class JournalView:

@@ -1,69 +1,187 @@
-"""The pinned PySyncObj, checked and made ready to be driven by us.
+"""The pinned PySyncObj, with our methods in the place of its own: terms, votes, elections and the commit rule are its.
 
-The library reads its clock and its randomness from globals of its module. `with_own_globals` makes a copy of its class
-whose methods see a clock, a random source and a journal of our own instead; the installed module stays as it is, and
-two groups with different clocks can live in one process. Everything this package overrides or touches by a private
-name is listed here and looked for at import: another release that lacks one is refused, not half overridden.
+`LibraryNode` holds the methods that stand in for the library's private ones. `build` puts it before a copy of the
+library's class whose methods see our clock, random source and journal instead of the globals of its module. The
+installed module stays as it is, and two groups with different clocks can live in one process. What is replaced, and
+why:
+
+    applyLogEntries           notes the commit index, which the owner may hold back (a lone voter's own disk); entries
+                              are applied by us, between ticks, in slices
+    sendAppendEntries         ours: window, one frame for many entries, bodies read when sent, snapshots (replicator.py)
+    connectedToAnyone         asked before an election: True once a pre-vote has a majority (elections.py)
+    loadDumpFile              ours: an unreadable or failing snapshot stops the replica, never runs on empty
+    tryLogCompaction          ours, outside the tick (Group.save_snapshot)
+    checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
+    doApplyCommand, applyCommand, changeCluster, doChangeCluster, parseChangeClusterRequest
+                              refused: nothing of the library executes what stands in an entry
+
+Every private name that is replaced, called, read or written stands in `LibraryNode` and is looked for at import and in
+each instance: a release that lacks one is refused, not half overridden. Only `engine.RaftEngine` uses these names.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from enum import IntEnum
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn, Protocol, cast
 
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj import syncobj as _module
 from pysyncobj.version import VERSION
 
-from quorum.replication.errors import UnsupportedLibrary
+from quorum.replication.errors import ReplicationFailed, UnsupportedLibrary
+from quorum.replication.journal_view import JournalView
 
 PINNED = "0.3.17"
 
-OVERRIDDEN = (
-    "_SyncObj__applyLogEntries",
-    "_SyncObj__changeCluster",
-    "_SyncObj__connectedToAnyone",
-    "_SyncObj__doApplyCommand",
-    "_SyncObj__doChangeCluster",
-    "_SyncObj__loadDumpFile",
-    "_SyncObj__parseChangeClusterRequest",
-    "_SyncObj__sendAppendEntries",
-    "_SyncObj__tryLogCompaction",
-    "_applyCommand",
-    "_checkCommandsToApply",
-)
-CALLED = (
-    "_SyncObj__generateRaftTimeout",
-    "_SyncObj__onMessageReceived",
-    "_SyncObj__onNodeConnected",
-    "_SyncObj__onNodeDisconnected",
-    "_SyncObj__setCurrentTerm",
-    "_SyncObj__setState",
-    "_isLeader",
-    "doTick",
-)
+
+class RaftState(IntEnum):
+    """The library's numbers for what a member is in its term."""
+
+    FOLLOWER = 0
+    CANDIDATE = 1
+    LEADER = 2
+
+
+class Peer:
+    """A member as the library sees one. Its hash is a number in the order in which they became known: sets of peers
+    have the same order in every run."""
+
+    __slots__ = ("id", "number")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.id = name
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Peer) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"Peer({self.id})"
+
+    def _destroy(self) -> None:
+        """Nothing is held."""
+
+
+class Timing(Protocol):
+    """In seconds (GroupConfig has it)."""
+
+    @property
+    def election_min_s(self) -> float: ...
+    @property
+    def election_max_s(self) -> float: ...
+    @property
+    def heartbeat_s(self) -> float: ...
+    @property
+    def leader_fallback_s(self) -> float: ...
+
+
+class _Campaign(Protocol):
+    def should_campaign(self) -> bool: ...
+
+
+class _Installer(Protocol):
+    def take_chunk(self, chunk: Any) -> bool: ...
+    def install(self) -> None: ...
+
+
+class _Messages(Protocol):
+    def send(self, peer: str, message: dict[str, Any]) -> bool: ...
+
+
+class Owner(Protocol):
+    """What the library asks of the group it belongs to."""
+
+    @property
+    def campaign(self) -> _Campaign: ...
+    @property
+    def installer(self) -> _Installer: ...
+    @property
+    def messages(self) -> _Messages: ...
+
+    def clamp_own_commit(self, commit_index: int, before: int) -> int: ...
+    def replicate(self) -> None: ...
+    def on_state_changed(self, old: int, new: int) -> None: ...
+
+
+class LibraryNode:
+    """The library's class as this package sees it: its attributes, the methods called, the methods replaced."""
+
+    owner: Owner
+    _poller: object
+    _SyncObj__lastResponseTime: dict[Peer, float]
+    _SyncObj__newAppendEntriesTime: float
+    _SyncObj__noopIDx: int | None
+    _SyncObj__otherNodes: set[Peer]
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftCurrentTerm: int
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftLastApplied: int
+    _SyncObj__raftLeader: Peer | None
+    _SyncObj__raftMatchIndex: dict[Peer, int]
+    _SyncObj__raftNextIndex: dict[Peer, int]
+    _SyncObj__raftState: int
+    _SyncObj__readonlyNodes: set[Peer]
+    _SyncObj__serializer: object
+    _SyncObj__transferInProgress: bool
+    _SyncObj__votedForNodeId: str | None
+
+    _SyncObj__generateRaftTimeout: Callable[[], float]
+    _SyncObj__onMessageReceived: Callable[[Peer, dict[str, Any]], None]
+    _SyncObj__onNodeConnected: Callable[[Peer], None]
+    _SyncObj__onNodeDisconnected: Callable[[Peer], None]
+    _SyncObj__setCurrentTerm: Callable[[int, str | None], None]
+    _SyncObj__setState: Callable[[int], None]
+    doTick: Callable[[float], None]
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """True if the commit index moved: the library then tells the followers at once."""
+        before = self._SyncObj__raftLastApplied
+        self._SyncObj__raftCommitIndex = self.owner.clamp_own_commit(self._SyncObj__raftCommitIndex, before)
+        moved = self._SyncObj__raftCommitIndex > before
+        self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex
+        return moved
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        self.owner.replicate()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        return self.owner.campaign.should_campaign()
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
+        self.owner.installer.install()
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Ours: Group.save_snapshot."""
+
+    def _checkCommandsToApply(self) -> None:
+        """Nothing is ever queued in the library."""
+
+    def _applyCommand(self, command: bytes, callback: object, commandType: object = None) -> NoReturn:
+        raise ReplicationFailed("commands go through Group.propose")
+
+    def _SyncObj__doApplyCommand(self, command: object) -> NoReturn:
+        raise ReplicationFailed("the library executes no entries")
+
+    def _SyncObj__changeCluster(self, request: object) -> NoReturn:
+        raise ReplicationFailed("the library changes no members")
+
+    def _SyncObj__doChangeCluster(self, request: object, reverse: bool = False) -> NoReturn:
+        raise ReplicationFailed("the library changes no members")
+
+    def _SyncObj__parseChangeClusterRequest(self, command: object) -> NoReturn:
+        raise ReplicationFailed("the library reads no entries")
+
+
+OVERRIDDEN = tuple(name for name, value in vars(LibraryNode).items() if isinstance(value, FunctionType))
+ATTRIBUTES = tuple(name for name in LibraryNode.__annotations__ if name != "owner")
+CALLED = tuple(name for name, kind in LibraryNode.__annotations__.items() if kind.startswith("Callable"))
 GLOBALS = ("createJournal", "monotonicTime", "random")
-ATTRIBUTES = (
-    "_SyncObj__lastResponseTime",
-    "_SyncObj__newAppendEntriesTime",
-    "_SyncObj__noopIDx",
-    "_SyncObj__otherNodes",
-    "_SyncObj__raftCommitIndex",
-    "_SyncObj__raftCurrentTerm",
-    "_SyncObj__raftElectionDeadline",
-    "_SyncObj__raftLastApplied",
-    "_SyncObj__raftLeader",
-    "_SyncObj__raftMatchIndex",
-    "_SyncObj__raftNextIndex",
-    "_SyncObj__raftState",
-    "_SyncObj__readonlyNodes",
-    "_SyncObj__serializer",
-    "_SyncObj__transferInProgress",
-    "_SyncObj__votedForNodeId",
-    "_poller",
-)
 
 
 def check(version: str = VERSION, library: type = SyncObj, names: dict[str, Any] | None = None) -> None:
@@ -76,14 +194,57 @@ def check(version: str = VERSION, library: type = SyncObj, names: dict[str, Any]
         raise UnsupportedLibrary(f"PySyncObj {version} lacks {', '.join(missing)}")
 
 
-def check_instance(engine: object) -> None:
+def check_instance(node: object) -> None:
     """Raise UnsupportedLibrary unless the object has every attribute we read or write."""
-    missing = [name for name in ATTRIBUTES if not hasattr(engine, name)]
+    missing = [name for name in ATTRIBUTES if not hasattr(node, name)]
     if missing:
         raise UnsupportedLibrary(f"PySyncObj {VERSION} lacks the attributes {', '.join(missing)}")
 
 
-def with_own_globals(clock: Callable[[], float], chance: random.Random) -> type:
+class _Transport:
+    """What the library calls a transport: it hands messages to the owner."""
+
+    ready = True
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def send(self, node: Peer, message: dict[str, Any]) -> bool:
+        return self._owner.messages.send(node.id, message)
+
+    def _ignore(self, *_callback: object) -> None:
+        """Messages and connections reach the library through RaftEngine, not through callbacks."""
+
+    setOnNodeConnectedCallback = _ignore
+    setOnNodeDisconnectedCallback = _ignore
+    setOnMessageReceivedCallback = _ignore
+    setOnReadonlyNodeConnectedCallback = _ignore
+    setOnReadonlyNodeDisconnectedCallback = _ignore
+    setOnUtilityMessageCallback = _ignore
+
+    def destroy(self) -> None:
+        """Nothing is held."""
+
+
+class _Serializer:
+    """What the library calls a serializer: only the receiving side is ever asked."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def setTransmissionData(self, data: Any) -> bool:
+        """True when a whole, good, newer snapshot is there: the library then loads it."""
+        return self._owner.installer.take_chunk(data)
+
+
+class _Poller:
+    """The library's place to wait; we wait elsewhere."""
+
+    def poll(self, _timeout: float) -> None:
+        """At once."""
+
+
+def _with_own_globals(clock: Callable[[], float], chance: random.Random) -> type:
     """SyncObj, its methods bound to this clock and random source; conf.journalFile is the journal itself."""
     names = dict(vars(_module))
     names.update(monotonicTime=clock, random=chance, createJournal=lambda journal: journal)
@@ -116,6 +277,36 @@ def configuration(**settings: Any) -> Any:
         appendEntriesUseBatch=True,
         **settings,
     )
+
+
+def build(
+    node_class: type[LibraryNode],
+    owner: Owner,
+    me: Peer,
+    view: JournalView,
+    clock: Callable[[], float],
+    chance: random.Random,
+    timing: Timing,
+) -> LibraryNode:
+    """The library's object over the journal view, without other members and at rest: nothing was sent yet."""
+    made = type(node_class.__name__, (node_class, _with_own_globals(clock, chance)), {"owner": owner})
+    settings = configuration(
+        journalFile=view,
+        raftMinTimeout=timing.election_min_s,
+        raftMaxTimeout=timing.election_max_s,
+        connectionTimeout=max(3.5, timing.election_max_s),
+        appendEntriesPeriod=timing.heartbeat_s,
+        leaderFallbackTimeout=timing.leader_fallback_s,
+        onStateChanged=owner.on_state_changed,
+    )
+    node = cast(
+        LibraryNode, made(me, (), conf=settings, transport=_Transport(owner), nodeClass=lambda peer: peer)
+    )
+    check_instance(node)
+    node._poller = _Poller()
+    node._SyncObj__serializer = _Serializer(owner)
+    node._SyncObj__raftLastApplied = node._SyncObj__raftCommitIndex
+    return node
 
 
 check()

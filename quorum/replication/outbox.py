@@ -1,4 +1,12 @@
-"""What is to be sent, each message with the LSN that has to be synced before it may leave."""
+"""What this member sends: each message with the LSN that has to be synced before it may leave; answers to a leader.
+
+A message waits in the `Outbox` until the log has synced the last record it depends on. Acknowledgements, votes and
+refusals depend on everything that the group has written so far. Appends and pieces of snapshots depend on term and vote
+only: they promise nothing about this node's own log.
+
+An answer to a leader echoes term and number of the message it answers; `Answers` knows that message while it is being
+handled.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,9 @@ from collections.abc import Callable
 
 from quorum.replication import codec
 from quorum.replication.codec import Message
-from quorum.replication.journal_view import JournalView, NodeLog
+from quorum.replication.errors import ReplicationFailed
+from quorum.replication.journal_view import JournalView
+from quorum.replication.storage import NodeLog
 
 
 class Outbox:
@@ -23,7 +33,7 @@ class Outbox:
         self._waiting.append((self._view.last_lsn, peer, codec.encode(message)))
 
     def queue_dependent(self, peer: str, message: codec.AppendEntries | codec.SnapshotChunk) -> None:
-        """Leaves when term and vote are synced: it promises nothing about this node's own log."""
+        """Leaves when term and vote are synced."""
         self._waiting.append((self._view.journal.hard_state_lsn, peer, codec.encode(message)))
 
     def send_ready(self) -> None:
@@ -36,3 +46,41 @@ class Outbox:
         for lsn, peer, parts in waiting:
             if lsn <= synced:
                 self._send(peer, parts)
+
+
+class Answers:
+    """Answers to the append or piece of a snapshot that is being handled."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._handled: tuple[str, int, int] | None = None
+        """(peer, term, seq) of that message"""
+        self.is_quiet = False
+        """That message wants no acknowledgement."""
+        self.matched = (0, 0)
+        """(term, index) of the last acknowledgement sent."""
+
+    def begin(self, peer: str, term: int, seq: int) -> None:
+        """This message is handled from now on."""
+        self._handled = peer, term, seq
+
+    def end(self) -> None:
+        """No message is being handled any more."""
+        self._handled = None
+        self.is_quiet = False
+
+    def answer(self, outcome: codec.Outcome, next_index: int) -> None:
+        peer, term, seq = self._handling()
+        if outcome == codec.Outcome.MATCHES:
+            self.matched = term, next_index - 1
+        self._outbox.queue(peer, codec.AppendAnswer(term, seq, next_index, outcome))
+
+    def answer_chunk(self, index: int, received: int) -> None:
+        """So many bytes of the snapshot at this index are here."""
+        peer, term, seq = self._handling()
+        self._outbox.queue(peer, codec.SnapshotAnswer(term, seq, index, received))
+
+    def _handling(self) -> tuple[str, int, int]:
+        if self._handled is None:
+            raise ReplicationFailed("the library answered outside of a message")
+        return self._handled

@@ -20,8 +20,8 @@ newest is not committed. A majority of answers would not do: the candidate that 
 is not heard. If another member is quarantined too, or stays away, or there are only two and nobody leads, the
 quarantine stays, and an operator has to decide (docs/operations.md).
 
-The leader forgets what the lost life had acknowledged (`welcome`): entries that counted because of it stay committed,
-nothing more is counted for it, and it is fed from where its log is now.
+The leader forgets what the lost life had acknowledged (`Replicator.reset_progress`): entries that counted because of it
+stay committed, nothing more is counted for it, and it gets entries from where its log ends now.
 """
 
 from __future__ import annotations

@@ -1,97 +1,39 @@
-"""Snapshots from a leader to a member too far behind: chunks in order, answered, resumed where they stopped.
+"""Snapshots from a leader to a member too far behind: sent in chunks, answered, resumed, received and installed.
 
-Sending: a window of chunks is under way, read from the snapshot piece by piece; what the follower says it has moves it
-on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all is there, an
-empty chunk at its end asks again. Receiving: chunks of one snapshot, identified by index, term, size and CRC, are put
-one behind the other on disk; any other offset is answered with what is here. It is handed on only when it is whole and
-its CRC right, and stays until it is installed or another one comes: the bodies it refers to are fetched meanwhile
-(quorum/node), and the leader asks on until they are there.
+Sending (`Outgoing`): a window of chunks is under way, read from the snapshot piece by piece; what the follower says it
+has moves it on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all
+is there, an empty chunk at its end asks again.
+
+Receiving (`Incoming`): chunks of one snapshot, identified by index, term, size and CRC, are put one behind the other on
+disk; any other offset is answered with what is here. The snapshot is handed on only when it is whole and its CRC right,
+and stays until it is installed or another one comes: the bodies it refers to are fetched meanwhile (quorum/node), and
+the leader asks on until they are there.
+
+Installing (`SnapshotInstaller`): the library hands on each chunk, and asks for the snapshot to be put in place once
+`take_chunk` has said that it is complete.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from quorum.log.record import crc32c
-from quorum.replication.codec import SnapshotChunk
+from quorum.log.errors import LogFull
+from quorum.replication.codec import Outcome, SnapshotChunk
+from quorum.replication.configuration import Configuration, State, open_state, unwrap_state
+from quorum.replication.engine import RaftEngine
+from quorum.replication.errors import ReplicationFailed, WireError
+from quorum.replication.guard import Guard
+from quorum.replication.journal_view import JournalView
+from quorum.replication.outbox import Answers
+from quorum.replication.storage import LogSpaceGate, Received, SnapshotSource
 
 WINDOW_CHUNKS = 4
-
-
+"""Chunks under way to one follower."""
 SILENT_S = 60.0
 """A follower that has said nothing for this long no longer holds what its snapshot refers to."""
 LIMIT_S = 3_600.0
 """Nor does any for longer than this. It gets a newer snapshot then, and what it has fetched is there already."""
-
-
-KEPT_STEP_BYTES = 1 << 20
-
-
-class KeptBytes:
-    """From which entry on the newest `limit` bytes of applied entries begin, to a megabyte, without a sum an entry."""
-
-    def __init__(self, limit: int) -> None:
-        self._marks: deque[int] = deque(maxlen=max(1, -(-limit // KEPT_STEP_BYTES)) + 1)
-        self._since = 0
-
-    def add(self, index: int, size: int) -> None:
-        """Entries are added in their order; what is added again counts again, which keeps less than the limit."""
-        self._since += size
-        if self._since >= KEPT_STEP_BYTES:
-            self._since = 0
-            self._marks.append(index)
-
-    @property
-    def first_index(self) -> int:
-        """The first entry to be kept, 0 while it is not known."""
-        return self._marks[0] if len(self._marks) == self._marks.maxlen else 0
-
-
-class SnapshotUnsendable(Exception):
-    """The snapshot's file is whole, but something that it refers to cannot be read here."""
-
-
-class SnapshotSource(Protocol):
-    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged,
-    SnapshotUnsendable."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def term(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def crc(self) -> int: ...
-    def prepare(self) -> bool:
-        """Get on with what has to be done before size and crc are known, a little; whether they are. Raises as read."""
-        ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """At most so many bytes; none only at the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class HeldSnapshot:
-    """A snapshot in memory."""
-
-    def __init__(self, index: int, term: int, state: bytes) -> None:
-        self.index, self.term, self.size, self.crc = index, term, len(state), crc32c(state)
-        self._state = state
-
-    def prepare(self) -> bool:
-        return True
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._state[offset : offset + length]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 @dataclass(slots=True)
@@ -149,41 +91,6 @@ class Outgoing:
     def is_overdue(self, now_s: float) -> bool:
         """Whether it has held its snapshot for too long."""
         return now_s - self.heard_s > SILENT_S or now_s - self.began_s > LIMIT_S
-
-
-class Received(Protocol):
-    """A snapshot that is being received, on disk (quorum.log has it). LogFull from everything that writes."""
-
-    @property
-    def received(self) -> int:
-        """How many bytes are here, in order."""
-        ...
-
-    @property
-    def is_whole(self) -> bool: ...
-    def check(self) -> bool:
-        """Looks at a part of what an earlier process has left; True once there is nothing to look at."""
-        ...
-
-    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Takes what begins where the last piece ended, nothing else."""
-        ...
-
-    def finish(self) -> bool:
-        """It is whole: makes it durable; False if its CRC is wrong."""
-        ...
-
-    def open(self) -> SnapshotSource:
-        """Once it is finished."""
-        ...
-
-    def keep(self) -> None:
-        """It takes its place among the snapshots."""
-        ...
-
-    def drop(self) -> None:
-        """It is not wanted any more."""
-        ...
 
 
 Receive = Callable[[int, int, int, int], Received]
@@ -247,3 +154,112 @@ class Incoming:
 
 def _identity(chunk: SnapshotChunk) -> tuple[int, int, int, int]:
     return chunk.index, chunk.snapshot_term, chunk.size, chunk.crc
+
+
+class SnapshotInstaller:
+    """The snapshot that this member is being sent, as a follower."""
+
+    def __init__(
+        self,
+        group: int,
+        engine: RaftEngine,
+        view: JournalView,
+        guard: Guard,
+        answers: Answers,
+        log_space: LogSpaceGate,
+        prepare: Callable[[int, int, State], int | None],
+        installed: Callable[[State, int, int], None],
+    ) -> None:
+        """prepare(index, term, state): see Group's prepare_install. installed(state, index, term): it is in place."""
+        self._group = group
+        self._engine = engine
+        self._view = view
+        self._guard = guard
+        self._answers = answers
+        self._log_space = log_space
+        self._prepare_install = prepare
+        self._installed = installed
+        self.incoming = Incoming(view.journal.receive_snapshot)
+        self._received: tuple[int, int, SnapshotSource, int] | None = None
+        self.is_state_wanted = False
+        """The state here is lost, or is to be replaced: a snapshot of what is applied already is taken too."""
+
+    def take_chunk(self, chunk: SnapshotChunk) -> bool:
+        """For the library: a piece of a snapshot; True if it completes one that is to be installed."""
+        if self._log_space.is_closed:
+            self._answers.answer(Outcome.ALIVE, 0)
+            return False
+        if not self._guard.is_newer(chunk) and not self._may_replace_state(chunk):
+            self.incoming.drop()
+            self._answers.answer(Outcome.MATCHES, self._engine.commit_index + 1)
+            return False
+        try:
+            source = self.incoming.take(chunk)
+            proven = None
+            if source is not None:
+                proven = self._prepare_install(chunk.index, chunk.snapshot_term, self._opened(source)[1])
+            if source is None or proven is None:
+                self._answer(chunk)
+                return False
+            self.incoming.keep()
+        except LogFull:  # the leader sends its end again
+            self._log_space.mark_full()
+            self._answers.answer(Outcome.ALIVE, 0)
+            return False
+        self._log_space.is_full = False
+        self._received = (chunk.index, chunk.snapshot_term, source, proven)
+        self._guard.acknowledge_to = chunk.index
+        return True
+
+    def _may_replace_state(self, chunk: SnapshotChunk) -> bool:
+        """Whether the journal goes on from it, and no newer snapshot is here. It is not above the commit index."""
+        return (
+            self.is_state_wanted
+            and chunk.index >= self.state_from
+            and self._view.term_at(chunk.index) == chunk.snapshot_term
+        )
+
+    @property
+    def state_from(self) -> int:
+        """The lowest index of a snapshot that can replace the state here."""
+        return max(self._view.base, self._view.snapshot_index)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a snapshot is here."""
+        return self.incoming.is_begun
+
+    def _answer(self, chunk: SnapshotChunk) -> None:
+        received = self.incoming.received(chunk)
+        if received is None:  # the leader asks again with its next heartbeat
+            self._answers.answer(Outcome.ALIVE, 0)
+            return
+        self._answers.answer_chunk(chunk.index, received)
+
+    def _opened(self, source: SnapshotSource) -> tuple[Configuration, State]:
+        try:
+            return open_state(source)
+        except WireError as error:
+            raise ReplicationFailed(
+                f"group {self._group} was sent a snapshot that is none: {error}"
+            ) from error
+
+    def unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
+        try:
+            return unwrap_state(data)
+        except WireError as error:
+            raise ReplicationFailed(
+                f"group {self._group} was sent a snapshot that is none: {error}"
+            ) from error
+
+    def install(self) -> None:
+        """For the library: put the received snapshot in place."""
+        assert self._received is not None
+        index, term, source, proven = self._received
+        self._received = None
+        configuration, state = self._opened(source)
+        commit_index = self._engine.commit_index
+        self._view.install_snapshot(index, term, commit_index, configuration, proven)
+        self._engine.move_commit_to(max(index, commit_index))
+        self._installed(state, index, term)
+        self.incoming.drop()

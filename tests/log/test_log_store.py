@@ -9,7 +9,7 @@ import pytest
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, Retained, writer
 from quorum.log.segments import HEADER_BLOCK, segment_path
-from quorum.replication.room import BESIDE_ENTRIES
+from quorum.replication.storage import BESIDE_ENTRIES
 from support.disk import SimDisk
 from support.disk_log_model import DIRECTORY
 from support.log_usage import usage

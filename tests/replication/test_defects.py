@@ -18,11 +18,11 @@ from quorum.log.record import crc32c
 from quorum.replication import codec, library
 from quorum.replication.codec import AppendAnswer, AppendEntries, Entry, Outcome, SnapshotChunk, VoteRequest
 from quorum.replication.configuration import State
-from quorum.replication.engine import Engine
 from quorum.replication.errors import ReplicationFailed, TruncationError, WireError
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
+from quorum.replication.library import LibraryNode
 from support.disk import SimDisk
 from support.raft_ablations import (
     AnswersOfAnyTerm,
@@ -41,6 +41,7 @@ from support.raft_ablations import (
     NothingWaitsForTheDisk,
     SnapshotMovesCommit,
     guarded_by,
+    replaces_nothing,
     stock,
 )
 from support.raft_checks import Violation
@@ -159,10 +160,9 @@ def late_resets(group_class: type[Group]) -> int:
     assert len(world.links["n2", "n1"]) == 2, "both are refused"
     world.deliver("n2", "n1")
     world.turn("n1")  # sends all again
-    peer = world.nodes["n1"].group._peers.others["n2"]
-    before: int = world.nodes["n1"].group._engine._SyncObj__raftNextIndex[peer]
+    before = world.nodes["n1"].group._engine.next_index("n2")
     world.deliver("n2", "n1")
-    after: int = world.nodes["n1"].group._engine._SyncObj__raftNextIndex[peer]
+    after = world.nodes["n1"].group._engine.next_index("n2")
     return before - after
 
 
@@ -219,7 +219,7 @@ def an_acknowledgement_from_an_earlier_office(group_class: type[Group]) -> World
     n3 = world.nodes["n3"].group
     while not n3.is_leader:
         world.now += 0.01
-        world.nodes["n3"].group._engine._SyncObj__raftElectionDeadline = 0
+        world.nodes["n3"].group._engine.election_deadline_s = 0
         world.turn("n3", "n4", "n5")
         for link in (("n3", "n4"), ("n4", "n3"), ("n3", "n5"), ("n5", "n3")):
             while world.links[link] and not n3.is_leader:
@@ -261,7 +261,7 @@ def test_d3_an_acknowledgement_counts_in_its_own_term_only() -> None:
 def one_vote_that_arrives_twice(group_class: type[Group]) -> World:
     world = World(5, group_class=group_class)
     group = world.nodes["n1"].group
-    group._engine._SyncObj__raftElectionDeadline = world.now - 1
+    group._engine.election_deadline_s = world.now - 1
     world.turn()
     world.deliver_all()
     world.turn("n2", "n3", "n4", "n5")
@@ -447,9 +447,7 @@ def test_d9_the_librarys_pieces_never_leave() -> None:
     world = World(1)
     group = world.nodes["n1"].group
     with pytest.raises(ReplicationFailed, match="pieces"):
-        group.messages.send(
-            group._engine.selfNode, {"type": "append_entries", "transmission": "start", "data": b""}
-        )
+        group.messages.send("n2", {"type": "append_entries", "transmission": "start", "data": b""})
     assert sent == []
     world = World(2, group_class=GroupLibrarySends)
     with pytest.raises((ReplicationFailed, WireError)):
@@ -459,17 +457,17 @@ def test_d9_the_librarys_pieces_never_leave() -> None:
 # ---- D10
 
 
-class LibraryMembership(Engine):
+class LibraryMembership(LibraryNode):
     def _SyncObj__parseChangeClusterRequest(self, command: object) -> object:  # type: ignore[override]
         return stock("_SyncObj__parseChangeClusterRequest")(self, command)  # type: ignore[operator]
 
     def _SyncObj__doChangeCluster(self, request: object, reverse: bool = False) -> object:  # type: ignore[override]
-        self.owner._engine._SyncObj__transport.dropNode = lambda node: None  # type: ignore[attr-defined]
+        self._SyncObj__transport.dropNode = lambda node: None  # type: ignore[attr-defined]
         return stock("_SyncObj__doChangeCluster")(self, request, reverse)  # type: ignore[operator]
 
 
 class GroupLibraryMembership(Group):
-    engine_class = LibraryMembership
+    library_class = LibraryMembership
 
 
 def test_d10_no_entry_changes_the_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +476,7 @@ def test_d10_no_entry_changes_the_members(monkeypatch: pytest.MonkeyPatch) -> No
     follower = world.nodes["n2"].group
     with pytest.raises(WireError, match="type 2"):
         follower.receive("n1", frame(removal))
-    assert len(follower._engine.otherNodes) == 2
+    assert len(follower._engine._node._SyncObj__otherNodes) == 2
     with monkeypatch.context() as patch:
         settings = library.configuration
 
@@ -491,9 +489,10 @@ def test_d10_no_entry_changes_the_members(monkeypatch: pytest.MonkeyPatch) -> No
         patch.setattr(codec, "decode", lambda data: removal)
         world = World(3, group_class=GroupLibraryMembership)
         follower = world.nodes["n2"].group
-        follower._engine._SyncObj__nodeClass = lambda name: follower._peers.others[name]
+        node = follower._engine._node
+        node._SyncObj__nodeClass = lambda name: follower._engine.others[name]  # type: ignore[attr-defined]
         follower.receive("n1", b"")
-        assert len(follower._engine.otherNodes) == 1, "a pickle from the network changed the members"
+        assert len(node._SyncObj__otherNodes) == 1, "a pickle from the network changed the members"
 
 
 # ---- D11
@@ -555,7 +554,7 @@ def test_d12_nothing_is_forwarded() -> None:
     world = World(3, group_class=GroupLibraryForwards)
     world.elect("n1")
     follower = world.nodes["n2"].group
-    follower._engine._applyCommand(b"x", None, 0)
+    follower._engine._node._applyCommand(b"x", None, 0)
     with pytest.raises(ReplicationFailed, match="forward"):
         follower.tick()
     world = World(3)
@@ -563,7 +562,7 @@ def test_d12_nothing_is_forwarded() -> None:
     follower = world.nodes["n2"].group
     assert follower.propose([b"x"]) is None
     with pytest.raises(ReplicationFailed):
-        follower._engine._applyCommand(b"x", None, 0)
+        follower._engine._node._applyCommand(b"x", None, 0)
 
 
 # ---- D14 (D13 is in test_connection.py)
@@ -627,3 +626,31 @@ def a_read_on_a_deposed_leader(group_class: type[Group]) -> list[int | None]:
 def test_a_read_is_confirmed_by_answers_to_later_questions_only() -> None:
     assert a_read_on_a_deposed_leader(AnyAnswerConfirmsReads) != []
     assert a_read_on_a_deposed_leader(Group) == []
+
+
+# ---- the rules that are taken away are there
+
+
+def test_every_rule_that_is_taken_away_here_is_one_of_the_product() -> None:
+    assert replaces_nothing(globals().values()) == []
+
+
+def test_a_rule_under_a_name_of_the_past_would_be_noticed() -> None:
+    class Old(Guard):
+        def rule_of_yesterday(self) -> None:
+            return
+
+    class Older(LibraryNode):
+        def _SyncObj__ofYesterday(self) -> None:
+            return
+
+    assert replaces_nothing([Old, Older]) == ["Old.rule_of_yesterday", "Older._SyncObj__ofYesterday"]
+    with pytest.raises(AssertionError):
+        guarded_by(Old)
+
+
+def test_what_the_facade_does_not_have_cannot_be_set_on_it() -> None:
+    """So a test that reaches past it under a wrong name fails instead of changing nothing."""
+    engine = World(1).nodes["n1"].group._engine
+    with pytest.raises(AttributeError):
+        engine._SyncObj__votedForNodeId = None  # type: ignore[attr-defined]

@@ -266,7 +266,7 @@ def test_an_uncommitted_change_that_is_cut_off_never_was() -> None:
     world.run(1.0)
     assert old.configuration == new.configuration == THREE
     assert world.nodes["n1"].commands == [b"a"]
-    assert set(old._peers.others) == {"n2", "n3"}
+    assert set(old._engine.others) == {"n2", "n3"}
 
 
 def test_a_deposed_leader_that_shrank_its_group_commits_nothing_with_it() -> None:
@@ -377,8 +377,8 @@ def test_a_strangers_and_a_learners_vote_elects_nobody() -> None:
         world.crash("n1")
         world.crash("n2")
         group = world.nodes["n3"].group
-        group._engine._SyncObj__transferInProgress = True  # stands without a pre-vote
-        group._engine._SyncObj__raftElectionDeadline = world.now - 1
+        group._engine.is_transfer_target = True  # stands without a pre-vote
+        group._engine.election_deadline_s = world.now - 1
         group.tick()
         group.receive("n4", frame(Vote(group.term)))
         assert group.is_leader == elected
@@ -551,13 +551,13 @@ def test_who_stands_last_leads_only_when_nobody_else_does() -> None:
     world = World(3)
     world.elect("n1")
     world.run(0.3)
-    world.nodes["n2"].group.candidacy.stands_last = True
+    world.nodes["n2"].group.campaign.campaigns_last = True
     world.crash("n1")
     world.run(2.0)
     assert world.leaders() == ["n3"]
-    world.nodes["n3"].group.candidacy.stands_last = True
+    world.nodes["n3"].group.campaign.campaigns_last = True
     world.crash("n3")
-    world.start("n1").group.candidacy.stands_last = True
+    world.start("n1").group.campaign.campaigns_last = True
     world.run(2.0)
     assert world.leaders() == []
     world.run(6.0)

@@ -33,6 +33,7 @@ from quorum.replication import codec
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
 from support import broken_builds as broken
+from support.raft_ablations import replaces_nothing
 from support.simulation.world import Build
 
 T = TypeVar("T")
@@ -79,6 +80,9 @@ class PromisesBeforeSync(Outbox):
 
 class GroupThatPromisesEarly(Group):
     outbox_class = PromisesBeforeSync
+
+
+assert replaces_nothing([PromisesBeforeSync, GroupThatPromisesEarly]) == []
 
 
 class ForgetsReferences(Retention):

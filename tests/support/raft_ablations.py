@@ -1,12 +1,14 @@
 """The group with one rule taken away, by name: what the tests and the fuzz must notice. D1 to D14 are the places where
 the library departs from Raft (docs/replication.md).
 
-Nothing here is reachable from the product; each class overrides the one small method that holds the rule.
+Nothing here is reachable from the product; each class overrides the one small method that holds the rule. A method that
+overrides nothing, because the product's has another name by now, would take no rule away: `replaces_nothing` finds it,
+here at import, and in tests that take rules away themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,10 +23,10 @@ from quorum.replication.codec import (
     Vote,
     VoteRequest,
 )
-from quorum.replication.engine import Engine
 from quorum.replication.group import Group
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import JournalView
+from quorum.replication.library import LibraryNode
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
 
@@ -35,9 +37,24 @@ def stock(name: str) -> Callable[..., Any]:
     return found
 
 
+def replaces_nothing(found: Iterable[object]) -> list[str]:
+    """What is defined by classes over the product's, or over others here, and stands in for nothing of theirs."""
+    product = (Group, Guard, JournalView, LibraryNode, Messages, Outbox)
+    return [
+        f"{made.__name__}.{name}"
+        for made in found
+        if isinstance(made, type) and issubclass(made, product) and made not in product
+        for name in vars(made)
+        if not (name.startswith("__") and name.endswith("__"))
+        and not any(name in vars(base) for base in made.__mro__[1:])
+    ]
+
+
 def guarded_by(guard: type[Guard]) -> type[Group]:
     """A group under another guard."""
-    return type(f"GroupWith{guard.__name__}", (Group,), {"guard_class": guard})
+    made = type(f"GroupWith{guard.__name__}", (Group,), {"guard_class": guard})
+    assert replaces_nothing([made, guard]) == []
+    return made
 
 
 class NoConflictRule(Guard):
@@ -80,8 +97,8 @@ class SnapshotMovesCommit(Guard):
 class AnswersOfAnyTerm(Guard):
     """D3."""
 
-    def answers_this_office(self, m: AppendAnswer | SnapshotAnswer) -> bool:
-        return self.is_leader
+    def answers_this_leadership(self, m: AppendAnswer | SnapshotAnswer) -> bool:
+        return self.engine.is_leader
 
 
 class EveryVoteMessageCounts(Guard):
@@ -137,7 +154,7 @@ class NothingWaitsForTheDisk(Group):
 
 class TakesAnyAnswer(Messages):
     def _on_append_answer(self, peer: str, m: AppendAnswer) -> None:
-        if self._guard.is_leader:
+        if self._engine.is_leader:
             self._guard.answered[peer] = codec.MAX_NUMBER
         super()._on_append_answer(peer, m)
 
@@ -165,13 +182,13 @@ class LibraryRestart(Group):
         index, term = self._view.snapshot_index, self._view.snapshot_term
         if index:
             dump = (None, (b"\1", index, term), (b"\1", index - 1, term), None)
-            self._engine._SyncObj__serializer.deserialize = lambda: dump
-            stock("_SyncObj__loadDumpFile")(self._engine, False)
+            self._engine._node._SyncObj__serializer.deserialize = lambda: dump
+            stock("_SyncObj__loadDumpFile")(self._engine._node, False)
 
 
 class ForgetsVotes(Messages):
     def _on_vote_request(self, peer: str, m: VoteRequest) -> None:
-        self._engine._SyncObj__votedForNodeId = None
+        self._engine._node._SyncObj__votedForNodeId = None
         super()._on_vote_request(peer, m)
 
 
@@ -181,7 +198,7 @@ class VotesTwice(Group):
     messages_class = ForgetsVotes
 
 
-class LibraryApplies(Engine):
+class LibraryApplies(LibraryNode):
     """D7: the library's own apply loop, inside a tick, with a command that cannot be applied."""
 
     def _SyncObj__applyLogEntries(self) -> bool:
@@ -192,10 +209,10 @@ class LibraryApplies(Engine):
 
 
 class GroupLibraryApplies(Group):
-    engine_class = LibraryApplies
+    library_class = LibraryApplies
 
 
-class SwallowsBadSnapshots(Engine):
+class SwallowsBadSnapshots(LibraryNode):
     """D8: as the library, errors of loading are logged and forgotten."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
@@ -206,10 +223,10 @@ class SwallowsBadSnapshots(Engine):
 
 
 class GroupSwallowsBadSnapshots(Group):
-    engine_class = SwallowsBadSnapshots
+    library_class = SwallowsBadSnapshots
 
 
-class LibraryForwards(Engine):
+class LibraryForwards(LibraryNode):
     """D12: a follower's command is sent to the leader, and nobody asks what has become of it."""
 
     def _applyCommand(self, command: bytes, callback: object, commandType: object = None) -> None:  # type: ignore[override]
@@ -220,10 +237,10 @@ class LibraryForwards(Engine):
 
 
 class GroupLibraryForwards(Group):
-    engine_class = LibraryForwards
+    library_class = LibraryForwards
 
 
-class LibrarySends(Engine):
+class LibrarySends(LibraryNode):
     """D9: the library cuts large entries into pieces."""
 
     def _SyncObj__sendAppendEntries(self) -> None:
@@ -231,14 +248,14 @@ class LibrarySends(Engine):
 
 
 class GroupLibrarySends(Group):
-    engine_class = LibrarySends
+    library_class = LibrarySends
 
 
 class OverlappingChanges(Group):
     """D10: a change of members begins before the one before it is committed."""
 
     def _may_change(self) -> bool:
-        return self.is_leader and not self._hand_over.is_on
+        return self.is_leader and not self._transfer.is_on
 
 
 class BelievesTheEnd(JournalView):
@@ -343,3 +360,6 @@ RULES = (
 """D13, links that the library drops at an election, is no rule of a group: tests/replication/test_connection.py."""
 
 ABLATIONS: dict[str, type[Group]] = {rule.name: rule.group_class for rule in RULES}
+
+if _found := replaces_nothing(list(globals().values())):
+    raise AttributeError(f"{', '.join(_found)}: the product has no such names")

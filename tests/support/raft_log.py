@@ -13,7 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorum.log.record import crc32c
-from quorum.replication.snapshots import HeldSnapshot
+
+
+class HeldSnapshot:
+    """A snapshot in memory."""
+
+    def __init__(self, index: int, term: int, state: bytes) -> None:
+        self.index, self.term, self.size, self.crc = index, term, len(state), crc32c(state)
+        self._state = state
+
+    def prepare(self) -> bool:
+        return True
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._state[offset : offset + length]
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass

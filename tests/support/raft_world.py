@@ -240,8 +240,8 @@ class World:
         group = self.nodes[name].group
         for node in self.nodes.values():
             node.group._guard.heard_leader_s = float("-inf")
-            node.group._engine._SyncObj__raftElectionDeadline = self.now + 0.3
-        group._engine._SyncObj__raftElectionDeadline = self.now
+            node.group._engine.election_deadline_s = self.now + 0.3
+        group._engine.election_deadline_s = self.now
         self.run(0.2)
         assert group.is_leader, f"{name} was not elected"
         return group

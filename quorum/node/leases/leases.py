@@ -26,6 +26,7 @@ from quorum.catalog.lease_times import LeaseSettings
 from quorum.node.errors import PeerFrameError
 from quorum.node.leases import disk_state as disks
 from quorum.node.leases.disk_state import DiskState
+from quorum.replication.configuration import majority
 
 HEARTBEAT_MS = 250
 DRIFT_MS = 500
@@ -170,7 +171,7 @@ class Leases:
             ),
             reverse=True,
         )
-        needed = len(voters) // 2  # of the others, for a majority with this node
+        needed = majority(len(voters)) - 1  # of the others, with this node
         if needed == 0:
             return self.heard.get(self.me, (0, 0))[1]
         return sent[needed - 1] if len(sent) >= needed else 0

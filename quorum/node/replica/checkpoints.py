@@ -23,7 +23,7 @@ from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.errors import PageUnreadable
 from quorum.replication.configuration import State, unwrap_state
 from quorum.replication.group import Group
-from quorum.replication.snapshots import SnapshotSource, SnapshotUnsendable
+from quorum.replication.storage import SnapshotSource, SnapshotUnsendable
 
 SLICE_BYTES = 1 << 20
 """Read of a snapshot that is being made ready for a follower before other work gets its turn: about a millisecond."""

@@ -192,11 +192,11 @@ class Replica:
 
     def may_lead_last_only(self, *, stands_last: bool) -> None:
         """Whether this member is to run for leader only where no other member can; one whose state is given up is."""
-        self.raft.candidacy.stands_last = stands_last or self.parted > 0
+        self.raft.campaign.campaigns_last = stands_last or self.parted > 0
 
     def delay_candidacy(self, seconds: float) -> None:
         """This member runs for leader so much later than another one would."""
-        self.raft.candidacy.handicap_s = seconds
+        self.raft.campaign.election_delay_s = seconds
 
     def note_caught_up(self) -> None:
         """A leader that has applied everything of earlier terms may propose."""
@@ -296,7 +296,7 @@ class Replica:
         self.ready_term = -1
         self.touched = True
         self.raft.want_state(is_wanted=True)
-        self.raft.candidacy.stands_last = True
+        self.raft.campaign.campaigns_last = True
         self.raft.resign()
 
     def lose_state(self, empty: GroupMachine | CatalogMachine) -> None:

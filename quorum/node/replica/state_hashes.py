@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorum.node.errors import Diverged, PeerFrameError
+from quorum.replication.configuration import majority
 
 EVERY = 1_000
 KEPT = 16
@@ -75,7 +76,7 @@ class Digests:
                 continue
             most, count = Counter(hashes.values()).most_common(1)[0]
             said = ", ".join(f"{voter} {each:08x}" for voter, each in hashes.items())
-            is_majority = 2 * count > len(voters)
+            is_majority = count >= majority(len(voters))
             if is_majority and most != own:
                 raise Diverged(self.group, index, f"hash {own:08x} here, {most:08x} at most voters: {said}")
             if is_majority:

@@ -119,8 +119,7 @@ def _saves_a_snapshot(node: Node) -> bool:
 
 def _moves_a_snapshot(node: Node) -> bool:
     return any(
-        replica.raft.installing.incoming._identity is not None
-        or any(feed.outgoing is not None for feed in replica.raft._feeder.feeds.values())
+        replica.raft.is_receiving or bool(replica.raft.pinned_snapshots())
         for replica in node.member.replicas.values()
     )
 

@@ -1,0 +1,144 @@
+"""What a leader knows of one follower beside its match and next index, which the engine has.
+
+A follower is in one of three states:
+
+    REPLICATE   it gets entries as they come, a window ahead of its answers
+    PROBE       its position is in doubt, or an entry that it needs cannot be read here: it is sent to at heartbeats
+                only, so that leader and follower do not keep each other busy
+    SNAPSHOT    the entries it needs have left the journal: it gets a snapshot
+
+    REPLICATE -> SNAPSHOT, and back    as its next index is below the journal's view, or not
+    REPLICATE, SNAPSHOT -> PROBE       `probe`
+    PROBE -> REPLICATE                 `end_probe`: the next heartbeat, or an answer that is in order
+
+A follower that has lost its state, not its log, is sent a snapshot beside its entries (`wants_state`): it stays in
+REPLICATE.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from quorum.replication.configuration import CatchUp
+from quorum.replication.snapshots import Outgoing
+
+
+class ProgressState(Enum):
+    REPLICATE = "replicate"
+    PROBE = "probe"
+    SNAPSHOT = "snapshot"
+
+
+class Inflights:
+    """The frames of entries that a follower has not yet acknowledged."""
+
+    __slots__ = ("_frames", "bytes")
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each"""
+        self.bytes = 0
+
+    def add(self, last_index: int, size: int) -> None:
+        self._frames.append((last_index, size))
+        self.bytes += size
+
+    def free_to(self, index: int) -> None:
+        """The follower has everything up to here."""
+        while self._frames and self._frames[0][0] <= index:
+            self.bytes -= self._frames.popleft()[1]
+
+    def clear(self) -> None:
+        """Nothing is under way any more."""
+        self._frames.clear()
+        self.bytes = 0
+
+
+class Progress:
+    """One follower."""
+
+    __slots__ = (
+        "_state_from",
+        "_state_until_s",
+        "catch_up",
+        "inflights",
+        "is_behind",
+        "is_connected",
+        "log_end",
+        "nonce",
+        "outgoing",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self.state = ProgressState.REPLICATE
+        self.is_connected = False
+        self.inflights = Inflights()
+        self.is_behind = False
+        """Its last turn was not enough: what is left goes in small turns."""
+        self.log_end = 0
+        """Where the log ended at its last turn."""
+        self.outgoing: Outgoing | None = None
+        """The snapshot on its way."""
+        self.nonce: int | None = None
+        """Of a quarantined follower: the process for which this leadership has reset its progress."""
+        self.catch_up: CatchUp | None = None
+        """How a learner gets on, as measured since the members or the leadership changed."""
+        self._state_from = 0
+        self._state_until_s = float("-inf")
+
+    # ---- the three states
+
+    def probe(self) -> None:
+        """Send to it at heartbeats only."""
+        self.state = ProgressState.PROBE
+
+    def end_probe(self) -> None:
+        if self.state is ProgressState.PROBE:
+            self.state = ProgressState.REPLICATE
+
+    def follow_journal(self, *, has_next: bool) -> None:
+        """Whether the journal has the entry that it needs next. A probe goes on."""
+        if self.state is not ProgressState.PROBE:
+            self.state = ProgressState.REPLICATE if has_next else ProgressState.SNAPSHOT
+
+    # ---- a state that is lost
+
+    def want_state(self, from_index: int, until_s: float) -> None:
+        """It has lost its state: a snapshot at this index or later can replace it. It asks again before that time as
+        long as it needs one."""
+        self._state_from, self._state_until_s = from_index, until_s
+
+    def wants_state(self, now_s: float) -> bool:
+        return now_s < self._state_until_s
+
+    @property
+    def state_from(self) -> int:
+        """The lowest index of a snapshot that can replace the lost state."""
+        return self._state_from
+
+    # ---- changes from outside
+
+    def begin_leadership(self) -> None:
+        """Whatever was under way was sent in another term."""
+        self.inflights.clear()
+        self.end_transfer()
+        self.nonce = None
+        self._state_until_s = float("-inf")
+
+    def reset_for(self, nonce: int) -> bool:
+        """A quarantined follower begins anew; False if this process of it is known."""
+        if self.nonce == nonce:
+            return False
+        self.nonce = nonce
+        self.inflights.clear()
+        self.end_transfer()
+        self.end_probe()
+        return True
+
+    def end_transfer(self) -> None:
+        """No snapshot is on its way any more."""
+        if self.outgoing is not None:
+            self.outgoing.source.close()
+            self.outgoing = None

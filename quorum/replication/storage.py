@@ -1,0 +1,160 @@
+"""What replication needs of the node's log: journals, snapshots, space. `quorum.log` has all of it.
+
+The protocols say what is called; `LogSpaceGate` decides whether the log can take what a leader sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quorum.replication import codec
+
+
+class SnapshotUnsendable(Exception):
+    """The snapshot's file is whole, but something that it refers to cannot be read here."""
+
+
+class SnapshotSource(Protocol):
+    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged,
+    SnapshotUnsendable."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def crc(self) -> int: ...
+    def prepare(self) -> bool:
+        """Get on with what has to be done before size and crc are known, a little; whether they are. Raises as read."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most so many bytes; none only at the end."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Received(Protocol):
+    """A snapshot that is being received, on disk (quorum.log has it). LogFull from everything that writes."""
+
+    @property
+    def received(self) -> int:
+        """How many bytes are here, in order."""
+        ...
+
+    @property
+    def is_whole(self) -> bool: ...
+    def check(self) -> bool:
+        """Looks at a part of what an earlier process has left; True once there is nothing to look at."""
+        ...
+
+    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Takes what begins where the last piece ended, nothing else."""
+        ...
+
+    def finish(self) -> bool:
+        """It is whole: makes it durable; False if its CRC is wrong."""
+        ...
+
+    def open(self) -> SnapshotSource:
+        """Once it is finished."""
+        ...
+
+    def keep(self) -> None:
+        """It takes its place among the snapshots."""
+        ...
+
+    def drop(self) -> None:
+        """It is not wanted any more."""
+        ...
+
+
+class GroupJournal(Protocol):
+    """What replication needs of a group's journal (quorum.log.Journal has it)."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def last_index(self) -> int: ...
+    @property
+    def hard_state(self) -> tuple[int, str | None]: ...
+    @property
+    def hard_state_lsn(self) -> int: ...
+    def term_at(self, index: int) -> int: ...
+    def length_at(self, index: int) -> int: ...
+    def indices_of_length(self, length: int) -> list[int]: ...
+    def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int: ...
+    def truncate_from(self, index: int) -> int: ...
+    def compact_to(self, index: int, term: int) -> int: ...
+    def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int: ...
+    def set_hard_state(self, term: int, vote: str | None) -> int: ...
+    def save_snapshot(self, index: int, term: int, state: bytes) -> None: ...
+    def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> Received: ...
+    def load_snapshot(self) -> tuple[int, int, bytes] | None: ...
+    def open_snapshot(self) -> SnapshotSource | None: ...
+    def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None: ...
+
+
+class NodeLog(Protocol):
+    """What replication needs of the node's log (quorum.log.Log has it)."""
+
+    @property
+    def last_lsn(self) -> int: ...
+    @property
+    def synced_lsn(self) -> int: ...
+    def journal(self, group: int) -> GroupJournal: ...
+    def read(self, group: int, index: int) -> bytes: ...
+    def sync(self) -> int: ...
+    def make_room(self, length: int, count: int = 1) -> bool: ...
+
+
+BESIDE_ENTRIES = 2
+"""Records that one append may write before its entries: a term and a cut."""
+FULL_RETRY_S = 0.5
+"""How often a member whose log is full looks for space: each look asks the disk for a whole segment."""
+
+
+class LogSpaceGate:
+    """Whether this member's log has space for what a leader sends. While it has not, nothing more is acknowledged."""
+
+    def __init__(self, log: NodeLog, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self.is_full = False
+        """The log had no space for what the leader sent."""
+        self._look_s = 0.0
+        self._wanted = (0, 0)
+        """bytes and entries that the last append brought"""
+
+    @property
+    def is_closed(self) -> bool:
+        """There was no space, and it is not yet time to look again."""
+        return self.is_full and self._clock() < self._look_s
+
+    def mark_full(self) -> None:
+        """The log had no space now."""
+        self.is_full = True
+        self._look_s = self._clock() + FULL_RETRY_S
+
+    def admits(self, m: codec.AppendEntries, last_index: int) -> bool:
+        """Whether the log, which ends at last_index, has space for this append or, after a refused one, for the entries
+        that the leader will send again. If False, the leader sends at most one window again."""
+        if not m.entries and m.prev_index <= last_index:
+            self.is_full = False  # the leader has nothing more, or begins again
+            return True
+        if not m.entries and not self.is_full:
+            return True
+        if self.is_closed:
+            return False
+        if m.entries:
+            self._wanted = sum(len(entry.body) for entry in m.entries), len(m.entries)
+        size, count = self._wanted
+        if self._log.make_room(size, count + BESIDE_ENTRIES):
+            self.is_full = False
+        else:
+            self.mark_full()
+        return not self.is_full
