@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sortedcontainers import SortedList
 
-from fifo import bits, checkout, expiry, limits
+from fifo import bits, checkout, expiry, overflow
 from fifo.block_store import BlockMemory, BlockStore
 from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
 from fifo.commands import Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
@@ -506,7 +506,7 @@ class QueueMachine:
         expiry.remove_expired(self, entry)
         self.staging.expire(entry.now_ms)
         if is_done:
-            is_done = limits.drop_head(self, entry)
+            is_done = overflow.drop_head(self, entry)
         is_unpinned = self.pins.finish(entry)
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
