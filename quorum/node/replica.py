@@ -10,10 +10,11 @@ from fifo import checkpoint, versions
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.index_sets import IndexSet
+from fifo.limits import Limits
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
-from quorum.node.checkpoints import Checkpoints, contents
+from quorum.node.checkpoints import Checkpoints, LogPages, contents
 from quorum.node.digests import Digests
 from quorum.node.group_time import GroupClock
 from quorum.node.healing import BodyUnreadable
@@ -281,7 +282,7 @@ class Replica:
         elif isinstance(self.machine, CatalogMachine):
             raise AssertionError("the catalog reads no bodies")
         else:
-            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine(*self._surroundings(self.machine))
         self.bytes_since_snapshot = 0
         self.ready_term = -1
         self.stalled, self.stalled_ms = stalled, now_ms
@@ -335,9 +336,13 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
         elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
-            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
         else:
-            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], *self._surroundings(self.machine))
+
+    def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:
+        """What a machine of queues is given here, the one in place of `machine`, too."""
+        return self.field_source, self.checkpoints.pages, machine.limits
 
     def install(self, state: State) -> None:
         """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
@@ -346,7 +351,7 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(rest.whole())
         else:
-            self.machine = GroupMachine.restore(rest, self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.restore(rest, *self._surroundings(self.machine))
         self.checkpoints.installed(self.raft.applied_index, rest)
 
     @staticmethod
