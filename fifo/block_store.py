@@ -12,21 +12,23 @@ from sortedcontainers import SortedDict
 
 from fifo import bits
 from fifo.blocks import Block
+from fifo.limits import Limits
 from fifo.pages import Pages, Stored, page_data, read_page, write_page
 from quorum_selectors.summaries import summarise
 
 
 class BlockMemory:
-    """What the blocks of a group's queues share: where their pages are, and counts of what is in memory.
+    """What the blocks of a group's queues share: the limits, where their pages are, and counts of what is in memory.
 
     warm_bytes: of the blocks that were measured: all that are full, and others when they were looked at. loads, writes:
     of pages so far.
     """
 
-    __slots__ = ("loads", "pages", "warm_bytes", "writes")
+    __slots__ = ("limits", "loads", "pages", "warm_bytes", "writes")
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, limits: Limits) -> None:
         self.pages = pages
+        self.limits = limits
         self.warm_bytes = 0
         self.loads = 0
         self.writes = 0
@@ -35,11 +37,12 @@ class BlockMemory:
 class BlockStore:
     """The blocks of one queue."""
 
-    __slots__ = ("_blocks", "_memory", "_queue")
+    __slots__ = ("_blocks", "_memory", "_queue", "limits")
 
     def __init__(self, queue: int, memory: BlockMemory) -> None:
         self._queue = queue
         self._memory = memory
+        self.limits = memory.limits
         self._blocks: SortedDict[int, Block | Stored] = SortedDict()
 
     def __len__(self) -> int:
@@ -56,7 +59,7 @@ class BlockStore:
         return block if block is None or type(block) is Block else self._load(block)
 
     def _load(self, stored: Stored) -> Block:
-        block = read_page(self._memory.pages, stored)
+        block = read_page(self._memory.pages, stored, self.limits.block_size)
         self._memory.loads += 1
         self._blocks[block.number] = block
         self.measure(block)
@@ -70,7 +73,9 @@ class BlockStore:
     def view(self, number: int) -> Block:
         """The block to look at; it stays as cold as it is."""
         block = self._blocks[number]
-        return block if type(block) is Block else read_page(self._memory.pages, block)
+        if type(block) is Block:
+            return block
+        return read_page(self._memory.pages, block, self.limits.block_size)
 
     def add(self, block: Block | Stored) -> None:
         if self._blocks:

@@ -1,4 +1,4 @@
-"""Where the messages of a queue stand: blocks of 16,384 sequences, bit sets and runs.
+"""Where the messages of a queue stand: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
 
 A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
 16,383). The block says with one bit each whether it is ready, held by a consumer, or was handed out before; a message
@@ -23,10 +23,6 @@ from fifo.effects import Run
 
 if TYPE_CHECKING:
     from fifo.pages import Stored
-
-BLOCK_BITS = 14
-BLOCK_SIZE = 1 << BLOCK_BITS
-SLOT_MASK = BLOCK_SIZE - 1
 
 NEVER = (1 << 63) - 1
 """The expiry of what does not expire."""
@@ -90,9 +86,14 @@ class Runs:
             count -= taken
             position += 1
 
+    @property
+    def end(self) -> int:
+        """The slot after the last run."""
+        return self.firsts[-1] + self.counts[-1] if self.firsts else 0
+
     def starts(self) -> int:
         """The first slot of each run."""
-        return bits.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), BLOCK_SIZE)
+        return bits.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), self.end)
 
     def expired(self, now_ms: int) -> int:
         """The slots whose time has come."""
@@ -113,9 +114,10 @@ class Runs:
         return result
 
     def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """For each run how many of its slots are in `wanted`."""
-        sums = np.zeros(BLOCK_SIZE + 1, dtype=np.int32)
-        np.cumsum(bits.as_flags(wanted, BLOCK_SIZE), out=sums[1:])
+        """For each run how many of its slots are in `wanted`, which has no slot after the last run."""
+        end = self.end
+        sums = np.zeros(end + 1, dtype=np.int32)
+        np.cumsum(bits.as_flags(wanted, end), out=sums[1:])
         firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
         return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] - sums[firsts]
 
@@ -146,7 +148,7 @@ class Runs:
 
 
 class Block:
-    """16,384 neighbouring sequences. All but `columns`, `summary`, `stored`, `measured` and `read_cost` is replicated
+    """`size` neighbouring sequences. All but `columns`, `summary`, `stored`, `measured` and `read_cost` is replicated
     state."""
 
     __slots__ = (
@@ -165,15 +167,17 @@ class Block:
         "ready",
         "redelivered",
         "runs",
+        "size",
         "size_bytes",
         "stored",
         "summary",
         "text_factor",
     )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, size: int) -> None:
         self.number = number
-        self.base = number << BLOCK_BITS
+        self.size = size
+        self.base = number * size  # the sequence of slot 0
         self.ready = 0
         self.held = 0  # disjoint from ready
         self.redelivered = 0  # part of ready | held: handed out before
@@ -240,7 +244,7 @@ class Block:
             2 + bool(self.redelivered) + bool(self.long_texts) + len(self.copies) + len(self.failures.planes)
         )
         columns = 0 if self.columns is None else int(self.columns.nbytes)
-        return len(runs.firsts) * each_run + sets * (BLOCK_SIZE >> 3) + columns
+        return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         """The Raft indexes where bodies of messages that are here or pinned lie, ascending, each once."""

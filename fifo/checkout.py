@@ -15,15 +15,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fifo import bits, expiry
-from fifo.blocks import BLOCK_BITS, Block
+from fifo.blocks import Block
 from fifo.effects import Deliver, Run
-from fifo.state import PRIORITY, Consumer, Entry, Left
+from fifo.state import PRIORITY, UNLIMITED, Consumer, Entry, Left
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
-
-TURN = 1024
-"""Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
 
 
 class Delivery:
@@ -113,7 +110,7 @@ def take_first(machine: QueueMachine, entry: Entry, delivery: Delivery, wanted: 
     """
     budget = entry.budget(machine.queue)
     taken = 0
-    first = (PRIORITY, delivery.start >> BLOCK_BITS)
+    first = (PRIORITY, delivery.start >> entry.limits.block_bits)
     while taken < wanted and not delivery.is_full:
         if not budget.left.runs:
             return taken, False
@@ -152,9 +149,9 @@ def run(machine: QueueMachine, entry: Entry) -> bool:
     if not groups.turns or not machine.ready_count:
         return True
     left = entry.budget(machine.queue).left
-    share = TURN * TURN  # more than a budget
+    share = UNLIMITED
     if groups.eligible_count > 1:
-        share = min(TURN, -(-machine.ready_count // groups.eligible_count))
+        share = min(entry.limits.turn, -(-machine.ready_count // groups.eligible_count))
     deliveries: dict[tuple[bytes, str], Delivery] = {}
     groups.shared.move(entry)
     line = deque(groups.in_line())

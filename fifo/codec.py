@@ -6,9 +6,6 @@ import sys
 from array import array
 from typing import Protocol
 
-READ_BYTES = 1 << 20
-"""Of bytes that lie elsewhere so many are in memory at a time, or one section if it is longer."""
-
 
 class Source(Protocol):
     """Bytes that lie elsewhere. read: at most so many from there; fewer only at the end, or where that is easier."""
@@ -115,11 +112,12 @@ class Reader:
 
 
 class Sections:
-    """Takes numbers and blobs out of a source, with little of it in memory. Raises ValueError where it ends too early,
-    and what the source raises."""
+    """Takes numbers and blobs out of a source, of which `window_bytes` or one longer section are in memory. Raises
+    ValueError where it ends too early, and what the source raises."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, window_bytes: int) -> None:
         self._source = source
+        self._window_bytes = window_bytes
         self._window = b""
         self._window_at = 0
         self.position = 0
@@ -147,7 +145,7 @@ class Sections:
 
     def _read_on(self, size: int) -> None:
         """The window begins here and has at least so many bytes."""
-        wanted = min(max(size, READ_BYTES), self.left)
+        wanted = min(max(size, self._window_bytes), self.left)
         found = bytearray()
         while len(found) < size:
             piece = self._source.read(self.position + len(found), wanted - len(found))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from fifo import bits
 from fifo.block_store import BlockStore
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, ONE_EACH, SLOT_MASK, Block, Runs
+from fifo.blocks import ONE_EACH, Block, Runs
 from fifo.state import FieldSource
 from quorum_selectors import canonical, vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
@@ -24,21 +25,16 @@ from quorum_selectors.lookup_costs import Filed, cells_of
 from quorum_selectors.predicates import PredicateIndex, Requirement, requirement
 from quorum_selectors.single_columns import decode_singles
 
-FEW = 16
-"""Up to so many messages are asked one by one; above, all at once is cheaper."""
-
-MOST_BYTES = 64 << 20
-"""What the fields of one block may take in memory, about. What is more is read again, one part after the other: a field
-that few messages have takes up to twenty times its bytes."""
-
-READ_SINGLES = 1_024
-"""Batches of one message that are decoded together."""
-
 READ_FIELD_BYTES = 1 << 20
 """Encoded fields that are decoded together."""
 
 _COUNT = slice(4, 8)
-_NO_FIELDS = BatchColumns(BLOCK_SIZE, 1)
+
+
+@lru_cache(maxsize=8)
+def _no_fields(count: int) -> BatchColumns:
+    """So many messages without fields."""
+    return BatchColumns(count, 1)
 
 
 def batch_columns(data: bytes | memoryview) -> BatchColumns:
@@ -85,11 +81,13 @@ class Selector:
 class Fields:
     """Fills and reads the columns of one queue's blocks."""
 
-    __slots__ = ("_blocks", "_laid", "_laid_key", "_source", "evaluated")
+    __slots__ = ("_blocks", "_laid", "_laid_key", "_limits", "_no_fields", "_source", "evaluated")
 
     def __init__(self, source: FieldSource, blocks: BlockStore) -> None:
         self._source = source
         self._blocks = blocks
+        self._limits = blocks.limits
+        self._no_fields = _no_fields(blocks.limits.block_size)
         self.evaluated = 0
         """How often a selector was asked about a message."""
         self.forget_laid()
@@ -104,15 +102,16 @@ class Fields:
     ) -> None:
         """Keeps the fields of the messages (ordinal, count) of a batch, which stand from `sequence` on."""
         self.forget_laid()
+        limits, empty = self._limits, self._no_fields
         for first, count in fresh:
             ordinal, rest = first, count
             while rest:
-                slot = sequence & SLOT_MASK
-                taken = min(rest, BLOCK_SIZE - slot)
-                block = blocks.get(sequence >> BLOCK_BITS)
-                if block.columns is None or block.columns.nbytes > MOST_BYTES:
-                    block.columns = BlockColumns()
-                block.columns.append(slot, *((_NO_FIELDS, 0) if batch is None else (batch, ordinal)), taken)
+                slot = sequence & limits.slot_mask
+                taken = min(rest, limits.block_size - slot)
+                block = blocks.get(sequence >> limits.block_bits)
+                if block.columns is None or block.columns.nbytes > limits.column_bytes:
+                    block.columns = self._new_columns()
+                block.columns.append(slot, *((empty, 0) if batch is None else (batch, ordinal)), taken)
                 ordinal += taken
                 sequence += taken
                 rest -= taken
@@ -121,8 +120,9 @@ class Fields:
         """Those of `members` (messages that are here) for which the selector is TRUE."""
         self.evaluated += members.bit_count()
         chosen = 0
+        few = self._limits.few_messages
         for columns, part in self._parts(block, members):
-            if part.bit_count() > FEW:
+            if part.bit_count() > few:
                 messages, first = self._messages(block, columns, part)
                 flags = vectorised.select(selector.tree, messages)
                 chosen |= (bits.from_flags(flags) << first) & part
@@ -170,10 +170,11 @@ class Fields:
     def columns(self, block: Block, members: int) -> BlockColumns:
         """The columns of a block with the fields of these messages, read from the log if they are not here: of all, or
         of the first ones where they would take too much memory."""
-        columns: BlockColumns = BlockColumns() if block.columns is None else block.columns
+        columns: BlockColumns = self._new_columns() if block.columns is None else block.columns
         missing = members & ~columns.filled
-        if missing and columns.nbytes > MOST_BYTES:
-            columns = BlockColumns()
+        most_bytes = self._limits.column_bytes
+        if missing and columns.nbytes > most_bytes:
+            columns = self._new_columns()
             missing = members
         if missing:
             block.columns = columns
@@ -182,20 +183,23 @@ class Fields:
             self._read(block, columns, bits.first(missing), missing.bit_length())
             missing &= ~columns.filled
             self._blocks.measure(block)
-            if columns.nbytes > MOST_BYTES:
+            if columns.nbytes > most_bytes:
                 break
         return columns
+
+    def _new_columns(self) -> BlockColumns:
+        return BlockColumns(self._limits.block_size, self._limits.dense_columns)
 
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
         """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
         of the log; those of one message are decoded together."""
         runs, missing = block.runs, block.kept & bits.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
-        size = 0
+        size, most_singles = 0, self._limits.read_singles
         batches: list[tuple[int, int, int]] = []
         for place in range(bisect_right(runs.firsts, start) - 1, len(runs)):
             first = runs.firsts[place]
-            if first >= end or len(singles) >= READ_SINGLES or size > READ_FIELD_BYTES:
+            if first >= end or len(singles) >= most_singles or size > READ_FIELD_BYTES:
                 break
             here = (missing >> first) & ((1 << runs.counts[place]) - 1)
             if not here:
@@ -204,7 +208,7 @@ class Fields:
                 batches.append((place, bits.first(here), here.bit_length()))
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
-            for offset in bits.members(bits.lowest(here, READ_SINGLES - len(singles))):
+            for offset in bits.members(bits.lowest(here, most_singles - len(singles))):
                 found = singles[first + offset] = self._source.columns(index, operation + offset)
                 size += len(found)
                 if size > READ_FIELD_BYTES:
@@ -213,7 +217,7 @@ class Fields:
         if singles:
             first, count = min(singles), max(singles) - min(singles) + 1
             together = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
-            others = missing & ~bits.from_positions(np.array(list(singles)), BLOCK_SIZE)
+            others = missing & ~bits.from_positions(np.array(list(singles)), block.size)
             for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled & ~others):
                 columns.append(slot, together, slot - first, width)
 
@@ -224,12 +228,12 @@ class Fields:
         known: tuple[int, int] = (-1, -1)
         batch: BatchColumns | None = None
         for place, first, end in parts:
-            if columns.nbytes > MOST_BYTES:
+            if columns.nbytes > self._limits.column_bytes:
                 return
             if known != (runs.indexes[place], runs.operations[place]):
                 known = (runs.indexes[place], runs.operations[place])
                 batch = self.fetch(*known)
-            found, ordinal = (_NO_FIELDS, 0) if batch is None else (batch, runs.ordinals[place] + first)
+            found, ordinal = (self._no_fields, 0) if batch is None else (batch, runs.ordinals[place] + first)
             columns.append(runs.firsts[place] + first, found, ordinal, end - first)
 
     def fetch(self, index: int, operation: int) -> BatchColumns | None:

@@ -72,21 +72,16 @@ from fifo.effects import (
     Reply,
 )
 from fifo.group_views import GroupViews, is_deleted, no_queue
+from fifo.limits import PRODUCTION, Limits
 from fifo.machine import QueueMachine
 from fifo.pages import MemoryPages, Pages
 from fifo.readers import ReaderCommand
-from fifo.sessions import WINDOW, Producer, Sessions
+from fifo.sessions import Producer, Sessions
 from fifo.state import Entry, FieldSource
 from fifo.versions import SHARED_BUDGETS
 
-WAKE_QUEUES = 256
-"""Queues one Wake continues at most. They share one budget, and those that it is not enough for keep their places."""
-
 FIRST_WAKE_QUEUES = 16
-"""The same in version 1, where each queue has a budget of its own."""
-
-ENDED_PER_ENTRY = 256
-"""Sessions of a lost node that one entry ends."""
+"""Queues one Wake continues in version 1, where each queue has a budget of its own."""
 
 MAX_CLIENT_SEQUENCE = (1 << 63) - 1
 
@@ -100,18 +95,22 @@ Unnumbered = Callable[[Entry, Any], Reply | None]
 
 
 class GroupMachine(GroupViews):
-    """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks."""
+    """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks;
+    `limits` are the same on all members."""
 
-    def __init__(self, field_source: FieldSource, pages: Pages | None = None) -> None:
+    def __init__(
+        self, field_source: FieldSource, pages: Pages | None = None, limits: Limits = PRODUCTION
+    ) -> None:
         self.field_source = field_source
-        self.memory = BlockMemory(MemoryPages() if pages is None else pages)  # local
+        self.limits = limits
+        self.memory = BlockMemory(MemoryPages() if pages is None else pages, limits)  # local
         self.touched: dict[
             int, None
         ] = {}  # local: queues that entries have touched since somebody cleared it
         self.queues: dict[int, QueueMachine] = {}
         self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
         self.configured = 0  # the catalog's revision that all queues here are configured by
-        self.sessions = Sessions()
+        self.sessions = Sessions(limits)
         self.index = 0
         self.now_ms = 0
         self.version = 1
@@ -171,7 +170,7 @@ class GroupMachine(GroupViews):
             )
         self.index = meta.index
         self.now_ms = meta.now_ms
-        entry = Entry(meta.index, meta.now_ms, meta.version)
+        entry = Entry(meta.index, meta.now_ms, meta.version, self.limits)
         if self.sessions.ended:
             self.sessions.forget_idle(meta.now_ms, meta.version)
         if self.sessions.departing:
@@ -325,10 +324,10 @@ class GroupMachine(GroupViews):
             and producer.address.node in sessions.departing
             and sessions.is_departed(producer.address)
         ]
-        for producer in gone[:ENDED_PER_ENTRY]:
+        for producer in gone[: self.limits.ended_per_entry]:
             self._end_session(entry, producer)
             entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
-        if len(gone) <= ENDED_PER_ENTRY:
+        if len(gone) <= self.limits.ended_per_entry:
             sessions.departing.clear()
 
     # ---- messages
@@ -339,7 +338,9 @@ class GroupMachine(GroupViews):
             return no_queue(command.queue)
         first = command.first_client_sequence
         last = first + command.count - 1
-        refused = _refuse_enqueue(command, max(producer.floor, command.lowest_unconfirmed))
+        refused = _refuse_enqueue(
+            command, max(producer.floor, command.lowest_unconfirmed), self.limits.window
+        )
         if refused is not None:
             return refused
         fresh = producer.fresh(command)
@@ -532,8 +533,8 @@ class GroupMachine(GroupViews):
                 if time_ms <= entry.now_ms:
                     self._dirty[queue] = None
             return
-        self._woken.update(dict.fromkeys(islice(self.backlog, WAKE_QUEUES)))
-        for time_ms, queue in self._wakes.islice(0, WAKE_QUEUES):
+        self._woken.update(dict.fromkeys(islice(self.backlog, self.limits.wake_queues)))
+        for time_ms, queue in self._wakes.islice(0, self.limits.wake_queues):
             if time_ms <= entry.now_ms:
                 self._woken[queue] = None
 
@@ -548,10 +549,13 @@ class GroupMachine(GroupViews):
 
     @staticmethod
     def restore(
-        data: bytes | memoryview | Source, field_source: FieldSource, pages: Pages | None = None
+        data: bytes | memoryview | Source,
+        field_source: FieldSource,
+        pages: Pages | None = None,
+        limits: Limits = PRODUCTION,
     ) -> GroupMachine:
         """The group of a snapshot, all blocks warm. Raises ValueError if the bytes are none."""
-        group = GroupMachine(field_source, pages)
+        group = GroupMachine(field_source, pages, limits)
         snapshot.decode(data, group)
         return group
 
@@ -564,9 +568,11 @@ class GroupMachine(GroupViews):
         return checkpoint.write_ahead(self, place, most_bytes)
 
     @staticmethod
-    def resume(state: bytes | memoryview, field_source: FieldSource, pages: Pages) -> GroupMachine:
+    def resume(
+        state: bytes | memoryview, field_source: FieldSource, pages: Pages, limits: Limits = PRODUCTION
+    ) -> GroupMachine:
         """The group of a checkpoint's state, all blocks cold. Raises ValueError if the bytes are none."""
-        group = GroupMachine(field_source, pages)
+        group = GroupMachine(field_source, pages, limits)
         checkpoint.resume(state, group)
         return group
 
@@ -600,7 +606,7 @@ class GroupMachine(GroupViews):
             machine.groups.forget_matches()
 
 
-def _refuse_enqueue(command: Enqueue, floor: int) -> Refused | None:
+def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None:
     count = command.count
     if command.size_bytes < 0 or command.first_client_sequence + count > MAX_CLIENT_SEQUENCE:
         return Refused(
@@ -612,10 +618,10 @@ def _refuse_enqueue(command: Enqueue, floor: int) -> Refused | None:
         )
     if len(command.ttls_ms) not in (0, count):
         return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
-    if command.first_client_sequence + count > floor + WINDOW:
+    if command.first_client_sequence + count > floor + window:
         return Refused(
             "limit",
             f"message {command.first_client_sequence + count - 1} while {floor} is unconfirmed;"
-            f" allowed: {WINDOW} from there",
+            f" allowed: {window} from there",
         )
     return None

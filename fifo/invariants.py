@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fifo import bits, checkpoint, snapshot
-from fifo import pins as pins_module
-from fifo import readers as readers_module
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, Block
+from fifo.blocks import NEVER, ONE_EACH, Block
 from fifo.commands import NODE
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
@@ -16,28 +14,20 @@ from fifo.matched import FORGOTTEN
 from fifo.pages import encode_block
 from fifo.readers import DurableReader
 from fifo.selector_groups import SelectorGroup
-from fifo.sessions import MAX_FENCES, MAX_PRODUCERS, Producer
+from fifo.sessions import Producer
 from fifo.shared_front import TAIL
-from fifo.staging import (
-    KNOWN_PRODUCERS,
-    PART_BYTES,
-    STAGED_BYTES,
-    STAGED_CHUNKS,
-    STAGED_MESSAGES,
-    STAGED_PARTS,
-    STAGED_TTLS,
-)
-from fifo.state import MAX_HELD, PRIORITY, Consumer
+from fifo.staging import PART_BYTES
+from fifo.state import PRIORITY, Consumer
 from quorum_selectors.evaluate import evaluate
 
 
 def check(group: GroupMachine) -> None:
     """Raises AssertionError where something is not as it must be."""
-    sessions = group.sessions
+    sessions, limits = group.sessions, group.limits
     owners = [producer.owner for producer in sessions.producers.values()]
-    _expect(len(owners) - owners.count(NODE) <= MAX_PRODUCERS, "too many producers")
+    _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
     _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
-    _expect(len(sessions.fences) <= MAX_FENCES, "too many fences")
+    _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
     _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
     fenced = [fence.ended_ms for fence in sessions.fences.values()]
     _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
@@ -65,7 +55,7 @@ def check(group: GroupMachine) -> None:
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
     data = snapshot.encode(group)
-    again = GroupMachine.restore(data, group.field_source)
+    again = GroupMachine.restore(data, group.field_source, limits=limits)
     warm = sum(block.measured for queue in group.queues.values() for block in queue.blocks.warm())
     _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
     _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
@@ -92,10 +82,10 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
 def _check_queue(machine: QueueMachine) -> None:
     held: dict[int, int] = {}
     for consumer in machine.consumers.values():
-        _check_held(consumer, held)
+        _check_held(machine, consumer, held)
         _check_consumer(machine, consumer)
     for reader in (*machine.readers.by_name.values(), *machine.readers.deleted):
-        _check_held(reader.consumer, held)
+        _check_held(machine, reader.consumer, held)
         _check_reader(machine, reader)
     ready_count = held_count = 0
     index, expiries = [], []
@@ -122,13 +112,13 @@ def _check_queue(machine: QueueMachine) -> None:
 def _check_pins(machine: QueueMachine) -> None:
     pins = machine.pins
     all_pins = [*pins.by_number.values(), *pins.ended]
-    _expect(len(all_pins) <= pins_module.MAX_PINS, "pins are bounded")
+    _expect(len(all_pins) <= machine.limits.max_pins, "pins are bounded")
     known = {pin.number: pin for pin in all_pins}
     _expect(len(known) == len(all_pins), "pins have numbers of their own")
     _expect(all(pin.number < pins.next_pin for pin in all_pins), "numbers of pins come from the counter")
     _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
     sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
-    _expect(sizes <= pins_module.MAX_COPY_BYTES, "copies take what they may")
+    _expect(sizes <= machine.limits.max_copy_bytes, "copies take what they may")
     numbers = machine.blocks.numbers()
     for number in numbers:
         block = machine.blocks.view(number)
@@ -141,7 +131,7 @@ def _check_pins(machine: QueueMachine) -> None:
 
 
 def _check_staging(machine: QueueMachine) -> None:
-    staging, latest = machine.staging, 0
+    staging, limits, latest = machine.staging, machine.limits, 0
     totals = [0, 0, 0, 0]
     for (producer, batch, name), part in staging.parts.items():
         _expect(len(name) == PART_BYTES, "a part has a name")
@@ -160,12 +150,12 @@ def _check_staging(machine: QueueMachine) -> None:
         _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
     found = [staging.chunk_count, staging.rows, staging.size_bytes, staging.ttl_count]
     _expect(totals == found, "what is staged is counted")
-    limits = (STAGED_CHUNKS, STAGED_MESSAGES, STAGED_BYTES, STAGED_TTLS)
+    allowed = (limits.staged_chunks, limits.staged_messages, limits.staged_bytes, limits.staged_ttls)
     _expect(
-        all(total <= limit for total, limit in zip(totals, limits, strict=True)), "what is staged is limited"
+        all(total <= most for total, most in zip(totals, allowed, strict=True)), "what is staged is limited"
     )
-    _expect(len(staging.parts) <= STAGED_PARTS, "parts are limited")
-    _expect(len(staging.last_batches) <= KNOWN_PRODUCERS, "producers of staged messages are limited")
+    _expect(len(staging.parts) <= limits.staged_parts, "parts are limited")
+    _expect(len(staging.last_batches) <= limits.known_producers, "producers of staged messages are limited")
     owners = [last.owner for last in staging.last_batches.values()]
     _expect(staging.owned.counts == dict(Counter(owners)), "owners of producers are counted")
     used = [last.used_ms for last in staging.last_batches.values()]
@@ -204,13 +194,13 @@ def live_indexes(block: Block) -> dict[int, None]:
     return found
 
 
-def _check_held(consumer: Consumer, held: dict[int, int]) -> None:
+def _check_held(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
     own, total, bound = consumer.held, 0, 0
     for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
         _expect(tag > bound and count > 0, "held runs ascend by tag")
         bound = tag + count - 1
         total += count
-        for number, members in by_number([(sequence, count)]).items():
+        for number, members in by_number([(sequence, count)], machine.limits).items():
             _expect(not held.get(number, 0) & members, "a message is held once")
             held[number] = held.get(number, 0) | members
     _expect(bound < consumer.next_tag, "tags come from the counter")
@@ -218,7 +208,7 @@ def _check_held(consumer: Consumer, held: dict[int, int]) -> None:
 
 
 def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
-    _expect(consumer.held.total <= MAX_HELD, "nobody holds too many messages")
+    _expect(consumer.held.total <= machine.limits.max_held, "nobody holds too many messages")
     is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
     _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
@@ -226,15 +216,13 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
 
 
 def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
-    readers, consumer = machine.readers, reader.consumer
+    readers, consumer, limits = machine.readers, reader.consumer, machine.limits
     is_deleted = readers.by_name.get(reader.name) is not reader
     group = consumer.group
     _expect((group is None) == is_deleted, "a reader is in a group until it is deleted")
     _expect(consumer.credit == 0, "a reader has no credit")
-    _expect(consumer.held.total <= readers_module.MAX_OUTSTANDING, "a reader holds what it may")
-    _expect(
-        len(reader.reservations) <= readers_module.MAX_RESERVATIONS, "a reader's reservations are bounded"
-    )
+    _expect(consumer.held.total <= limits.max_outstanding, "a reader holds what it may")
+    _expect(len(reader.reservations) <= limits.max_reservations, "a reader's reservations are bounded")
     _expect(
         not is_deleted or bool(reader.reservations), "who is deleted is remembered while it holds something"
     )
@@ -257,19 +245,19 @@ def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
     for first, last in reader.released:
         _expect(bound + 1 < first <= last <= reader.settled, "released ranges ascend with gaps")
         bound = last
-    _expect(len(reader.released) <= readers_module.MAX_RELEASED, "released ranges are bounded")
+    _expect(len(reader.released) <= limits.max_released, "released ranges are bounded")
 
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
     runs = block.runs
     live = block.ready | block.held
-    is_tail = block.number == machine.next_sequence >> BLOCK_BITS
+    is_tail = block.number == machine.next_sequence >> machine.limits.block_bits
     _expect(not block.ready & block.held, "a message is in one place")
     _expect(block.live == live.bit_count(), "live counts what is there")
     _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
     _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
-    _expect(not block.kept >> BLOCK_SIZE, "a copy has no more slots than its block")
-    _expect(live.bit_length() <= BLOCK_SIZE, "a block has 16,384 slots")
+    _expect(not block.kept >> block.size, "a copy has no more slots than its block")
+    _expect(live.bit_length() <= block.size, "a block has as many slots as sequences")
     _expect(block.base + live.bit_length() <= machine.next_sequence, "sequences come from the counter")
     _expect(not block.redelivered & ~live, "only what is there was redelivered")
     _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sortedcontainers import SortedList
 
-from fifo import bits, checkout, expiry, limits
+from fifo import bits, checkout, expiry, overflow
 from fifo.block_store import BlockMemory, BlockStore
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, ONE_EACH, SLOT_MASK, Block
+from fifo.blocks import NEVER, ONE_EACH, Block
 from fifo.commands import Attach, Credit, Discard, Enqueue, Get, Modify, QueueConfig, Settle
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.limits import Limits
 from fifo.pins import Pins
 from fifo.read_costs import text_factor
 from fifo.readers import Readers
@@ -39,8 +40,6 @@ from fifo.shares import Owned
 from fifo.staging import Staging
 from fifo.state import (
     MANY_RANGES,
-    MAX_CONSUMERS,
-    MAX_HELD,
     PRIORITY,
     Consumer,
     Entry,
@@ -53,24 +52,22 @@ from quorum_selectors.errors import ColumnsError
 if TYPE_CHECKING:
     from fifo.checkpoint import Section
 
-MAX_GET = 10_000
-"""Messages one Get may take: a reply, not a subscription."""
-
 NO_TTLS = np.zeros(0, dtype=np.int64)
 
 REASONS = ("expired", "rejected", "delivery_limit", "maxlen")
 """Why messages leave a queue without having been settled or purged."""
 
 
-def by_number(ranges: Sequence[tuple[int, int]]) -> dict[int, int]:
+def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
     """The slots of (sequence, count) ranges by the numbers of their blocks."""
+    block_bits, block_size, slot_mask = limits.block_bits, limits.block_size, limits.slot_mask
     found: dict[int, int] = {}
     for sequence, count in ranges:
         first, rest = sequence, count
         while rest:
-            slot = first & SLOT_MASK
-            taken = min(rest, BLOCK_SIZE - slot)
-            number = first >> BLOCK_BITS
+            slot = first & slot_mask
+            taken = min(rest, block_size - slot)
+            number = first >> block_bits
             found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
             first += taken
             rest -= taken
@@ -89,6 +86,7 @@ class QueueMachine:
         "groups",
         "held_count",
         "index",
+        "limits",
         "next_attach",
         "next_sequence",
         "owned",
@@ -106,6 +104,7 @@ class QueueMachine:
     ) -> None:
         self.queue = queue
         self.config = config
+        self.limits = memory.limits
         self.next_sequence = 1
         self.next_attach = 1
         self.ready_count = 0
@@ -121,7 +120,7 @@ class QueueMachine:
         self.readers = Readers(self)
         self.pins = Pins(self)
         self.dropped = dict.fromkeys(REASONS, 0)
-        self.staging = Staging()
+        self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
         self.section: Section | None = (
             None  # local: its part of the last checkpoint, None once it was touched
@@ -141,7 +140,7 @@ class QueueMachine:
         if self.config.filter_enabled and len(command.columns):
             try:
                 columns = decode(command.columns, command.count)
-                texts = text_factor(entry.version, command.columns, columns)
+                texts = text_factor(entry, command.columns, columns)
             except ColumnsError as error:
                 return Refused("bad_argument", f"filter fields: {error}")
         ttls = NO_TTLS
@@ -204,14 +203,14 @@ class QueueMachine:
         """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
         texts: the text factor of the batch."""
         self.ready_count += count
-        rest = count
+        rest, limits = count, self.limits
         while rest:
             sequence = self.next_sequence
-            slot = sequence & SLOT_MASK
-            taken = min(rest, BLOCK_SIZE - slot)
-            block = self.blocks.find(sequence >> BLOCK_BITS)
+            slot = sequence & limits.slot_mask
+            taken = min(rest, limits.block_size - slot)
+            block = self.blocks.find(sequence >> limits.block_bits)
             if block is None:
-                block = Block(sequence >> BLOCK_BITS)
+                block = Block(sequence >> limits.block_bits, limits.block_size)
                 self.blocks.add(block)
             if not block.ready:
                 self.index.add((PRIORITY, block.number))
@@ -254,7 +253,7 @@ class QueueMachine:
             self.remove(entry, consumer)
         elif entry.version >= LIMITED_CONSUMERS:
             refused = self.owned.refuse_more(
-                entry.version, producer.owner, MAX_CONSUMERS, self.config.name, "consumers"
+                entry.version, producer.owner, self.limits.max_consumers, self.config.name, "consumers"
             )
             if refused is not None:
                 return refused
@@ -264,7 +263,8 @@ class QueueMachine:
         return AttachedReply(consumer.attach)
 
     def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
-        made = Consumer(producer.name, tag, producer.address, self.next_attach, None, owner=producer.owner)
+        max_held, owner = self.limits.max_held, producer.owner
+        made = Consumer(producer.name, tag, producer.address, self.next_attach, None, max_held, owner=owner)
         self.next_attach += 1
         self.consumers[made.key] = made
         self.owned.add(made.owner)
@@ -302,12 +302,14 @@ class QueueMachine:
         self.put_back(entry, consumer.held.take_all(), failed=False)
 
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
-        if not 0 < command.count <= MAX_GET:
-            return Refused("limit", f"{command.count} messages asked for; allowed: 1..{MAX_GET}")
+        most = self.limits.max_get
+        if not 0 < command.count <= most:
+            return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
         consumer = self.consumers.get((producer.name, ""))
         if consumer is None:
             consumer = self._add_consumer(producer, "")
-        wanted = command.count if command.settled else min(command.count, MAX_HELD - consumer.held.total)
+        room = consumer.max_held - consumer.held.total
+        wanted = command.count if command.settled else min(command.count, room)
         delivery = checkout.Delivery(consumer, self.queue)
         if entry.version >= SHARED_BUDGETS:
             left = entry.budget(self.queue).left
@@ -346,7 +348,7 @@ class QueueMachine:
         for first, last in command.tags:
             if not 0 <= first <= last:
                 return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
-        was_full = consumer.held.total >= MAX_HELD
+        was_full = consumer.held.total >= consumer.max_held
         ranges = consumer.held.take_out_all_of(command.tags)
         if type(command) is Settle:
             self.forget_held(ranges)
@@ -410,18 +412,21 @@ class QueueMachine:
         """The blocks and slots of (sequence, count) ranges."""
         if len(ranges) > MANY_RANGES:
             return self._by_block_many(ranges)
-        return [(self.blocks.get(number), members) for number, members in by_number(ranges).items()]
+        return [
+            (self.blocks.get(number), members) for number, members in by_number(ranges, self.limits).items()
+        ]
 
     def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
         pairs = np.array(ranges, dtype=np.int64)
         firsts, counts = pairs[:, 0], pairs[:, 1]
         ends = np.cumsum(counts)
         sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
-        numbers = sequences >> BLOCK_BITS
+        limits = self.limits
+        numbers = sequences >> limits.block_bits
         return [
             (
                 self.blocks.get(number),
-                bits.from_positions(sequences[numbers == number] & SLOT_MASK, BLOCK_SIZE),
+                bits.from_positions(sequences[numbers == number] & limits.slot_mask, limits.block_size),
             )
             for number in np.unique(numbers).tolist()
         ]
@@ -461,7 +466,7 @@ class QueueMachine:
 
     def _gone(self, block: Block, members: int, count: int) -> None:
         block.live -= count
-        is_tail = block.number == self.next_sequence >> BLOCK_BITS
+        is_tail = block.number == self.next_sequence >> self.limits.block_bits
         if block.live:
             block.forget(members)
             block.compact(1024 if is_tail else 16)
@@ -474,7 +479,7 @@ class QueueMachine:
 
     def let_lie(self, block: Block) -> None:
         """Forgets a block that nobody needs any more, or what nobody needs of it."""
-        is_tail = block.number == self.next_sequence >> BLOCK_BITS
+        is_tail = block.number == self.next_sequence >> self.limits.block_bits
         if block.live or block.pinned:
             block.compact(1024 if is_tail else 16)
         elif is_tail:
@@ -506,7 +511,7 @@ class QueueMachine:
         expiry.remove_expired(self, entry)
         self.staging.expire(entry.now_ms)
         if is_done:
-            is_done = limits.drop_head(self, entry)
+            is_done = overflow.drop_head(self, entry)
         is_unpinned = self.pins.finish(entry)
         self.unfinished = not (is_done and is_returned and is_unpinned)
 
@@ -540,14 +545,15 @@ class QueueMachine:
         without looking at messages; a cold block of ready messages alone is not even read, unless a pin reaches into
         it."""
         was_ready = self.ready_count
-        tail = self.next_sequence >> BLOCK_BITS
+        block_bits, block_size = self.limits.block_bits, self.limits.block_size
+        tail = self.next_sequence >> block_bits
         for _, number in list(self.index):
             found = self.blocks.at(number)
             is_ready_only = not isinstance(found, Block) and not found.held_count
-            slots = min(before - (number << BLOCK_BITS), BLOCK_SIZE)
+            slots = min(before - (number << block_bits), block_size)
             if slots <= 0:
                 continue
-            if is_ready_only and slots == BLOCK_SIZE and number != tail and not self.pins.reaches(number):
+            if is_ready_only and slots == block_size and number != tail and not self.pins.reaches(number):
                 if found.earliest != NEVER:
                     self.expiries.remove((found.earliest, number))
                 self.ready_count -= found.live

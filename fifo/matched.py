@@ -16,15 +16,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from fifo import bits
-
-MATCHED_BYTES = 32 << 20
-"""For the sets of what one queue's selectors have matched."""
+from fifo.limits import Limits
 
 FORGOTTEN = -1
 """Stands for matches that are not kept: no set of messages."""
-
-SPARSE = 1_024
-"""Up to so many members 2 bytes each are less than a bit set of a block."""
 
 _FEW = 8
 _ENTRY_BYTES = 250
@@ -33,10 +28,10 @@ _ENTRY_BYTES = 250
 Packed = bytes | int
 
 
-def pack(members: int) -> Packed:
-    """The smaller form of a set."""
+def pack(members: int, sparse: int) -> Packed:
+    """The smaller form of a set. sparse: up to so many members it is that of ordinals."""
     count = members.bit_count()
-    if count > SPARSE:
+    if count > sparse:
         return members
     if count <= _FEW:
         return b"".join([slot.to_bytes(2, "little") for slot in bits.members(members)])
@@ -60,9 +55,10 @@ def unpack(packed: Packed) -> int:
 class Matched:
     """The matches of one queue's selectors, by selector and block."""
 
-    __slots__ = ("_by_block", "_of", "_spent", "size_bytes")
+    __slots__ = ("_by_block", "_limits", "_of", "_spent", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._of: dict[bytes, dict[int, Packed]] = {}
         self._by_block: dict[int, dict[bytes, None]] = {}
         self._spent: dict[int, dict[bytes, None]] = {}
@@ -112,8 +108,8 @@ class Matched:
             self.size_bytes += _ENTRY_BYTES
         else:
             self.size_bytes -= _size(before)
-        packed = pack(members)
-        if self.size_bytes + _size(packed) > MATCHED_BYTES:
+        packed = pack(members, self._limits.sparse_matches)
+        if self.size_bytes + _size(packed) > self._limits.matched_bytes:
             packed = FORGOTTEN
         own[number] = packed
         self.size_bytes += _size(packed)

@@ -147,9 +147,9 @@ def page_data(pages: Pages, stored: Stored) -> bytes | memoryview:
     return data
 
 
-def read_page(pages: Pages, stored: Stored) -> Block:
-    """The block of a page, with that page as its valid one."""
-    block = decode_block(Reader(page_data(pages, stored)))
+def read_page(pages: Pages, stored: Stored, size: int) -> Block:
+    """The block of a page, with that page as its valid one. size: of a block."""
+    block = decode_block(Reader(page_data(pages, stored)), size)
     block.stored = stored
     block.summary = stored.summary
     return block
@@ -192,8 +192,9 @@ def encode_block(block: Block) -> bytearray:
     return out.data
 
 
-def decode_block(reader: Reader) -> Block:
-    block = Block(reader.number())
+def decode_block(reader: Reader, size: int) -> Block:
+    """size: how many sequences a block has."""
+    block = Block(reader.number(), size)
     block.ready = reader.bits()
     block.held = reader.bits()
     block.redelivered = reader.bits()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fifo import bits
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE
 from fifo.effects import Refused, Run
 from fifo.read_costs import within
 from fifo.selector_groups import decoded, refuse_selector
-from fifo.state import BLOCK_BUDGET, STEP_BUDGET, PinInfo, Waiting
+from fifo.state import PinInfo, Waiting
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -52,12 +51,13 @@ def pinned(
     wanted = decoded(selector) if selector else None
     start, end = max(start_sequence, 0), min(end_sequence, pin.end_sequence)
     runs: list[Run] = []
-    rest, steps, passed = limit, STEP_BUDGET, 0
-    for block_number in machine.blocks.numbers(start >> BLOCK_BITS):
-        base = block_number << BLOCK_BITS
+    limits = machine.limits
+    rest, steps, passed = limit, limits.step_budget, 0
+    for block_number in machine.blocks.numbers(start >> limits.block_bits):
+        base = block_number << limits.block_bits
         if base >= end:
             break
-        if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
+        if passed == limits.block_budget or rest <= 0 or steps <= 0:
             return Waiting(tuple(runs), max(base, start))
         passed += 1
         if block_number not in pin.blocks and not machine.blocks.at(block_number).ready_count:
@@ -66,12 +66,12 @@ def pinned(
             steps -= wanted.steps
             continue
         block = machine.blocks.get(block_number)
-        members = pin.shown(block) & bits.span(0, min(end - base, BLOCK_SIZE))
+        members = pin.shown(block) & bits.span(0, min(end - base, block.size))
         cut = 0
         if start > base:
             members &= -1 << (start - base)
         if wanted is not None:
-            looked_at, cost = within(block, members, wanted.steps, steps)
+            looked_at, cost = within(block, members, wanted.steps, steps, limits)
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)

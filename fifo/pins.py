@@ -15,24 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, NEVER, Block
+from fifo.blocks import NEVER, Block
 from fifo.commands import UNKNOWN, Pin, Unpin
 from fifo.effects import Ok, Pinned, Refused, Reply
 from fifo.shares import Owned
-from fifo.state import BLOCK_BUDGET, Entry
+from fifo.state import Entry
 from fifo.versions import SHARED_PLACES
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
-MAX_PINS = 16
-"""Of one queue, those whose copies are not removed yet among them. Owners share them (shares.py)."""
-
 MIN_TTL_MS = 1_000
 MAX_TTL_MS = 24 * 3600 * 1000
-
-MAX_COPY_BYTES = 16 << 20
-"""The copies of a queue's pins: of 8,000 full blocks, 130 million messages. Above, the oldest pin ends."""
 
 COPY_BYTES = 32
 """What a copy counts for beside its bits."""
@@ -60,7 +54,7 @@ class QueuePin:
 
     def reach(self, block: Block) -> int:
         """The slots of a block before its end."""
-        return (1 << max(0, min(self.end_sequence - block.base, BLOCK_SIZE))) - 1
+        return (1 << max(0, min(self.end_sequence - block.base, block.size))) - 1
 
 
 class Pins:
@@ -83,13 +77,14 @@ class Pins:
                 "bad_argument", f"a pin of {command.ttl_ms} ms; allowed: {MIN_TTL_MS} to {MAX_TTL_MS}"
             )
         owned = Owned([pin.owner for pin in (*self.by_number.values(), *self.ended)])
-        refused = owned.refuse_more(entry.version, command.owner, MAX_PINS, machine.config.name, "pins")
+        most = machine.limits.max_pins
+        refused = owned.refuse_more(entry.version, command.owner, most, machine.config.name, "pins")
         if refused is not None:
             return refused
         first = machine.next_sequence
         if machine.index:
             lowest = machine.blocks.at(machine.index[0][1])  # its first message may be a held one
-            first = (lowest.number << BLOCK_BITS) + lowest.first_slot
+            first = (lowest.number << machine.limits.block_bits) + lowest.first_slot
         made = QueuePin(
             self.next_pin,
             entry.index,
@@ -116,7 +111,7 @@ class Pins:
             return Refused(
                 "not_found",
                 f"queue {self.machine.config.name!r} has no pin {pin}: it was ended, has expired, or was the oldest"
-                f" while copies took more than {MAX_COPY_BYTES} bytes",
+                f" while copies took more than {self.machine.limits.max_copy_bytes} bytes",
             )
         return found
 
@@ -133,12 +128,13 @@ class Pins:
             pin.blocks[block.number] = None
             pin.copy_bytes += COPY_BYTES + (copy.bit_length() + 7) // 8
             is_grown = True
-        while is_grown and sum([pin.copy_bytes for pin in self.by_number.values()]) > MAX_COPY_BYTES:
+        most_bytes = self.machine.limits.max_copy_bytes
+        while is_grown and sum([pin.copy_bytes for pin in self.by_number.values()]) > most_bytes:
             self._end(next(iter(self.by_number.values())))
 
     def reaches(self, number: int) -> bool:
         """Whether a block may have, or need, a copy."""
-        base = number << BLOCK_BITS
+        base = number << self.machine.limits.block_bits
         return any(pin.end_sequence > base for pin in self.by_number.values()) or any(
             number in pin.blocks for pin in self.ended
         )
@@ -156,7 +152,7 @@ class Pins:
             if pin.expires_ms <= entry.now_ms:
                 self._end(pin)
         left = entry.budget(self.machine.queue).left
-        while self.ended and left.copies < BLOCK_BUDGET:
+        while self.ended and left.copies < entry.limits.block_budget:
             pin = self.ended[0]
             number = next(iter(pin.blocks))
             del pin.blocks[number]

@@ -5,10 +5,10 @@ Whether a member has the fields in memory is local. So an entry pays for all tha
 is a function of the replicated block alone. It is counted for the whole block and shared out evenly among its messages,
 so a front may stop within a block. A cold block's price is kept beside its page, which is read once to find it.
 
-A step of evaluation looks at one text of TEXT_BYTES at most. A message of a batch with longer texts costs `1 + factor`
-times as many. A block has one factor, the highest of its batches, and the slots of those that have any: what is short
-costs what it always does. A batch's factor follows from the longest text of each of its fields, not from the mean: so
-a few long texts are as dear among many short ones, and a text that all messages share is so for each of them.
+A step of evaluation looks at one text of `Limits.text_bytes` at most. A message of a batch with longer texts costs `1 +
+factor` times as many. A block has one factor, the highest of its batches, and the slots of those that have any: what is
+short costs what it always does. A batch's factor follows from the longest text of each of its fields, not from the
+mean: so a few long texts are as dear among many short ones, and a text that all messages share is so for each of them.
 """
 
 from __future__ import annotations
@@ -18,36 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fifo import bits
-from fifo.blocks import BLOCK_BITS, ONE_EACH, Block
+from fifo.blocks import ONE_EACH, Block
 from fifo.versions import PRICED_TEXTS
 
 if TYPE_CHECKING:
     from fifo.block_store import BlockStore
+    from fifo.limits import Limits
     from fifo.pages import Stored
-    from fifo.state import Budget
+    from fifo.state import Budget, Entry
     from quorum_selectors.columns import BatchColumns
-
-READ_STEPS = 1
-"""A message of a batch: a tenth of a microsecond for a field or two."""
-
-READ_SINGLE_STEPS = 24
-"""A message that was published alone: three or four microseconds."""
-
-READ_BATCH_STEPS = 192
-"""A batch of several messages: some numpy calls for each of its fields, whatever its size."""
-
-READ_ENTRY_STEPS = 96
-"""A Raft entry: finding, reading and taking it apart."""
-
-READ_BYTES = 1_024
-"""Bytes of bodies and long texts that are read for a step: an entry is read and checked as a whole."""
-
-TEXT_BYTES = 256
-"""Bytes of text that a step of evaluation looks at: some tenths of a microsecond for the dearest pattern."""
-
-
-FEWEST = 16
-"""Evaluating a few messages costs about as much as evaluating this many."""
 
 
 def block_cost(blocks: BlockStore, number: int) -> int:
@@ -57,7 +36,7 @@ def block_cost(blocks: BlockStore, number: int) -> int:
         # Between two arrivals messages only leave: as many are the same ones.
         key = found.placed, found.live
         if found.read_cost is None or found.read_cost[:2] != key:
-            found.read_cost = *key, cost_of(found, found.ready | found.held)
+            found.read_cost = *key, cost_of(found, found.ready | found.held, blocks.limits)
         return found.read_cost[2]
     _look_into(blocks, found)
     return found.read_cost
@@ -67,15 +46,16 @@ def _look_into(blocks: BlockStore, stored: Stored) -> None:
     """Notes what only the page of a cold block says, once."""
     if stored.read_cost < 0:
         block = blocks.view(stored.number)
-        stored.read_cost = cost_of(block, block.ready | block.held)
+        stored.read_cost = cost_of(block, block.ready | block.held, blocks.limits)
         stored.text_factor, stored.long_texts = block.text_factor, block.long_texts
 
 
-def text_factor(version: int, encoded: bytes | memoryview, columns: BatchColumns) -> int:
+def text_factor(entry: Entry, encoded: bytes | memoryview, columns: BatchColumns) -> int:
     """What the fields of a batch count for beyond the one of short texts; 0 in entries of version 1."""
-    if version < PRICED_TEXTS or len(encoded) < TEXT_BYTES:
+    text_bytes = entry.limits.text_bytes
+    if entry.version < PRICED_TEXTS or len(encoded) < text_bytes:
         return 0
-    return columns.text_units(TEXT_BYTES)
+    return columns.text_units(text_bytes)
 
 
 class Prices:
@@ -87,7 +67,7 @@ class Prices:
         found = blocks.at(number)
         if not isinstance(found, Block):
             _look_into(blocks, found)
-        self._base = number << BLOCK_BITS
+        self._base = number << blocks.limits.block_bits
         self._each = each
         self._live = found.live
         self._factor = found.text_factor
@@ -126,24 +106,24 @@ def part_cost(whole: int, live: int, count: int) -> int:
     return -(-whole * min(count, live) // live) if live else 0
 
 
-def newly_passed(budget: Budget, first: int, end: int) -> int:
-    """How many of the sequences first .. end-1 of one block no front has passed before in this entry; notes them."""
-    number = first >> BLOCK_BITS
-    before = budget.read.get(number, 0)
-    passed = bits.span(first - (number << BLOCK_BITS), end - first)
-    budget.read[number] = before | passed
+def newly_passed(budget: Budget, base: int, first: int, end: int) -> int:
+    """How many of the sequences first .. end-1 of the block that begins at `base` no front has passed before in this
+    entry; notes them."""
+    before = budget.read.get(base, 0)
+    passed = bits.span(first - base, end - first)
+    budget.read[base] = before | passed
     return (passed & ~before).bit_count()
 
 
-def within(block: Block, members: int, each: int, steps: int) -> tuple[int, int]:
+def within(block: Block, members: int, each: int, steps: int, limits: Limits) -> tuple[int, int]:
     """Those of these messages that a look may evaluate for so many steps, the lowest, and what they cost. each: of a
     message, beside its fields if they are not in memory. For looks only: what is in memory is local."""
     missing = members if block.columns is None else members & ~block.columns.filled
-    cost = _evaluation(block, members, each) + cost_of(block, missing)
+    cost = _evaluation(block, members, each) + cost_of(block, missing, limits)
     if cost > steps and members & block.long_texts:
-        members = _affordable(block, members, each, max(steps, FEWEST * each))
+        members = _affordable(block, members, each, max(steps, limits.fewest * each))
     elif cost > steps:
-        members = bits.lowest(members, max(members.bit_count() * steps // cost, FEWEST))
+        members = bits.lowest(members, max(members.bit_count() * steps // cost, limits.fewest))
     return members, cost
 
 
@@ -164,7 +144,7 @@ def _affordable(block: Block, members: int, each: int, steps: int) -> int:
     return bits.lowest(members, low)
 
 
-def cost_of(block: Block, members: int) -> int:
+def cost_of(block: Block, members: int, limits: Limits) -> int:
     """The steps of reading the fields of these messages of a block."""
     if not members:
         return 0
@@ -178,17 +158,14 @@ def cost_of(block: Block, members: int) -> int:
     operations = np.frombuffer(runs.operations, dtype=np.uint32)[is_read]
     count = int(counts.sum())
     batched = int(counts[is_read][is_batch].sum())
+    long_bytes = block.text_factor * (members & block.long_texts).bit_count() * limits.text_bytes
     return (
-        READ_SINGLE_STEPS * (count - batched)
-        + READ_STEPS * batched
-        + READ_BATCH_STEPS * _stretches(indexes[is_batch], operations[is_batch])
-        + READ_ENTRY_STEPS * _stretches(indexes)
-        + (block.size_bytes * count // block.placed + _long_bytes(block, members)) // READ_BYTES
+        limits.read_single_steps * (count - batched)
+        + limits.read_steps * batched
+        + limits.read_batch_steps * _stretches(indexes[is_batch], operations[is_batch])
+        + limits.read_entry_steps * _stretches(indexes)
+        + (block.size_bytes * count // block.placed + long_bytes) // limits.read_bytes
     )
-
-
-def _long_bytes(block: Block, members: int) -> int:
-    return block.text_factor * (members & block.long_texts).bit_count() * TEXT_BYTES
 
 
 def _stretches(*columns: np.ndarray[tuple[int], np.dtype[Any]]) -> int:

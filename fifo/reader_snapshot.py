@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fifo.codec import Reader, Writer
 from fifo.commands import Address
+from fifo.limits import Limits
 from fifo.readers import ON_EXPIRY, DurableReader, Fate, Readers, Reservation
 from fifo.state import Consumer
 
@@ -36,15 +37,15 @@ def read_losses(data: Reader, readers: Readers) -> None:
         reader.has_untold_loss = bool(data.number())
 
 
-def read_readers(data: Reader, readers: Readers, groups: SelectorGroups) -> None:
+def read_readers(data: Reader, readers: Readers, groups: SelectorGroups, limits: Limits) -> None:
     """Fills the readers of a queue whose selector groups are there."""
     readers.past_generation = data.number()
     for _ in range(data.number()):
-        reader = _read(data)
+        reader = _read(data, limits)
         readers.by_name[reader.name] = reader
         group = reader.consumer.group = groups.by_selector[data.blob()]
         group.size += 1
-    readers.deleted = [_read(data) for _ in range(data.number())]
+    readers.deleted = [_read(data, limits) for _ in range(data.number())]
 
 
 def _write(out: Writer, reader: DurableReader) -> None:
@@ -84,8 +85,8 @@ def _write(out: Writer, reader: DurableReader) -> None:
         out.number(last)
 
 
-def _read(data: Reader) -> DurableReader:
-    consumer = Consumer(b"", data.text(), Address(0, 0, 0), 0, None)
+def _read(data: Reader, limits: Limits) -> DurableReader:
+    consumer = Consumer(b"", data.text(), Address(0, 0, 0), 0, None, limits.max_held)
     reader = DurableReader(consumer, data.number(), data.number(), data.number())
     reader.on_expiry = ON_EXPIRY[data.number()]
     reader.last_seen_ms = data.number()

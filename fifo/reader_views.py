@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fifo import bits, checkout
-from fifo.blocks import BLOCK_BITS, Block
+from fifo.blocks import Block
 from fifo.effects import Refused
+from fifo.limits import Limits
 from fifo.matched import FORGOTTEN
 from fifo.readers import DurableReader
 from fifo.selector_groups import SelectorGroup
@@ -14,9 +15,6 @@ from fifo.state import PRIORITY, Portion, ReaderInfo, ReservationInfo
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
-
-READ_BLOCKS = 64
-"""Blocks that one look at a reservation goes through: each may be cold."""
 
 
 def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
@@ -58,8 +56,8 @@ def _info(reader: DurableReader) -> ReaderInfo:
 def reserved(
     machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
 ) -> Portion | Refused:
-    """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and READ_BLOCKS
-    blocks go; at least one, if there is one."""
+    """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and
+    `Limits.reserved_blocks` go; at least one, if there is one."""
     reader = machine.readers.by_name.get(name)
     if reader is None:
         return Refused("not_found", f"queue {machine.config.name!r} has no reader {name!r}")
@@ -77,23 +75,23 @@ def reserved(
         return Portion((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
     shown = checkout.Delivery(reader.consumer, machine.queue, first)
-    ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1))
+    ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1), machine.limits)
     for block, members in machine.by_block(ranges):
         shown.describe(block, members)
     redelivered = bits.span(0, shown.count) if found.opens else shown.redelivered
     return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count)
 
 
-def _of_blocks(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _of_blocks(ranges: list[tuple[int, int]], limits: Limits) -> list[tuple[int, int]]:
     """The first of these (sequence, count) ranges, which ascend, up to the end of the last block that may be read."""
     found: list[tuple[int, int]] = []
-    rest, number = READ_BLOCKS, -1
+    rest, number, block_bits = limits.reserved_blocks, -1, limits.block_bits
     for sequence, count in ranges:
-        first, last = sequence >> BLOCK_BITS, (sequence + count - 1) >> BLOCK_BITS
+        first, last = sequence >> block_bits, (sequence + count - 1) >> block_bits
         rest -= last - first + (first != number)
         number = last
         if rest < 0:
-            end = (last + 1 + rest) << BLOCK_BITS
+            end = (last + 1 + rest) << block_bits
             if end > sequence:
                 found.append((sequence, end - sequence))
             break
@@ -114,7 +112,7 @@ def may_reserve(machine: QueueMachine, name: str) -> bool:
         return _may_match(machine, group, start)
     return any(
         _has(machine, number, -1, start)
-        for _, number in machine.index.irange((PRIORITY, start >> BLOCK_BITS))
+        for _, number in machine.index.irange((PRIORITY, start >> machine.limits.block_bits))
     )
 
 
@@ -122,8 +120,9 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     groups = machine.groups
     if groups.seen_by(group) < machine.next_sequence:
         return True
+    first_number = start >> machine.limits.block_bits
     for number in groups.matched.numbers(group.selector):
-        if number < start >> BLOCK_BITS or groups.matched.is_spent(group.selector, number):
+        if number < first_number or groups.matched.is_spent(group.selector, number):
             continue
         members = groups.matched.get(group.selector, number)
         if members == FORGOTTEN or _has(machine, number, members, start):

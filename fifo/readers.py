@@ -40,28 +40,15 @@ from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.selector_groups import refuse_selector
 from fifo.shared_front import TAIL
 from fifo.shares import Owned
-from fifo.state import MESSAGE_BUDGET, Consumer, Entry, Left
+from fifo.state import Consumer, Entry, Left
 from fifo.versions import SHARED_PLACES, TOLD_LOSSES
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
 
-MAX_READERS = 256
-"""Of one queue, those that are deleted but hold something still among them. Owners share them (shares.py)."""
-
-MAX_RESERVED = 65_536
-"""Messages of one reservation, so that its end is bounded work."""
-
-MAX_RESERVATIONS = 64
-MAX_OUTSTANDING = 1_048_576
-"""Messages one reader may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
-
 MAX_NAME_BYTES = 255
 MIN_TIMEOUT_MS = 1_000
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
-
-MAX_RELEASED = 64
-"""Ranges of released offsets that are remembered; of more, the oldest two are told as one."""
 
 STARTS = ("earliest", "latest")
 ON_EXPIRY = ("release", "discard", "keep")
@@ -148,7 +135,7 @@ class DurableReader:
             "settled", f"offset {offset} of reader {self.name!r}; everything is settled up to {self.settled}"
         )
 
-    def let_go(self, fate: Fate) -> None:
+    def let_go(self, fate: Fate, max_released: int) -> None:
         """Everything outstanding gets this fate."""
         if self.settled == self.last:
             return
@@ -159,7 +146,7 @@ class DurableReader:
         if released and released[-1][1] + 1 == first:
             first = released.pop()[0]
         released.append((first, self.last))
-        if len(released) > MAX_RELEASED:
+        if len(released) > max_released:
             released[:2] = [(released[0][0], released[1][1])]
 
 
@@ -234,7 +221,7 @@ class Readers:
                 f" {command.generation}, the present one is {reader.generation}",
             )
         if is_deletion:
-            return self._delete(reader)
+            return self._delete(entry, reader)
         if isinstance(command, ReleaseReader) and command.last not in (reader.last, None):
             return _outdated(command, f"its newest offset is {reader.last}")
         if isinstance(command, Reserve):
@@ -243,7 +230,7 @@ class Readers:
             return self._settle(entry, reader, command.to)
         reader.last_seen_ms = entry.now_ms
         if isinstance(command, ReleaseReader):
-            reader.let_go(Fate.RETURNED)
+            reader.let_go(Fate.RETURNED, entry.limits.max_released)
             reader.has_untold_loss = False
         return reader.state()
 
@@ -260,7 +247,7 @@ class Readers:
             refused = self._refuse_more(entry, command.owner)
             if refused is not None:
                 return refused
-            consumer = Consumer(b"", name, Address(0, 0, 0), 0, None)
+            consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_held)
             start = machine.next_sequence if command.start == "latest" else 0
             reader = self.by_name[name] = DurableReader(consumer, self.past_generation, start)
         consumer = reader.consumer
@@ -280,7 +267,8 @@ class Readers:
     def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
         """Why there is no room for one more reader."""
         owned = Owned([reader.owner for reader in (*self.by_name.values(), *self.deleted)])
-        return owned.refuse_more(entry.version, owner, MAX_READERS, self.machine.config.name, "readers")
+        most = entry.limits.max_readers
+        return owned.refuse_more(entry.version, owner, most, self.machine.config.name, "readers")
 
     def _reserve(self, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
         after = command.after
@@ -300,15 +288,15 @@ class Readers:
             return _reserved(known)
         if reader.has_untold_loss:
             return reader.find(after)  # type: ignore[return-value]
-        held = reader.consumer.held.total
-        if len(reader.reservations) >= MAX_RESERVATIONS or held >= MAX_OUTSTANDING:
+        held, limits = reader.consumer.held.total, entry.limits
+        if len(reader.reservations) >= limits.max_reservations or held >= limits.max_outstanding:
             return Refused(
                 "limit",
                 f"reader {reader.name!r} holds {len(reader.reservations)} reservations with {held} messages;"
-                f" allowed: {MAX_RESERVATIONS} with {MAX_OUTSTANDING}",
+                f" allowed: {limits.max_reservations} with {limits.max_outstanding}",
             )
         reader.last_seen_ms = entry.now_ms
-        wanted = min(command.max_messages, MAX_RESERVED, MAX_OUTSTANDING - held)
+        wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - held)
         taking, is_complete = self._take(entry, reader, wanted, command.max_bytes)
         if not taking.count:
             return Reserved(after, entry.index, 0, 0, is_complete)
@@ -357,9 +345,9 @@ class Readers:
             reader.settled = each.offset
         return reader.state()
 
-    def _delete(self, reader: DurableReader) -> Reply:
+    def _delete(self, entry: Entry, reader: DurableReader) -> Reply:
         outstanding = reader.state().outstanding
-        reader.let_go(Fate.RETURNED)
+        reader.let_go(Fate.RETURNED, entry.limits.max_released)
         self.machine.groups.leave(reader.consumer)
         del self.by_name[reader.name]
         self.past_generation = max(self.past_generation, reader.generation)
@@ -375,7 +363,8 @@ class Readers:
             return True
         for reader in self.by_name.values():
             if reader.due_ms <= entry.now_ms:
-                reader.let_go(Fate.RETURNED if reader.on_expiry == "release" else Fate.DISCARDED)
+                fate = Fate.RETURNED if reader.on_expiry == "release" else Fate.DISCARDED
+                reader.let_go(fate, entry.limits.max_released)
                 reader.has_untold_loss = entry.version >= TOLD_LOSSES
         is_done = True
         for reader in (*self.by_name.values(), *self.deleted):
@@ -398,7 +387,7 @@ class Readers:
 
     def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
         left = entry.budget(self.machine.queue).left
-        if left.moved and left.moved + reservation.count > MESSAGE_BUDGET:
+        if left.moved and left.moved + reservation.count > entry.limits.message_budget:
             return False
         left.moved += reservation.count
         return True

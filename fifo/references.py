@@ -5,7 +5,11 @@ from __future__ import annotations
 from fifo import snapshot
 from fifo.codec import Reader, Source
 from fifo.index_sets import IndexSet, Piece, pack
+from fifo.limits import PRODUCTION
 from fifo.pages import decode_block
+
+ANY_SIZE = 1
+"""of a block: which sequences its messages have does not matter here"""
 
 _HEAD_NUMBERS = 4
 """index, time, version and running hash stand before the number of queues"""
@@ -16,7 +20,7 @@ def references(data: bytes | memoryview | Source) -> IndexSet:
     anything
     that is not a snapshot of a known format."""
     found: list[Piece] = []
-    reader = snapshot.open_sections(data)
+    reader = snapshot.open_sections(data, PRODUCTION)
     head = Reader(reader.blob())
     for _ in range(_HEAD_NUMBERS):
         head.number()
@@ -25,7 +29,7 @@ def references(data: bytes | memoryview | Source) -> IndexSet:
         if staging.parts:
             found.append(Piece(pack(staging.indexes())))
         for _ in range(block_count):
-            found.append(Piece(pack(decode_block(Reader(reader.blob())).live_indexes())))
+            found.append(Piece(pack(decode_block(Reader(reader.blob()), ANY_SIZE).live_indexes())))
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
     return IndexSet(found)

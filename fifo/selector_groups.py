@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fifo import bits, checkout, expiry
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, SLOT_MASK, Block
+from fifo.blocks import Block
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
 from fifo.fields import Fields, Selector
@@ -118,7 +118,7 @@ class SelectorGroups:
         self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
         """up to where the followers have seen everything"""
-        self.matched = Matched()
+        self.matched = Matched(machine.limits)
         self.shared = SharedFront(machine)
 
     # ---- who belongs where
@@ -267,10 +267,11 @@ class SelectorGroups:
             return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
         blocks = self.machine.blocks
         taken = 0
+        first_number = delivery.start >> entry.limits.block_bits
         for number in self.matched.numbers(group.selector):
             if taken == wanted or delivery.is_full:
                 return taken, True
-            if number < delivery.start >> BLOCK_BITS or self.matched.is_spent(group.selector, number):
+            if number < first_number or self.matched.is_spent(group.selector, number):
                 continue
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
@@ -330,10 +331,11 @@ class SelectorGroups:
         if group.seen >= end:
             return -1
         number = self._next_block(group.seen)
-        if number is None or number << BLOCK_BITS >= end:
+        block_bits = self.machine.limits.block_bits
+        if number is None or number << block_bits >= end:
             group.seen = end
             return -1
-        last = min(end, (number + 1) << BLOCK_BITS)
+        last = min(end, (number + 1) << block_bits)
         if self.ruled_out(group.decoded, number) is not None:
             group.seen = last
             return number
@@ -349,7 +351,8 @@ class SelectorGroups:
     def _next_block(self, sequence: int) -> int | None:
         """The first block with a message at or above a sequence; pinned ones do not count."""
         machine = self.machine
-        return machine.blocks.next_with_messages(sequence >> BLOCK_BITS, machine.next_sequence >> BLOCK_BITS)
+        block_bits = machine.limits.block_bits
+        return machine.blocks.next_with_messages(sequence >> block_bits, machine.next_sequence >> block_bits)
 
     def seen_by(self, group: SelectorGroup) -> int:
         """Up to where its matches are known here."""
@@ -359,7 +362,7 @@ class SelectorGroups:
         """What it matches of a block, found anew where it was forgotten."""
         found = self.matched.get(group.selector, block.number)
         if found == FORGOTTEN:
-            seen = bits.span(0, min(self.seen_by(group) - block.base, BLOCK_SIZE))
+            seen = bits.span(0, min(self.seen_by(group) - block.base, block.size))
             found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
             self.matched.put(group.selector, block.number, found)
         return found
@@ -387,14 +390,15 @@ class SelectorGroups:
         if entry.version >= BUDGETED_ARRIVALS:
             group.front = pass_messages(machine, budget, group.front, number, group.decoded.steps)
         else:
-            passed = group.front & SLOT_MASK if group.front >> BLOCK_BITS == number else 0
+            limits = machine.limits
+            passed = group.front & limits.slot_mask if group.front >> limits.block_bits == number else 0
             if passed:
                 block = machine.blocks.get(number)
                 there = ((block.ready | block.held) >> passed).bit_count()
             else:
                 there = machine.blocks.at(number).live
             budget.left.steps -= there * group.decoded.steps
-            group.front = min((number + 1) << BLOCK_BITS, machine.next_sequence)
+            group.front = min((number + 1) << limits.block_bits, machine.next_sequence)
         if group.front == machine.next_sequence:
             self.shared.join(group, entry)
         return True
@@ -412,14 +416,14 @@ class SelectorGroups:
     def look_up_arrivals(self) -> None:
         """What has come since the last time, for all followers."""
         machine, followers = self.machine, self._followers
-        end = self.shared.place
+        end, block_bits = self.shared.place, machine.limits.block_bits
         while followers and self._followed < end:
             number = self._next_block(self._followed)
-            if number is None or number << BLOCK_BITS >= end:
+            if number is None or number << block_bits >= end:
                 break
             block = machine.blocks.get(number)
             first = max(self._followed - block.base, 0)
-            last = min(end, (number + 1) << BLOCK_BITS)
+            last = min(end, (number + 1) << block_bits)
             members = (block.ready | block.held) & bits.span(first, last - block.base - first)
             for selector, named in self.fields.candidates(block, self._filed, members):
                 group = followers.get(selector)

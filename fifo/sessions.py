@@ -15,12 +15,12 @@ How long a producer is remembered, and why that is enough:
   node's own; nor is there anything to remember where the group has taken no message of it.
 - Operations of a producer's earlier session may arrive after that: a node that stood still sends them when it runs
   again. So every forgotten producer leaves a *fence*, its epoch: sessions up to that epoch cannot register. Past
-  MAX_FENCES the oldest fence goes, and the group keeps the time of the youngest one that went. A session of an unknown
-  producer registers only if it was opened after that time, because the lost fence may have been for an earlier one.
-  Each registration says the group's time when its session was opened, as its node knew it. That is never later than the
-  true group time then, so it does not matter how long a node stood still.
-- No producer is forgotten to make room for others. Past MAX_PRODUCERS a new one is refused. One owner may have as many
-  as are left free: one alone has half of all, the next one half of the rest, so a few owners do not lock out the
+  `max_fences` the oldest fence goes, and the group keeps the time of the youngest one that went. A session of an
+  unknown producer registers only if it was opened after that time, because the lost fence may have been for an earlier
+  one. Each registration says the group's time when its session was opened, as its node knew it. That is never later
+  than the true group time then, so it does not matter how long a node stood still.
+- No producer is forgotten to make room for others. Past `max_producers` a new one is refused. One owner may have as
+  many as are left free: one alone has half of all, the next one half of the rest, so a few owners do not lock out the
   others. Sessions of the nodes themselves do not count.
 
 A producer that is not known here may be new to the group in a late epoch, because sessions register with a group when
@@ -39,20 +39,10 @@ from operator import itemgetter
 
 from fifo.commands import NODE, UNKNOWN, Address, Enqueue, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
+from fifo.limits import Limits
 
-WINDOW = 65_536
-"""How far a producer's numbers may reach above its lowest unconfirmed one: bounds the ranges remembered for it."""
-
-MAX_PRODUCERS = 10_000
-"""Clients' producers that a group remembers."""
-REMEMBERED_MS = 27 * 3600 * 1000
-"""Group time may run ahead of true time by a tenth: 24 hours of true time are at most 26.4 hours of it."""
 REMEMBERED_V1_MS = 24 * 3600 * 1000
-"""In entries of version 1."""
-MAX_FENCES = 10_000
-"""Past it the oldest fence goes, see above."""
-
-FORGOTTEN_PER_ENTRY = 64
+"""How long a producer is remembered in entries of version 1."""
 
 DONE = Done()
 
@@ -163,9 +153,19 @@ class Fence:
 class Sessions:
     """The producers of a group by name."""
 
-    __slots__ = ("departed", "departing", "ended", "fences", "fences_lost_ms", "owned", "producers")
+    __slots__ = (
+        "departed",
+        "departing",
+        "ended",
+        "fences",
+        "fences_lost_ms",
+        "limits",
+        "owned",
+        "producers",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self.producers: dict[bytes, Producer] = {}
         self.ended: dict[bytes, None] = {}  # those without a session, in the order of ending
         self.fences: dict[bytes, Fence] = {}  # of forgotten producers, in that order
@@ -230,20 +230,22 @@ class Sessions:
         if fence is not None and origin.epoch <= fence.epoch:
             return Refused("fenced", f"{name} has ended; a higher one has to be registered")
         if version < 2:
-            if len(self.producers) < MAX_PRODUCERS or self.ended:
+            if len(self.producers) < self.limits.max_producers or self.ended:
                 return None
             return Refused(
-                "limit", f"{len(self.producers)} producers have sessions; allowed: {MAX_PRODUCERS}"
+                "limit",
+                f"{len(self.producers)} producers have sessions; allowed: {self.limits.max_producers}",
             )
         if fence is None and owner != NODE and command.heard_ms <= self.fences_lost_ms:
             return refuse_outdated(origin, command.heard_ms, self.fences_lost_ms)
-        return refuse_more(len(self.producers) - self.owned.get(NODE, 0), self.owned.get(owner, 0), owner)
+        clients, most = len(self.producers) - self.owned.get(NODE, 0), self.limits.max_producers
+        return refuse_more(clients, self.owned.get(owner, 0), owner, most)
 
     def register(self, origin: Origin, address: Address, owner: int, version: int) -> Registered:
         """Begins the epoch; the session before must have been ended."""
         producer = self.producers.get(origin.producer)
         if producer is None:
-            if version < 2 and len(self.producers) >= MAX_PRODUCERS:
+            if version < 2 and len(self.producers) >= self.limits.max_producers:
                 self._forget(next(iter(self.ended)))
             self.fences.pop(origin.producer, None)
             self.add(Producer(origin.producer, origin.epoch, address, owner))
@@ -274,8 +276,8 @@ class Sessions:
 
     def forget_idle(self, now_ms: int, version: int) -> None:
         """Forgets some producers whose time is over."""
-        remembered_ms = REMEMBERED_MS if version >= 2 else REMEMBERED_V1_MS
-        for _ in range(FORGOTTEN_PER_ENTRY):
+        remembered_ms = self.limits.remembered_ms if version >= 2 else REMEMBERED_V1_MS
+        for _ in range(self.limits.forgotten_per_entry):
             name = next(iter(self.ended), None)
             if name is None or self.producers[name].ended_ms + remembered_ms > now_ms:
                 break
@@ -288,7 +290,7 @@ class Sessions:
         """Forgets the producer except for its epoch."""
         self._forget(producer.name)
         self.fences[producer.name] = Fence(producer.epoch, now_ms)
-        if len(self.fences) > MAX_FENCES:
+        if len(self.fences) > self.limits.max_fences:
             self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms
 
     def _forget(self, name: bytes) -> None:
@@ -310,19 +312,17 @@ def refuse_outdated(origin: Origin, heard_ms: int, lost_ms: int) -> Refused:
     )
 
 
-def refuse_more(clients: int, owned: int, owner: int) -> Refused | None:
+def refuse_more(clients: int, owned: int, owner: int, allowed: int) -> Refused | None:
     """Why one more producer of `owner` cannot be remembered, where there are `clients` of clients, `owned` of it."""
     if owner == NODE:
         return None
-    free = MAX_PRODUCERS - clients
+    free = allowed - clients
     if free <= 0:
-        return Refused(
-            "limit", f"{clients} producers have sessions or are remembered; allowed: {MAX_PRODUCERS}"
-        )
+        return Refused("limit", f"{clients} producers have sessions or are remembered; allowed: {allowed}")
     if owned >= free:
         return Refused(
             "limit",
             f"{owned} producers of this client address have sessions or are remembered; allowed: as many as are left "
-            f"free of {MAX_PRODUCERS}, {free} now",
+            f"free of {allowed}, {free} now",
         )
     return None

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fifo.blocks import BLOCK_BITS
-from fifo.read_costs import FEWEST, Prices, block_cost, newly_passed, part_cost
+from fifo.read_costs import Prices, block_cost, newly_passed, part_cost
 from fifo.state import Budget, Entry
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 TAIL = 1 << 62
 """The front of a group that shares the shared front; in a snapshot with the distance to the end added."""
-
-SHARED_STEPS = 4_096
-"""What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
 
 
 class SharedFront:
@@ -51,7 +47,7 @@ class SharedFront:
         if self.behind is not None:
             return False
         self._costs.add(group.selector, group.decoded.filed)
-        if entry.version >= BUDGETED_ARRIVALS and self._costs.steps > SHARED_STEPS:
+        if entry.version >= BUDGETED_ARRIVALS and self._costs.steps > entry.limits.shared_steps:
             self._costs.remove(group.selector)
             return False
         group.front = TAIL
@@ -79,17 +75,18 @@ class SharedFront:
         budget = entry.budget(machine.queue)
         arrived_from = entry.arrived_from.get(machine.queue, end)
         each = max(self._costs.steps, 1)
+        block_bits, fewest = machine.limits.block_bits, machine.limits.fewest
         while self.behind is not None and budget.left.arrivals > 0:
-            number = machine.blocks.next_with_messages(self.behind >> BLOCK_BITS, end >> BLOCK_BITS)
-            if number is None or number << BLOCK_BITS >= end:
+            number = machine.blocks.next_with_messages(self.behind >> block_bits, end >> block_bits)
+            if number is None or number << block_bits >= end:
                 self.behind = None
                 break
-            first = max(self.behind, number << BLOCK_BITS)
+            first = max(self.behind, number << block_bits)
             is_read = first < arrived_from or budget.reads_arrivals
             last, evaluation, reading = _pass(
                 machine, budget, first, each, budget.left.arrivals, is_read=is_read
             )
-            budget.left.arrivals -= max(evaluation, FEWEST * each) + reading
+            budget.left.arrivals -= max(evaluation, fewest * each) + reading
             self.behind = last if last < end else None
 
     # ---- in a snapshot
@@ -109,7 +106,7 @@ class SharedFront:
 
 def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
     """Charges a group's own front for the next messages of a block. Where the front is then."""
-    first = max(front, number << BLOCK_BITS)
+    first = max(front, number << machine.limits.block_bits)
     end, evaluation, reading = _pass(machine, budget, first, each, budget.left.steps, is_read=True)
     budget.left.steps -= evaluation + reading
     return end
@@ -119,18 +116,19 @@ def _pass(
     machine: QueueMachine, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
 ) -> tuple[int, int, int]:
     """How far so many steps are enough for in the block of `first`, what evaluating the messages up to there costs, and
-    what reading their fields does. Some are passed however few the steps are: FEWEST, fewer only where their texts are
-    long, and one at least. each: of a message with short texts. is_read: their fields may have to be read, too."""
-    number = first >> BLOCK_BITS
+    what reading their fields does. Some are passed however few the steps are: `fewest`, fewer only where their texts
+    are long, and one at least. each: of a message with short texts. is_read: their fields may have to be read, too."""
+    block_bits, fewest = machine.limits.block_bits, machine.limits.fewest
+    number = first >> block_bits
     live = machine.blocks.at(number).live
     whole = block_cost(machine.blocks, number) if is_read else 0
     prices = Prices(machine.blocks, number, each)
-    end = min(machine.next_sequence, (number + 1) << BLOCK_BITS)
+    end = min(machine.next_sequence, (number + 1) << block_bits)
     there = min(end - first, live)
     cost = prices.of(first, end) + part_cost(whole, live, there)
     if cost > steps and prices.differ:
-        end = prices.reach(first, end, whole, max(steps, FEWEST * each))
+        end = prices.reach(first, end, whole, max(steps, fewest * each))
     elif cost > steps:
-        end = min(end, first + max(there * steps // cost, FEWEST))
-    reading = part_cost(whole, live, newly_passed(budget, first, end)) if is_read else 0
+        end = min(end, first + max(there * steps // cost, fewest))
+    reading = part_cost(whole, live, newly_passed(budget, number << block_bits, first, end)) if is_read else 0
     return end, prices.of(first, end), reading

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fifo.blocks import NEVER, Block
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import UNKNOWN, Address, QueueConfig
+from fifo.limits import PRODUCTION, Limits
 from fifo.machine import REASONS, QueueMachine
 from fifo.pages import Stored, decode_block, encode_block, page_data
 from fifo.pin_snapshot import read_pins, write_pins
@@ -63,9 +64,10 @@ def is_snapshot(data: bytes | memoryview) -> bool:
     return bytes(data[: len(MAGIC)]) == MAGIC
 
 
-def open_sections(data: bytes | memoryview | Source) -> Sections:
+def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections:
     """Reads the sections one after the other, as blobs. ValueError if it is no snapshot of a known format."""
-    reader = Sections(Held(data) if isinstance(data, bytes | memoryview) else data)
+    source = Held(data) if isinstance(data, bytes | memoryview) else data
+    reader = Sections(source, limits.source_bytes)
     if not is_snapshot(reader.take(min(len(MAGIC), reader.left))):
         raise ValueError("reading a snapshot of a group: it does not begin like one")
     found = reader.number()
@@ -76,13 +78,13 @@ def open_sections(data: bytes | memoryview | Source) -> Sections:
 
 def decode(data: bytes | memoryview | Source, group: GroupMachine) -> None:
     """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
-    reader = open_sections(data)
+    reader = open_sections(data, group.limits)
     queue_count = read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
         machine, block_count = read_queue_head(Reader(reader.blob()), group)
         group.queues[machine.queue] = machine
         for _ in range(block_count):
-            add_block(machine, decode_block(Reader(reader.blob())))
+            add_block(machine, decode_block(Reader(reader.blob()), group.limits.block_size))
         group.note_expiry(machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
@@ -263,9 +265,9 @@ def _owned(machine: QueueMachine) -> list[DurableReader | QueuePin]:
 
 
 def staged_in(head: Reader) -> tuple[int, Staging]:
-    """(blocks, what is staged) of a queue, from the beginning of its head."""
+    """(blocks, what is staged, to be looked at) of a queue, from the beginning of its head."""
     head.number()
-    return head.number(), Staging.decode(head.blob())
+    return head.number(), Staging.decode(head.blob(), PRODUCTION)
 
 
 def _consumer(out: Writer, consumer: Consumer) -> None:
@@ -286,14 +288,14 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
 def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
-    staging = Staging.decode(reader.blob())
+    staging = Staging.decode(reader.blob(), group.limits)
     machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
     machine.staging = staging
     machine.next_sequence = reader.number()
     machine.next_attach = reader.number()
     machine.unfinished = bool(reader.number())
     machine.dropped = {reason: reader.number() for reason in REASONS}
-    members: list[tuple[Consumer, bytes | None]] = [_read_consumer(reader) for _ in range(reader.number())]
+    members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
     consumers = [consumer for consumer, _ in members]
     machine.consumers = {consumer.key: consumer for consumer in consumers}
     producers = group.sessions.producers
@@ -320,7 +322,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
-    read_readers(reader, machine.readers, groups)
+    read_readers(reader, machine.readers, groups, group.limits)
     read_pins(reader, machine.pins)
     read_losses(reader, machine.readers)
     if not reader.is_at_end():
@@ -329,11 +331,11 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
     return machine, block_count
 
 
-def _read_consumer(reader: Reader) -> tuple[Consumer, bytes | None]:
+def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | None]:
     producer = reader.blob()
     tag = reader.text()
     address = Address(reader.number(), reader.number(), reader.number())
-    consumer = Consumer(producer, tag, address, reader.number(), None, reader.number())
+    consumer = Consumer(producer, tag, address, reader.number(), None, limits.max_held, reader.number())
     consumer.next_tag = reader.number()
     selector = reader.blob() if reader.number() else None
     held = consumer.held

@@ -8,16 +8,17 @@ at the end of the queue, part after part; no body is moved or copied, and the ti
 Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
 comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
 A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.sessions` does, and
-longer while there is room. Owners share KNOWN_PRODUCERS of them (shares.py). Where an owner has its share and all
-producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
+longer while there is room. Owners share `Limits.known_producers` of them (shares.py). Where an owner has its share and
+all producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
 published a second time. An empty batch of a producer that is not known and has nothing staged needs no place: twice
 nothing is nothing. Entries of version 1 know no shares, and forget the producer not used for longest.
 
 What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
 live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
-in the log with the bodies, and fetching them reads the bodies: so a publication up to LOOKED_UP_* is fetched and looked
-up as it arrives, like an Enqueue, and of a larger one nothing is read. The fronts of those who had seen everything go
-back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their fields then.
+in the log with the bodies, and fetching them reads the bodies: so a publication up to `Limits.looked_up_*` is fetched
+and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The fronts of those who had seen
+everything go back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their
+fields then.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from fifo.blocks import ONE_EACH
 from fifo.codec import Reader, Writer
 from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
+from fifo.limits import Limits
 from fifo.read_costs import text_factor
-from fifo.sessions import REMEMBERED_MS
 from fifo.shares import Owned
 from fifo.state import Entry
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
@@ -53,22 +54,6 @@ LAST_BATCH = (1 << 63) - 1
 
 CHUNK_MESSAGES = 65_536
 """As many as one Enqueue may have."""
-STAGED_PARTS = 4_096
-STAGED_CHUNKS = 16_384
-STAGED_BYTES = 8 << 30
-STAGED_MESSAGES = 16_384 * 8_192
-"""Chunks of 8,192 messages each: 8,192 blocks that one entry may have to make."""
-STAGED_TTLS = 65_536
-"""Stretches of messages with the same time to live, each chunk at least one: each becomes a run of its own."""
-PART_MS = 6 * 3600 * 1000
-"""A part waits so long for another chunk, or to be published."""
-KNOWN_PRODUCERS = 10_000
-"""Producers whose last batch a queue remembers."""
-
-LOOKED_UP_MESSAGES = 65_536
-LOOKED_UP_CHUNKS = 64
-LOOKED_UP_BYTES = 64 << 20
-"""What is fetched and looked up in the entry that publishes it, at most: with bodies of 1 KiB some 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +65,9 @@ class LastBatch:
     used_ms: int
     owner: int = UNKNOWN
 
-    def is_old(self, now_ms: int) -> bool:
+    def is_old(self, now_ms: int, limits: Limits) -> bool:
         """It need not be remembered any longer."""
-        return not self.used_ms or self.used_ms + REMEMBERED_MS <= now_ms
+        return not self.used_ms or self.used_ms + limits.remembered_ms <= now_ms
 
 
 Key = tuple[str, int, bytes]
@@ -156,9 +141,10 @@ class StagedInfo:
 class Staging:
     """What is staged for one queue, and the last batch of each producer."""
 
-    __slots__ = ("chunk_count", "last_batches", "owned", "parts", "rows", "size_bytes", "ttl_count")
+    __slots__ = ("chunk_count", "last_batches", "limits", "owned", "parts", "rows", "size_bytes", "ttl_count")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self.parts: dict[Key, Part] = {}  # that whose last chunk is oldest first
         self.last_batches: dict[str, LastBatch] = {}  # the producer not used for longest first
         self.owned = Owned()  # their owners; follows from them
@@ -194,14 +180,14 @@ class Staging:
     def expire(self, now_ms: int) -> None:
         while self.parts:
             key, part = next(iter(self.parts.items()))
-            if part.last_ms + PART_MS > now_ms:
+            if part.last_ms + self.limits.part_ms > now_ms:
                 return
             self.drop(key)
 
     def published(self, entry: Entry, producer: str, batch: int, owner: int) -> None:
         """This batch is done, and with it all up to it."""
         self._remember(entry, producer, batch, owner)
-        if len(self.last_batches) > KNOWN_PRODUCERS:
+        if len(self.last_batches) > self.limits.known_producers:
             self._forget(next(iter(self.last_batches)))
         for key in [key for key in self.parts if key[0] == producer and key[1] <= batch]:
             self.drop(key)
@@ -228,9 +214,9 @@ class Staging:
 
     def make_room(self, entry: Entry, owner: int) -> None:
         """Forgets old producers until one more of this owner has a place."""
-        while not self.owned.has_room(owner, KNOWN_PRODUCERS):
+        while not self.owned.has_room(owner, self.limits.known_producers):
             oldest = next(iter(self.last_batches))
-            if not self.last_batches[oldest].is_old(entry.now_ms):
+            if not self.last_batches[oldest].is_old(entry.now_ms, self.limits):
                 break
             self._forget(oldest)
 
@@ -250,17 +236,18 @@ class Staging:
 
     def refuse_producer(self, entry: Entry, producer: str) -> Refused | None:
         """Why no batch of this producer can be remembered."""
+        most, remembered_ms = self.limits.known_producers, self.limits.remembered_ms
         if (
             entry.version < TIMED_BATCHES
             or producer in self.last_batches
-            or len(self.last_batches) < KNOWN_PRODUCERS
-            or next(iter(self.last_batches.values())).is_old(entry.now_ms)
+            or len(self.last_batches) < most
+            or next(iter(self.last_batches.values())).is_old(entry.now_ms, self.limits)
         ):
             return None
         return Refused(
             "limit",
             f"producer {producer!r} is new, and the queue remembers {len(self.last_batches)} that published staged "
-            f"batches in the last {REMEMBERED_MS // 3_600_000} hours; allowed: {KNOWN_PRODUCERS}",
+            f"batches in the last {remembered_ms // 3_600_000} hours; allowed: {most}",
         )
 
     def needs_no_place(self, entry: Entry, producer: str) -> bool:
@@ -272,7 +259,7 @@ class Staging:
         )
 
     def next_expiry(self) -> int | None:
-        return next(iter(self.parts.values())).last_ms + PART_MS if self.parts else None
+        return next(iter(self.parts.values())).last_ms + self.limits.part_ms if self.parts else None
 
     def indexes(self) -> npt.NDArray[np.uint64]:
         """The Raft indexes where staged bodies lie, ascending, each once."""
@@ -317,9 +304,9 @@ class Staging:
         return out.data
 
     @staticmethod
-    def decode(data: bytes) -> Staging:
+    def decode(data: bytes, limits: Limits) -> Staging:
         """Raises ValueError if the bytes end too early."""
-        reader, found = Reader(data), Staging()
+        reader, found = Reader(data), Staging(limits)
         for _ in range(reader.number()):
             key = (reader.text(), reader.number(), reader.blob())
             part = found.parts[key] = Part()
@@ -354,7 +341,7 @@ def carry_out(
     machine: QueueMachine, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
 ) -> Reply:
     """Refused has changed nothing, but for old producers that were forgotten."""
-    refused = _refuse_names(command)
+    refused = _refuse_names(command, entry.limits)
     if refused is not None:
         return refused
     if isinstance(command, Stage):
@@ -364,7 +351,7 @@ def carry_out(
     return _discard(machine.staging, command)
 
 
-def _refuse_names(command: Stage | PublishStaged | DiscardStaged) -> Refused | None:
+def _refuse_names(command: Stage | PublishStaged | DiscardStaged, limits: Limits) -> Refused | None:
     size = len(command.producer.encode("utf-8", "surrogatepass"))
     if not 0 < size <= NAME_BYTES:
         return Refused("bad_argument", f"a producer's name of {size} bytes; allowed: 1..{NAME_BYTES}")
@@ -378,8 +365,8 @@ def _refuse_names(command: Stage | PublishStaged | DiscardStaged) -> Refused | N
             return Refused("bad_argument", "a part is named twice; allowed: each once")
     else:
         names = list(command.parts)
-    if len(names) > STAGED_PARTS:
-        return Refused("limit", f"{len(names)} parts; allowed: {STAGED_PARTS}")
+    if len(names) > limits.staged_parts:
+        return Refused("limit", f"{len(names)} parts; allowed: {limits.staged_parts}")
     for name in names:
         if len(name) != PART_BYTES:
             return Refused("bad_argument", f"a part's name of {len(name)} bytes; allowed: {PART_BYTES}")
@@ -417,7 +404,7 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
     texts = 0
     if len(command.columns):  # fields must be readable when it is published, whatever the queue keeps now
         try:
-            texts = text_factor(entry.version, command.columns, decode(command.columns, command.count))
+            texts = text_factor(entry, command.columns, decode(command.columns, command.count))
         except ColumnsError as error:
             return Refused("bad_argument", f"filter fields: {error}")
     last = staging.last_of(command.producer)
@@ -441,12 +428,13 @@ def _stage(staging: Staging, entry: Entry, operation: int, command: Stage) -> Re
 
 
 def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int) -> Refused | None:
+    limits = staging.limits
     for wanted, allowed, what in (
-        (len(staging.parts) + is_new, STAGED_PARTS, "parts"),
-        (staging.chunk_count + 1, STAGED_CHUNKS, "chunks"),
-        (staging.rows + command.count, STAGED_MESSAGES, "messages"),
-        (staging.size_bytes + command.size_bytes, STAGED_BYTES, "bytes"),
-        (staging.ttl_count + ttl_count, STAGED_TTLS, "stretches of messages with the same TTL"),
+        (len(staging.parts) + is_new, limits.staged_parts, "parts"),
+        (staging.chunk_count + 1, limits.staged_chunks, "chunks"),
+        (staging.rows + command.count, limits.staged_messages, "messages"),
+        (staging.size_bytes + command.size_bytes, limits.staged_bytes, "bytes"),
+        (staging.ttl_count + ttl_count, limits.staged_ttls, "stretches of messages with the same TTL"),
     ):
         if wanted > allowed:
             return Refused("limit", f"{wanted} {what} staged for one queue; allowed: {allowed}")
@@ -491,17 +479,17 @@ def _refuse_place(machine: QueueMachine, entry: Entry, command: PublishStaged) -
     if entry.version < SHARED_PLACES or command.producer in staging.last_batches:
         return None
     staging.make_room(entry, owner)
-    what = "producers of staged batches"
-    return staging.owned.refuse_more(entry.version, owner, KNOWN_PRODUCERS, machine.config.name, what)
+    most, what = staging.limits.known_producers, "producers of staged batches"
+    return staging.owned.refuse_more(entry.version, owner, most, machine.config.name, what)
 
 
 def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
     """The messages come to the end of the queue, in this order."""
-    fields, first = machine.groups.fields, machine.next_sequence
+    fields, first, limits = machine.groups.fields, machine.next_sequence, entry.limits
     is_looked_up = (
-        sum(part.rows for part in parts) <= LOOKED_UP_MESSAGES
-        and sum(len(part.indexes) for part in parts) <= LOOKED_UP_CHUNKS
-        and sum(part.size_bytes for part in parts) <= LOOKED_UP_BYTES
+        sum(part.rows for part in parts) <= limits.looked_up_messages
+        and sum(len(part.indexes) for part in parts) <= limits.looked_up_chunks
+        and sum(part.size_bytes for part in parts) <= limits.looked_up_bytes
     )
     machine.arrives(entry)
     for part in parts:

@@ -11,42 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from fifo.commands import UNKNOWN, Address
 from fifo.effects import Effect, Run
+from fifo.limits import Limits
 from fifo.versions import SHARED_BUDGETS
 
 if TYPE_CHECKING:
     from fifo.selector_groups import SelectorGroup
 
-MAX_HELD = 65_536
-"""Messages one consumer may hold. More are not handed out to it, so that its end is bounded work."""
-
-MAX_CONSUMERS = 16_384
-"""Consumers of one queue, those of Get among them. Whatever goes through them all is bounded work. Owners share them
-(shares.py)."""
-
 PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
-
-BLOCK_BUDGET = 64
-"""Blocks one entry may pass: at 16,384 messages each, a million; about 1 ms where bit sets decide."""
-
-MESSAGE_BUDGET = 65_536
-"""Messages one entry may hand out: 16 blocks' worth, or some hundred batches for the nodes to read."""
-
-RUN_BUDGET = 4_096
-"""Runs that one entry may hand out: some ten microseconds each. Messages that were published alone are a run each."""
 
 RUN_STEPS = 32
 """What handing out a run counts for where steps are summed up."""
 
 UNLIMITED = 1 << 62
-
-STEP_BUDGET = 131_072
-"""Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry, counted for all that are
-there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds. The last block
-may go beyond."""
-
-ARRIVAL_BUDGET = 2 * STEP_BUDGET
-"""Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
 
 MANY_RANGES = 64
 """From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
@@ -72,11 +49,10 @@ class Left:
     copies: int = 0  # blocks whose copies for pins were removed
     finished: int = 0  # queues
 
-    @property
-    def spent(self) -> int:
+    def spent(self, limits: Limits) -> int:
         """Steps, of both kinds, and what was handed out."""
-        handed_out = max(RUN_BUDGET - self.runs, 0) * RUN_STEPS
-        return STEP_BUDGET - self.steps + ARRIVAL_BUDGET - self.arrivals + handed_out
+        handed_out = max(limits.run_budget - self.runs, 0) * RUN_STEPS
+        return limits.step_budget - self.steps + limits.arrival_budget - self.arrivals + handed_out
 
     @property
     def may_pass(self) -> bool:
@@ -98,7 +74,9 @@ class Budget:
     """What one entry may still do in one queue, and what it has paid for there."""
 
     left: Left
-    read: dict[int, int] = field(default_factory=dict)  # by block: the slots whose fields were paid for
+    read: dict[int, int] = field(
+        default_factory=dict
+    )  # by the block's first sequence: the slots whose fields were paid for
     reads_arrivals: bool = (
         False  # some of what has arrived in this entry was staged, and its fields were not read
     )
@@ -108,47 +86,65 @@ class Budget:
 class Entry:
     """One Raft entry while it is applied: where, when, by which version of the machine, and what it brings about.
 
-    Two sets of limits bound it: all queues that its operations touch share `touched`, and all that Wake continues
-    share `woken`. So neither keeps the other waiting. In version 1 each queue has limits of its own.
+    Two budgets bound it: all queues that its operations touch share `touched`, and all that Wake continues
+    share `woken`. So neither keeps the other waiting. In version 1 each queue has a budget of its own.
     """
 
-    __slots__ = ("arrived_from", "budgets", "effects", "index", "now_ms", "touched", "version", "woken")
+    __slots__ = (
+        "arrived_from",
+        "budgets",
+        "effects",
+        "index",
+        "limits",
+        "now_ms",
+        "touched",
+        "version",
+        "woken",
+    )
 
-    def __init__(self, index: int, now_ms: int, version: int) -> None:
+    def __init__(self, index: int, now_ms: int, version: int, limits: Limits) -> None:
         self.index = index
         self.now_ms = now_ms
         self.version = version
+        self.limits = limits
         self.effects: list[Effect] = []
         self.budgets: dict[int, Budget] = {}  # by queue
         self.arrived_from: dict[int, int] = {}  # queue -> first sequence placed in this entry
-        self.touched = whole_budget(version)
+        self.touched = whole_budget(version, limits)
         self.woken: Left | None = None
 
     def budget(self, queue: int) -> Budget:
         found = self.budgets.get(queue)
         if found is None:
-            left = self.touched if self.version >= SHARED_BUDGETS else whole_budget(self.version)
+            is_shared = self.version >= SHARED_BUDGETS
+            left = self.touched if is_shared else whole_budget(self.version, self.limits)
             found = self.budgets[queue] = Budget(left)
         return found
 
     def wake(self, queue: int) -> None:
         """What is still done in a queue is on account of Wake."""
         if self.woken is None:
-            self.woken = whole_budget(self.version)
+            self.woken = whole_budget(self.version, self.limits)
         self.budget(queue).left = self.woken
 
     @property
     def steps(self) -> int:
         """What it has spent."""
+        limits = self.limits
         if self.version < SHARED_BUDGETS:
-            return sum([budget.left.spent for budget in self.budgets.values()])
-        return self.touched.spent + (0 if self.woken is None else self.woken.spent)
+            return sum([budget.left.spent(limits) for budget in self.budgets.values()])
+        return self.touched.spent(limits) + (0 if self.woken is None else self.woken.spent(limits))
 
 
-def whole_budget(version: int) -> Left:
+def whole_budget(version: int, limits: Limits) -> Left:
     """What an entry may do, or in version 1 one queue of it."""
-    runs = RUN_BUDGET if version >= SHARED_BUDGETS else UNLIMITED
-    return Left(BLOCK_BUDGET, MESSAGE_BUDGET, runs, STEP_BUDGET, ARRIVAL_BUDGET)
+    return Left(
+        limits.block_budget,
+        limits.message_budget,
+        limits.run_budget if version >= SHARED_BUDGETS else UNLIMITED,
+        limits.step_budget,
+        limits.arrival_budget,
+    )
 
 
 class Held:
@@ -254,6 +250,7 @@ class Consumer:
     address: Address
     attach: int  # unique in the queue
     group: SelectorGroup | None  # None for Get, and once cancelled
+    max_held: int
     credit_to: int = 0  # tags up to here may be handed out
     next_tag: int = 1
     held: Held = field(default_factory=Held)
@@ -266,7 +263,7 @@ class Consumer:
     @property
     def credit(self) -> int:
         """How many messages may be handed out to it now."""
-        return max(0, min(self.credit_to + 1 - self.next_tag, MAX_HELD - self.held.total))
+        return max(0, min(self.credit_to + 1 - self.next_tag, self.max_held - self.held.total))
 
 
 @dataclass(frozen=True, slots=True)

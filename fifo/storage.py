@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fifo import bits
-from fifo.blocks import BLOCK_BITS, Block
+from fifo.blocks import Block
 from fifo.machine import QueueMachine
 from fifo.shared_front import TAIL
 
@@ -65,7 +65,7 @@ def readers(machine: QueueMachine) -> dict[bytes, int]:
     if machine.index:
         block = machine.blocks.at(machine.index[0][1])
         slot = bits.first(block.ready) if isinstance(block, Block) else block.first_slot
-        found[b""] = (block.number << BLOCK_BITS) + slot
+        found[b""] = (block.number << machine.limits.block_bits) + slot
     reserving = {reader.selector: None for reader in machine.readers.by_name.values()}
     for selector, group in machine.groups.by_selector.items():
         if selector and group.front != TAIL and (group.eligible or selector in reserving):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fifo import bits, checkout
-from fifo.blocks import BLOCK_BITS, SLOT_MASK, Block
+from fifo.blocks import Block
 from fifo.effects import Deliver, Refused, Run
 from fifo.read_costs import within
 from fifo.selector_groups import decoded, refuse_selector
-from fifo.state import BLOCK_BUDGET, STEP_BUDGET, Consumer, QueueInfo, Waiting
+from fifo.state import Consumer, QueueInfo, Waiting
 
 if TYPE_CHECKING:
     from fifo.machine import QueueMachine
@@ -24,7 +24,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         if not block.live:
             continue
         if first_sequence == machine.next_sequence:
-            first_sequence = (block.number << BLOCK_BITS) + block.first_slot
+            first_sequence = (block.number << machine.limits.block_bits) + block.first_slot
         ready_bytes += block.size_bytes * block.ready_count // block.placed
     return QueueInfo(
         ready=machine.ready_count,
@@ -64,11 +64,13 @@ def waiting(
         return refused
     wanted = decoded(selector) if selector else None
     runs: list[Run] = []
-    rest, steps = limit, STEP_BUDGET
-    for passed, number in enumerate(machine.blocks.numbers(max(start_sequence, 0) >> BLOCK_BITS)):
-        if passed == BLOCK_BUDGET or rest <= 0 or steps <= 0:
-            return Waiting(tuple(runs), max(number << BLOCK_BITS, start_sequence))
-        if wanted is not None and start_sequence <= number << BLOCK_BITS:
+    limits = machine.limits
+    rest, steps = limit, limits.step_budget
+    for passed, number in enumerate(machine.blocks.numbers(max(start_sequence, 0) >> limits.block_bits)):
+        base = number << limits.block_bits
+        if passed == limits.block_budget or rest <= 0 or steps <= 0:
+            return Waiting(tuple(runs), max(base, start_sequence))
+        if wanted is not None and start_sequence <= base:
             cold = machine.groups.ruled_out(wanted, number)
             if cold is not None:
                 steps -= cold.ready_count * wanted.steps
@@ -77,19 +79,19 @@ def waiting(
             continue
         block = machine.blocks.get(number)
         members, cut = block.ready, 0
-        if start_sequence > block.base:
-            members &= -1 << (start_sequence - block.base)
+        if start_sequence > base:
+            members &= -1 << (start_sequence - base)
         if wanted is not None:
-            looked_at, cost = within(block, members, wanted.steps, steps)
+            looked_at, cost = within(block, members, wanted.steps, steps, limits)
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)
         shown = bits.lowest(members, rest)
         for slot, count in bits.ranges(shown):
-            block.runs.clip(block.base, slot, count, runs)
+            block.runs.clip(base, slot, count, runs)
             rest -= count
         if shown != members or cut:
-            return Waiting(tuple(runs), block.base + (shown.bit_length() if shown != members else cut))
+            return Waiting(tuple(runs), base + (shown.bit_length() if shown != members else cut))
     return Waiting(tuple(runs), None)
 
 
@@ -99,13 +101,14 @@ def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple
     found: list[tuple[int, int]] = []
     passed, number, failed = 0, -1, 0
     block: Block | None = None
+    limits = machine.limits
     for run in runs:
-        if run.first_sequence >> BLOCK_BITS != number:
-            number = run.first_sequence >> BLOCK_BITS
+        if run.first_sequence >> limits.block_bits != number:
+            number = run.first_sequence >> limits.block_bits
             block = machine.blocks.find(number)
             failed = 0 if block is None else block.failures.nonzero()
         if failed and block is not None:
-            slot = run.first_sequence & SLOT_MASK
+            slot = run.first_sequence & limits.slot_mask
             for place in bits.members((failed >> slot) & ((1 << run.count) - 1)):
                 found.append((passed + place, block.failures.value(slot + place)))
         passed += run.count

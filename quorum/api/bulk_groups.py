@@ -9,7 +9,8 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
-from fifo.readers import MAX_NAME_BYTES, MAX_RESERVED
+from fifo.limits import PRODUCTION
+from fifo.readers import MAX_NAME_BYTES
 from fifo.state import Portion, ReaderInfo, Waiting
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
@@ -103,7 +104,7 @@ class GroupCalls(BulkCalls):
         queue = await self._queue(request.queue)
         if request.wait_ms > MAX_WAIT_MS:
             raise status.invalid("bad_argument", f"wait_ms {request.wait_ms}; allowed: 0..{MAX_WAIT_MS}")
-        most = min(request.max_messages or MAX_RESERVED, MAX_RESERVED)
+        most = min(request.max_messages or PRODUCTION.max_reserved, PRODUCTION.max_reserved)
         command = c.Reserve(
             queue.id,
             request.group,

@@ -10,7 +10,8 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
-from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES, STAGED_PARTS
+from fifo.limits import PRODUCTION
+from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, index_of, load
 from quorum.api.calls import client_address
@@ -173,8 +174,8 @@ def _check_named(producer: str, batch: int, parts: Sequence[bytes]) -> None:
         )
     if batch > LAST_BATCH:
         raise status.invalid("bad_argument", f"batch {batch}; allowed: 0..{LAST_BATCH}")
-    if len(parts) > STAGED_PARTS:
-        raise status.invalid("limit", f"{len(parts)} parts; allowed: {STAGED_PARTS}")
+    if len(parts) > PRODUCTION.staged_parts:
+        raise status.invalid("limit", f"{len(parts)} parts; allowed: {PRODUCTION.staged_parts}")
     for part in parts:
         if len(part) != PART_BYTES:
             raise status.invalid("bad_argument", f"a part of {len(part)} bytes; allowed: {PART_BYTES}")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from fifo.staging import PART_BYTES, STAGED_PARTS
+from fifo.limits import PRODUCTION
+from fifo.staging import PART_BYTES
 from quorum.api.session_service import MAX_RANGES
 from quorum.node.wire.batches import FRAME_BYTES, PROPERTIES, BatchLimits
 from quorum.node.wire.wire_scan import DEFAULT_BYTES, Limit, Limits, Shape, shape_of
@@ -72,8 +73,8 @@ def limits_of(batch: BatchLimits) -> Limits:
         "Message.properties": PROPERTIES,
         "PublishBatch.batch": Limit(size_bytes=FRAME_BYTES),
         "PublishRequest.messages": Limit(count=batch.max_messages),
-        "PublishStagedRequest.parts": Limit(count=STAGED_PARTS),
-        "DiscardStagedRequest.parts": Limit(count=STAGED_PARTS),
+        "PublishStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),
+        "DiscardStagedRequest.parts": Limit(count=PRODUCTION.staged_parts),
         "StageRequest.arrow": Limit(size_bytes=FRAME_BYTES),
     }
 

@@ -19,7 +19,7 @@ from google.rpc import code_pb2, status_pb2
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Reply
 from fifo.group import MAX_CLIENT_SEQUENCE
-from fifo.sessions import WINDOW
+from fifo.limits import PRODUCTION
 from quorum.api import deliveries, status
 from quorum.api.filters import expression_bytes, kept_fields
 from quorum.api.hub import Hub
@@ -297,7 +297,7 @@ class Stream:
             window_bytes=self._hub.session_window,
             max_message_bytes=limits.max_message_bytes,
             max_batch_messages=limits.max_messages,
-            max_window_messages=WINDOW,
+            max_window_messages=PRODUCTION.window,
             max_batch_bytes=limits.max_batch_bytes,
         )
         await context.write(pb.SessionResponse(opened=opened))
@@ -408,7 +408,7 @@ class Stream:
         """Rejects the messages of a batch, except those that were taken in an earlier session: these are confirmed,
         because their producer would publish them once more under new numbers."""
         first = request.first_sequence
-        count = min(batches.claimed_count(request.batch), WINDOW)
+        count = min(batches.claimed_count(request.batch), PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
         taken: list[tuple[int, int]] = []
         if queue is not None and self._is_in_sequence(request, count):
@@ -469,11 +469,11 @@ class Stream:
                 "wrong_sequence",
                 f"lowest_unconfirmed {lowest}; allowed: 1..{first} (this batch's first_sequence)",
             )
-        if first + count - lowest > WINDOW:
+        if first + count - lowest > PRODUCTION.window:
             raise status.invalid(
                 "wrong_sequence",
                 f"{first + count - lowest} messages from lowest_unconfirmed {lowest} on; "
-                f"at most {WINDOW} may be unconfirmed",
+                f"at most {PRODUCTION.window} may be unconfirmed",
             )
 
     async def _attach(self, request: pb.Attach) -> None:

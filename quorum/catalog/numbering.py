@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from fifo.commands import NODE, UNKNOWN, Address, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
-from fifo.sessions import MAX_FENCES, MAX_PRODUCERS, Fence, refuse_more, refuse_outdated
+from fifo.limits import PRODUCTION, Limits
+from fifo.sessions import Fence, refuse_more, refuse_outdated
 
 FORGET_AFTER_MS = 24 * 3_600_000
 """Group time after which a silent producer is forgotten."""
@@ -42,7 +43,8 @@ class Speaker:
 class Numbering:
     """Producers by id, the longest silent first."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = PRODUCTION) -> None:
+        self.limits = limits
         self.speakers: dict[bytes, Speaker] = {}
         self.fences: dict[bytes, Fence] = {}
         """Of forgotten producers, in that order."""
@@ -112,7 +114,8 @@ class Numbering:
         if owner == NODE:
             return None
         owners = [speaker.owner for speaker in self.speakers.values()]
-        return refuse_more(len(owners) - owners.count(NODE), owners.count(owner), owner)
+        clients = len(owners) - owners.count(NODE)
+        return refuse_more(clients, owners.count(owner), owner, self.limits.max_producers)
 
     def _forget_older(self, address: Address, now_ms: int) -> None:
         """A node has one session of its own at a time: those of earlier processes are gone."""
@@ -123,13 +126,13 @@ class Numbering:
     def _fence(self, producer: bytes, now_ms: int) -> None:
         """Forgets the producer except for its epoch."""
         self.fences[producer] = Fence(self.speakers.pop(producer).epoch, now_ms)
-        if len(self.fences) > MAX_FENCES:
+        if len(self.fences) > self.limits.max_fences:
             self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms
 
     def _forget(self, now_ms: int, version: int) -> None:
         for _ in range(FORGOTTEN_AT_ONCE):
             producer, speaker = next(iter(self.speakers.items()))
-            is_crowded = version < 2 and len(self.speakers) > MAX_PRODUCERS
+            is_crowded = version < 2 and len(self.speakers) > self.limits.max_producers
             if not is_crowded and speaker.heard_ms + FORGET_AFTER_MS > now_ms:
                 return
             if len(self.speakers) == 1:

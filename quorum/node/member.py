@@ -25,6 +25,7 @@ from typing import Protocol
 import structlog
 
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, Limits
 from fifo.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
@@ -129,6 +130,8 @@ class MemberConfig:
     """founding member -> (peer, client), host:port each"""
     queue_memory_bytes: int = QUEUE_MEMORY_BYTES
     """see paging.py"""
+    limits: Limits = PRODUCTION
+    """of the machines of queues, the same on all members"""
     scrubbing: Pace = field(default_factory=Pace)
     skip_entries: tuple[tuple[int, int], ...] = ()
     """(group, index) of entries whose effect is left out, see skipped_entries.py"""
@@ -250,7 +253,7 @@ class Member:
         background = background or Inline()
         self.collecting = Collecting(log, background)
         self.scrubbing = Scrubbing(log, background, self.membership.memory, self._logger, config.scrubbing)
-        self._founding = Founding(log, config.members, config.queue_groups, self._logger)
+        self._founding = Founding(log, config.members, config.queue_groups, self._logger, config.limits)
         self.rebuilding = Rebuilding(self.replicas, network.send)
         self.damage = DamageCare(
             log,

@@ -303,10 +303,12 @@ class _Slot:
 class BlockColumns:
     """The columns of the messages in slots 0..size-1. A slot that nothing was appended for has no fields."""
 
-    __slots__ = ("_dense", "_dense_count", "_filled", "_sparse", "size", "sparse_bytes")
+    __slots__ = ("_dense", "_dense_count", "_filled", "_most_dense", "_sparse", "size", "sparse_bytes")
 
-    def __init__(self, size: int = BLOCK_SIZE) -> None:
+    def __init__(self, size: int = BLOCK_SIZE, most_dense: int | None = None) -> None:
+        """most_dense: columns that are not sparse; MAX_DENSE_COLUMNS if not given."""
         self.size = size
+        self._most_dense = MAX_DENSE_COLUMNS if most_dense is None else most_dense
         self.drop()
 
     def drop(self) -> None:
@@ -349,7 +351,7 @@ class BlockColumns:
         """The column for this key and kind, made if need be; None if there are too many already."""
         kinds = self._dense.get(key)
         dense = None if kinds is None else kinds.get(kind)
-        if dense is None and self._dense_count < MAX_DENSE_COLUMNS:
+        if dense is None and self._dense_count < self._most_dense:
             dense = self._dense.setdefault(key, {})[kind] = _DenseColumn(kind, first_slot)
             self._dense_count += 1
         return dense

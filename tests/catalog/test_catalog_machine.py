@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Refused, Registered, Reply
+from fifo.limits import PRODUCTION
 from fifo.versions import CURRENT
 from quorum.catalog.arguments import ArgumentValue
 from quorum.catalog.commands import (
@@ -32,7 +33,7 @@ from quorum.catalog.commands import (
 from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.catalog.machine import HASHED_EVERY, CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
-from quorum.catalog.numbering import FORGET_AFTER_MS, MAX_PRODUCERS, Numbering
+from quorum.catalog.numbering import FORGET_AFTER_MS, Numbering
 from support.examples import examples
 
 PRODUCER = b"p" * 16
@@ -222,9 +223,8 @@ def test_a_cluster_has_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatc
     assert isinstance(me.declare("d"), QueueDeclared), "there is space for it now"
 
 
-def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 4)
-    numbering = Numbering()
+def test_past_the_limits_a_client_is_refused_and_nobody_is_forgotten() -> None:
+    numbering = Numbering(replace(PRODUCTION, max_producers=4))
     replies = [register(numbering, number, 1, owner) for number, owner in enumerate((5, 5, 5, 6, 7, 8))]
     assert [isinstance(reply, Refused) for reply in replies] == [False, False, True, False, False, True]
     assert register(numbering, 9, 1, c.NODE) == Registered((), False)
@@ -242,9 +242,8 @@ def test_a_closed_session_is_forgotten_but_for_a_fence() -> None:
     assert me.send(c.RegisterProducer(c.Address(1, 1, 2)), 0, epoch=2) == Registered((), False)
 
 
-def test_a_session_that_is_older_than_a_lost_fence_cannot_register(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorum.catalog.numbering.MAX_FENCES", 2)
-    numbering = Numbering()
+def test_a_session_that_is_older_than_a_lost_fence_cannot_register() -> None:
+    numbering = Numbering(replace(PRODUCTION, max_fences=2))
     for name in range(1, 4):
         assert isinstance(register(numbering, name, 10 * name, c.NODE, heard_ms=10 * name), Registered)
         numbering.close(c.Origin(name.to_bytes(16, "big"), 1, 1), 10 * name, CURRENT)
@@ -311,9 +310,9 @@ def test_a_nodes_newer_process_takes_the_place_of_its_earlier_ones() -> None:
 
 def test_entries_of_version_1_forget_the_longest_silent_producer_to_make_room() -> None:
     numbering = Numbering()
-    for number in range(MAX_PRODUCERS + 5):
+    for number in range(PRODUCTION.max_producers + 5):
         register(numbering, number, 21, version=1)
-    assert len(numbering.speakers) == MAX_PRODUCERS
+    assert len(numbering.speakers) == PRODUCTION.max_producers
 
 
 def test_speakers_that_an_earlier_build_wrote_are_read() -> None:

@@ -12,6 +12,7 @@ import pytest
 from fifo.blocks import NEVER, ONE_EACH, Block, Runs
 from fifo.commands import Enqueue, Meta, Operation, Origin
 from fifo.effects import Run
+from fifo.limits import PRODUCTION
 from fifo.versions import CURRENT
 from support.fifo_world import World, producer
 
@@ -73,7 +74,7 @@ def test_what_has_expired_is_found_and_what_expires_next() -> None:
 
 
 def test_runs_of_messages_long_gone_are_forgotten() -> None:
-    block = Block(0)
+    block = Block(0, PRODUCTION.block_size)
     for slot in range(1000):
         block.runs.append(slot, 1, slot, 0, ONE_EACH, NEVER)
     block.ready = 1 << 3 | 1 << 500

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fifo.commands import Get, Purge, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Ok
+from fifo.limits import SMALL
 from fifo.state import QueueInfo
-from support.fifo_world import START_MS, World, sequences, small_blocks
+from support.fifo_world import START_MS, World, sequences
 
 
 def info(world: World) -> QueueInfo:
@@ -104,36 +105,34 @@ def test_a_returned_message_is_expected_to_expire_again() -> None:
 
 
 def test_mass_expiry_goes_on_by_wake_ups() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue()
-        name = world.session()
-        for _ in range(10):
-            world.publish(name, 10, ttl_ms=100)
-        world.publish(name, 1)
-        applied = world.wake(passed_ms=1000)
-        assert applied.effects == ()
-        assert info(world).ready == 101 - 7 - 3 * 8
-        due = world.machine.next_wake()
-        assert due is not None
-        assert due <= world.now_ms
-        assert len(world.wake_until_done()) > 1
-        assert info(world).ready == 1
+    world = World(SMALL, has_model=True)
+    world.queue()
+    name = world.session()
+    for _ in range(10):
+        world.publish(name, 10, ttl_ms=100)
+    world.publish(name, 1)
+    applied = world.wake(passed_ms=1000)
+    assert applied.effects == ()
+    assert info(world).ready == 101 - 7 - 3 * 8
+    due = world.machine.next_wake()
+    assert due is not None
+    assert due <= world.now_ms
+    assert len(world.wake_until_done()) > 1
+    assert info(world).ready == 1
 
 
 def test_expired_messages_in_the_way_are_passed_some_an_entry() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue()
-        name = world.session()
-        for _ in range(10):
-            world.publish(name, 10, ttl_ms=100)
-        world.publish(name, 1)
-        world.now_ms += 1000
-        _, applied = world.attach(name, "a", 5)
-        assert sequences(applied) == []
-        delivered = [sequence for entry in world.wake_until_done() for sequence in sequences(entry)]
-        assert delivered == [101]
+    world = World(SMALL, has_model=True)
+    world.queue()
+    name = world.session()
+    for _ in range(10):
+        world.publish(name, 10, ttl_ms=100)
+    world.publish(name, 1)
+    world.now_ms += 1000
+    _, applied = world.attach(name, "a", 5)
+    assert sequences(applied) == []
+    delivered = [sequence for entry in world.wake_until_done() for sequence in sequences(entry)]
+    assert delivered == [101]
 
 
 def test_wake_ups_that_come_late_often_or_without_need_do_no_harm() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo import matched
 from fifo.commands import Credit, Return
+from fifo.limits import PRODUCTION
 from fifo.matched import FORGOTTEN, Matched, pack, unpack
 from support.fifo_world import World, sequences
 
@@ -16,13 +17,14 @@ SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots
 
 @given(SETS | st.integers(1, 1 << 2_000))
 def test_a_set_comes_back_from_its_smaller_form(members: int) -> None:
-    packed = pack(members)
+    sparse = PRODUCTION.sparse_matches
+    packed = pack(members, sparse)
     assert unpack(packed) == members
-    assert isinstance(packed, int) == (members.bit_count() > matched.SPARSE)
+    assert isinstance(packed, int) == (members.bit_count() > sparse)
 
 
 def test_bytes_are_counted_and_come_back() -> None:
-    found = Matched()
+    found = Matched(PRODUCTION)
     dense = (1 << 16_384) - 1
     for number in range(4):
         for selector in (b"a", b"b"):
@@ -39,9 +41,8 @@ def test_bytes_are_counted_and_come_back() -> None:
     assert found.size_bytes == 0
 
 
-def test_what_does_not_fit_is_forgotten_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matched, "MATCHED_BYTES", 3_000)
-    found = Matched()
+def test_what_does_not_fit_is_forgotten_until_it_does() -> None:
+    found = Matched(replace(PRODUCTION, matched_bytes=3_000))
     dense = (1 << 16_384) - 1
     found.add(b"a", 0, dense)
     found.add(b"b", 0, dense)
@@ -53,9 +54,8 @@ def test_what_does_not_fit_is_forgotten_until_it_does(monkeypatch: pytest.Monkey
     assert found.get(b"b", 0) == dense
 
 
-def test_groups_find_forgotten_matches_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matched, "MATCHED_BYTES", 0)
-    world = World()
+def test_groups_find_forgotten_matches_again() -> None:
+    world = World(replace(PRODUCTION, matched_bytes=0))
     world.queue(filter_enabled=True)
     name = world.session()
     rows = [{"application-properties.colour": colour} for colour in ("red", "green")] * 20
@@ -67,11 +67,8 @@ def test_groups_find_forgotten_matches_again(monkeypatch: pytest.MonkeyPatch) ->
     assert world.machine.queues[1].groups.matched.size_bytes < 1_000
 
 
-def test_forgotten_matches_are_not_looked_for_where_everything_is_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(matched, "MATCHED_BYTES", 0)
-    world = World()
+def test_forgotten_matches_are_not_looked_for_where_everything_is_held() -> None:
+    world = World(replace(PRODUCTION, matched_bytes=0))
     world.queue(filter_enabled=True)
     name = world.session()
     row = {"application-properties.colour": "red"}

@@ -17,10 +17,11 @@ from fifo import checkpoint, invariants
 from fifo import commands as c
 from fifo.effects import Refused
 from fifo.group import GroupMachine
+from fifo.limits import SMALL
 from fifo.pages import MemoryPages
 from fifo.references import references
 from support.examples import examples
-from support.fifo_world import SMALL, World, part_name, producer, selector, small_blocks
+from support.fifo_world import World, part_name, producer, selector
 from support.replays import replay
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
@@ -136,10 +137,8 @@ ENTRY = st.lists(
 class FifoAgainstModel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.context = small_blocks(SMALL)
-        self.context.__enter__()
-        self.world = World(SMALL)
-        self.world.twin = GroupMachine(self.world.log)
+        self.world = World(SMALL, has_model=True)
+        self.world.twin = self.world.empty()
         self.boots = {1: 1, 2: 1}
         self.pending = {}
         self.world.queue(1, filter_enabled=True)
@@ -152,11 +151,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 self.world.do(name, attach)
 
     def teardown(self) -> None:
-        if hasattr(self, "context"):
-            try:
-                replay(self.world)
-            finally:
-                self.context.__exit__(None, None, None)
+        if hasattr(self, "world"):
+            replay(self.world)
 
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
     def entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
@@ -223,7 +219,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what == "summaries":
             twin.drop_summaries()
         if what == "all":
-            self.world.twin = GroupMachine.restore(twin.snapshot(), self.world.log)
+            self.world.twin = self.world.restored(twin.snapshot())
 
     @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=7), write_only=st.booleans())
     def page_out(self, chosen: list[bool], write_only: bool) -> None:
@@ -263,7 +259,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
             kept = MemoryPages()
             kept.pages = {page: pages.pages[page] for page in found.pages}
             kept.last = pages.last
-            self.world.twin = GroupMachine.resume(found.state, self.world.log, kept)
+            self.world.twin = self.world.resumed(found.state, kept)
             invariants.check(self.world.twin)
 
     @precondition(lambda self: len(self.world.entries) > 3)

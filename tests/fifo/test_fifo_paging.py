@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo import checkpoint, invariants
-from fifo.blocks import BLOCK_SIZE, Block
+from fifo.blocks import Block
 from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
 from fifo.group import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
+from fifo.limits import PRODUCTION, SMALL
 from fifo.pages import MemoryPages, Stored
 from fifo.selector_groups import decoded
 from fifo.state import Waiting
 from fifo.versions import CURRENT
-from support.fifo_world import SMALL, World, selector, sequences, small_blocks
+from support.fifo_world import World, selector, sequences
 
 
 def filled(count: int, batch: int = 1_000, **queue: object) -> World:
@@ -45,7 +46,7 @@ def page_out_all(machine: GroupMachine, queue: int = 1) -> None:
 
 
 def test_a_checkpoint_writes_what_was_changed_since_the_last_one() -> None:
-    world = filled(10 * BLOCK_SIZE - 384)
+    world = filled(10 * PRODUCTION.block_size - 384)
     memory = world.machine.memory
     first = world.machine.checkpoint()
     assert memory.writes == len(first.pages) == 10
@@ -64,7 +65,7 @@ def world_producer(world: World) -> bytes:
 
 def test_a_checkpoint_can_be_written_little_by_little() -> None:
     """Whatever happens between the parts, it is the same in the end; what has changed meanwhile is written again."""
-    world = filled(10 * BLOCK_SIZE - 384, batch=100)
+    world = filled(10 * PRODUCTION.block_size - 384, batch=100)
     world.queue(2)
     memory = world.machine.memory
     place: tuple[int, int] | None = (0, 0)
@@ -85,7 +86,7 @@ def test_a_checkpoint_can_be_written_little_by_little() -> None:
 
 
 def test_queues_that_no_entry_has_touched_are_carried_over() -> None:
-    world = filled(2 * BLOCK_SIZE)
+    world = filled(2 * PRODUCTION.block_size)
     world.queue(2)
     world.machine.checkpoint()
     section = world.machine.queues[1].section
@@ -111,9 +112,9 @@ def test_a_checkpoint_says_which_entries_it_refers_to_until_their_last_message_i
 
 
 def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None:
-    world = filled(6 * BLOCK_SIZE)
+    world = filled(6 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
-    again = GroupMachine.resume(world.machine.checkpoint().state, world.log, pages)
+    again = world.resumed(world.machine.checkpoint().state, pages)
     assert again.info(1) == world.machine.info(1)
     assert (again.memory.loads, again.memory.warm_bytes) == (0, 0)
     name = world_producer(world)
@@ -126,9 +127,9 @@ def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None
 
 
 def test_a_purge_reads_only_blocks_that_keep_something() -> None:
-    world = filled(6 * BLOCK_SIZE, message_ttl_ms=1_000)
+    world = filled(6 * PRODUCTION.block_size, message_ttl_ms=1_000)
     world.do(world_producer(world), Get(1, 10, settled=False))
-    world.twin = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.twin = world.restored(world.machine.snapshot())
     page_out_all(world.machine)
     world.apply([(None, Purge(1))])
     info = world.machine.info(1)
@@ -139,7 +140,7 @@ def test_a_purge_reads_only_blocks_that_keep_something() -> None:
 
 
 def test_a_page_that_is_not_what_was_written_stops_the_machine() -> None:
-    world = filled(2 * BLOCK_SIZE)
+    world = filled(2 * PRODUCTION.block_size)
     page_out_all(world.machine)
     pages = world.machine.memory.pages
     assert isinstance(pages, MemoryPages)
@@ -151,20 +152,20 @@ def test_a_page_that_is_not_what_was_written_stops_the_machine() -> None:
 
 
 def test_bytes_that_are_no_checkpoint_are_refused() -> None:
-    world = filled(2 * BLOCK_SIZE)
+    world = filled(2 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
     state = world.machine.checkpoint().state
     assert checkpoint.is_checkpoint(state)
     assert not checkpoint.is_checkpoint(world.machine.snapshot())
     with pytest.raises(ValueError, match="begin"):
-        GroupMachine.resume(world.machine.snapshot(), world.log, pages)
+        world.resumed(world.machine.snapshot(), pages)
     with pytest.raises(ValueError, match="format"):
-        GroupMachine.resume(state[:5] + b"\x7f" + state[6:], world.log, pages)
+        world.resumed(state[:5] + b"\x7f" + state[6:], pages)
     with pytest.raises(ValueError, match="too many"):
-        GroupMachine.resume(state + b"x", world.log, pages)
+        world.resumed(state + b"x", pages)
     for size in range(6, len(state)):
         with pytest.raises(ValueError, match=r"ends|begin"):
-            GroupMachine.resume(state[:size], world.log, pages)
+            world.resumed(state[:size], pages)
 
 
 class CountedPages:
@@ -189,7 +190,7 @@ def test_a_cold_block_takes_a_few_hundred_bytes(batch: int) -> None:
     world.checks = False
     world.queue()
     name = world.session()
-    count = 2 * BLOCK_SIZE // batch * batch
+    count = 2 * PRODUCTION.block_size // batch * batch
     for i in range(count // batch):
         command = Enqueue(1, i * batch, i * batch, batch, batch * 100)
         meta = Meta(world.index + i + 1, 1, world.now_ms, CURRENT)
@@ -216,8 +217,8 @@ def test_packed_indexes_come_back(numbers: list[int] | set[int]) -> None:
 
 
 def test_neighbouring_indexes_pack_into_a_few_bytes() -> None:
-    assert len(pack(np.arange(10**12, 10**12 + BLOCK_SIZE, dtype=np.uint64))) < 12
-    alternating = np.arange(10**12, 10**12 + 4 * BLOCK_SIZE, 4, dtype=np.uint64)
+    assert len(pack(np.arange(10**12, 10**12 + PRODUCTION.block_size, dtype=np.uint64))) < 12
+    alternating = np.arange(10**12, 10**12 + 4 * PRODUCTION.block_size, 4, dtype=np.uint64)
     assert len(pack(alternating)) < 200
 
 
@@ -259,9 +260,8 @@ def test_what_ten_million_waiting_single_messages_refer_to_takes_little_memory()
         pieces = []
         index = 1
         for _ in range(100):  # of the 611 blocks
-            steps = (
-                chance.integers(1, 3, BLOCK_SIZE, dtype=np.uint64) if gaps else np.ones(BLOCK_SIZE, np.uint64)
-            )
+            size = PRODUCTION.block_size
+            steps = chance.integers(1, 3, size, dtype=np.uint64) if gaps else np.ones(size, np.uint64)
             indexes = np.cumsum(steps) + np.uint64(index)
             index = int(indexes[-1])
             pieces.append(Piece(pack(indexes)))
@@ -269,7 +269,7 @@ def test_what_ten_million_waiting_single_messages_refer_to_takes_little_memory()
 
 
 def test_a_record_comes_back() -> None:
-    world = filled(2 * BLOCK_SIZE)
+    world = filled(2 * PRODUCTION.block_size)
     for block in world.machine.queues[1].blocks.warm():
         stored = world.machine.queues[1].blocks.write(block)
         again = Stored(stored.record)
@@ -280,7 +280,7 @@ def test_a_record_comes_back() -> None:
 
 
 def test_the_bytes_of_warm_blocks_are_counted() -> None:
-    world = filled(4 * BLOCK_SIZE, batch=8)
+    world = filled(4 * PRODUCTION.block_size, batch=8)
     queue = world.machine.queues[1]
     full = [block for block in queue.blocks.warm() if block.number < 4]
     runs = sum(len(block.runs) * 20 for block in full)
@@ -303,57 +303,54 @@ def sized(world: World, count: int) -> bytes:
 
 def test_cold_blocks_that_a_selector_rules_out_are_not_read() -> None:
     """The scan finds what it finds without summaries, in the same entries (the twin has none, the model no blocks)."""
-    with small_blocks(SMALL):
-        world = World(SMALL)
-        name = sized(world, 400)
-        world.twin = GroupMachine.restore(world.machine.snapshot(), world.log)
-        page_out_all(world.machine)
-        memory = world.machine.memory
-        world.attach(name, "c", 100, "size = 203 OR size BETWEEN 310 AND 320")
-        found = world.wake_until_done()
-        assert sum(len(sequences(applied)) for applied in found) == 12
-        assert memory.loads <= 4  # those with matches, of 51
-        assert world.twin.info(1) == world.machine.info(1)
-        world.machine.drop_summaries()
-        page_out_all(world.machine)
-        world.attach(name, "d", 100, "size = 399 AND size = 398")
-        world.wake_until_done()
-        assert memory.loads > 40  # each had to be read, as nothing was known
+    world = World(SMALL, has_model=True)
+    name = sized(world, 400)
+    world.twin = world.restored(world.machine.snapshot())
+    page_out_all(world.machine)
+    memory = world.machine.memory
+    world.attach(name, "c", 100, "size = 203 OR size BETWEEN 310 AND 320")
+    found = world.wake_until_done()
+    assert sum(len(sequences(applied)) for applied in found) == 12
+    assert memory.loads <= 4  # those with matches, of 51
+    assert world.twin.info(1) == world.machine.info(1)
+    world.machine.drop_summaries()
+    page_out_all(world.machine)
+    world.attach(name, "d", 100, "size = 399 AND size = 398")
+    world.wake_until_done()
+    assert memory.loads > 40  # each had to be read, as nothing was known
 
 
 def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
-    with small_blocks(SMALL):
-        world = World(SMALL)
-        sized(world, 400)
-        page_out_all(world.machine)
-        wanted = selector("size > 370")
-        runs, place = [], 0
-        while place is not None:
-            page = world.machine.waiting(1, place, 1_000, wanted)
-            assert isinstance(page, Waiting)
-            runs += page.runs
-            place = page.next_sequence
-        assert sum(run.count for run in runs) == 29
-        assert world.machine.memory.loads <= 5
+    world = World(SMALL, has_model=True)
+    sized(world, 400)
+    page_out_all(world.machine)
+    wanted = selector("size > 370")
+    runs, place = [], 0
+    while place is not None:
+        page = world.machine.waiting(1, place, 1_000, wanted)
+        assert isinstance(page, Waiting)
+        runs += page.runs
+        place = page.next_sequence
+    assert sum(run.count for run in runs) == 29
+    assert world.machine.memory.loads <= 5
 
 
 def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
-    with small_blocks(SMALL):
-        world = World(SMALL)
-        name = sized(world, 45)
-        page_out_all(world.machine)
-        blocks = world.machine.queues[1].blocks
-        known = {number: blocks.at(number).summary for number in blocks.numbers()}
-        assert all(known.values())
-        again = GroupMachine.resume(world.machine.checkpoint().state, world.log, world.machine.memory.pages)
-        assert {number: again.queues[1].blocks.at(number).summary for number in known} == known
-        world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
-        assert blocks.at(0).summary == known[0]
-        world.publish(name, 1, [{"application-properties.size": 1_000}])  # what comes does
-        last = blocks.numbers()[-1]
-        assert blocks.at(last).summary == b""
-        page_out_all(world.machine)  # without the columns that went with it before nothing new is known
-        assert blocks.at(last).summary == b""
+    world = World(SMALL, has_model=True)
+    name = sized(world, 45)
+    page_out_all(world.machine)
+    blocks = world.machine.queues[1].blocks
+    known = {number: blocks.at(number).summary for number in blocks.numbers()}
+    assert all(known.values())
+    again = world.resumed(world.machine.checkpoint().state, world.machine.memory.pages)
+    assert {number: again.queues[1].blocks.at(number).summary for number in known} == known
+    world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
+    assert blocks.at(0).summary == known[0]
+    world.publish(name, 1, [{"application-properties.size": 1_000}])  # what comes does
+    last = blocks.numbers()[-1]
+    assert blocks.at(last).summary == b""
+    page_out_all(world.machine)  # without the columns that went with it before nothing new is known
+    assert blocks.at(last).summary == b""
 
 
 def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> None:
@@ -363,7 +360,7 @@ def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> Non
     world.queue(filter_enabled=True)
     name = world.session()
     regions = ("north", "east", "south", "west")
-    for first in range(0, 2 * BLOCK_SIZE, 1_024):
+    for first in range(0, 2 * PRODUCTION.block_size, 1_024):
         rows = [
             {
                 "application-properties.region": regions[n % 4],
@@ -376,12 +373,12 @@ def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> Non
         ]
         world.publish(name, 1_024, rows)
     block = world.machine.queues[1].blocks.get(0)
-    assert block.memory_bytes() < 64 * BLOCK_SIZE
+    assert block.memory_bytes() < 64 * PRODUCTION.block_size
     page_out_all(world.machine)
     gc.collect()
     cold = world.machine.queues[1].blocks.at(0)
     assert isinstance(cold, Stored)
     held = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
-    assert sum(map(sys.getsizeof, held)) < BLOCK_SIZE // 4
+    assert sum(map(sys.getsizeof, held)) < PRODUCTION.block_size // 4
     again = selector("customer = 'customer-9999999' AND region = 'north'")
     assert world.machine.queues[1].groups.ruled_out(decoded(again), 0) is cold

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fifo import pins
-from fifo.blocks import BLOCK_SIZE
 from fifo.commands import UNKNOWN, DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
 from fifo.effects import Ok, Pinned, Refused
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, Limits
 from fifo.references import references
 from fifo.state import Waiting
 from support.fifo_world import World, bodies_of, selector
@@ -21,7 +21,11 @@ HOUR_MS = 3600 * 1000
 
 @pytest.fixture
 def world() -> World:
-    found = World()
+    return world_of(PRODUCTION)
+
+
+def world_of(limits: Limits) -> World:
+    found = World(limits)
     found.queue(filter_enabled=True)
     found.session()
     return found
@@ -112,14 +116,14 @@ def test_only_a_part_of_what_is_pinned_may_be_asked_for(world: World) -> None:
 
 def test_a_selector_over_a_pin_sees_the_fields_of_what_is_gone(world: World) -> None:
     world.checks = False
-    rows = [{"application-properties.colour": ("red", "green")[i % 2]} for i in range(BLOCK_SIZE)]
-    world.publish(name_of(world), BLOCK_SIZE, rows)
+    rows = [{"application-properties.colour": ("red", "green")[i % 2]} for i in range(PRODUCTION.block_size)]
+    world.publish(name_of(world), PRODUCTION.block_size, rows)
     made = pin(world)
     world.do(name_of(world), Get(1, 10_000, settled=True))
-    world.publish(name_of(world), BLOCK_SIZE, rows)
+    world.publish(name_of(world), PRODUCTION.block_size, rows)
     world.machine.page_out(1, 0)
     for _ in range(2):
-        assert len(shown(world.machine, made, "colour = 'red'")) == BLOCK_SIZE // 2
+        assert len(shown(world.machine, made, "colour = 'red'")) == PRODUCTION.block_size // 2
         world.machine.drop_columns()
         world.machine.drop_summaries()
 
@@ -128,7 +132,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     world.checks = False
     name = name_of(world)
     for _ in range(6):
-        world.publish(name, BLOCK_SIZE // 2)
+        world.publish(name, PRODUCTION.block_size // 2)
     before = waiting(world)
     entries = sorted({body[1] for body in before})
     made = pin(world)
@@ -143,8 +147,8 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     assert list(found.entries) == entries
     for again in (
         world.machine,
-        GroupMachine.restore(world.machine.snapshot(), world.log),
-        GroupMachine.resume(found.state, world.log, world.machine.memory.pages),
+        world.restored(world.machine.snapshot()),
+        world.resumed(found.state, world.machine.memory.pages),
     ):
         assert shown(again, made) == before
         assert again.pins(1) == world.machine.pins(1)
@@ -159,22 +163,22 @@ def test_a_pin_reads_no_page_and_consumers_pass_what_is_pinned_alone(world: Worl
     world.checks = False
     name = name_of(world)
     for _ in range(4):
-        world.publish(name, BLOCK_SIZE)
+        world.publish(name, PRODUCTION.block_size)
     machine = world.machine
     for block in machine.queues[1].blocks.warm():
         machine.page_out(1, block.number)
     loads = machine.memory.loads
     made = pin(world)
     assert machine.memory.loads == loads
-    attach, _ = world.attach(name, "a", 3 * BLOCK_SIZE)
+    attach, _ = world.attach(name, "a", 3 * PRODUCTION.block_size)
     world.wake_until_done()
-    world.do(name, Settle(1, "a", attach, ((1, 3 * BLOCK_SIZE),)))
+    world.do(name, Settle(1, "a", attach, ((1, 3 * PRODUCTION.block_size),)))
     for block in machine.queues[1].blocks.warm():
         machine.page_out(1, block.number)
     loads = machine.memory.loads
     world.do(name, Get(1, 10, settled=True))
     assert machine.memory.loads == loads + 1
-    assert len(shown(machine, made)) == 4 * BLOCK_SIZE
+    assert len(shown(machine, made)) == 4 * PRODUCTION.block_size
 
 
 def test_a_pin_ends_after_its_time(world: World) -> None:
@@ -198,14 +202,14 @@ def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(wor
     world.checks = False
     name = name_of(world)
     for _ in range(70):
-        world.publish(name, BLOCK_SIZE)
+        world.publish(name, PRODUCTION.block_size)
     made = pin(world)
     world.apply([(None, Purge(1))])
     world.do(name, Unpin(1, made.pin))
     blocks = world.machine.queues[1].blocks
     assert len(blocks) == 7  # of 71, 64 went in the entry of Unpin
     assert world.machine.next_wake() == world.now_ms
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     world.wake_until_done()
     assert len(world.machine.queues[1].blocks) == 1
     assert world.machine.next_wake() is None
@@ -226,11 +230,9 @@ def test_of_two_pins_each_shows_its_own_time(world: World) -> None:
     assert [info.pin for info in world.machine.pins(1)] == [2]
 
 
-def test_the_oldest_pin_ends_where_copies_take_too_much(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
+    world = world_of(replace(PRODUCTION, max_copy_bytes=70))
     name = name_of(world)
-    monkeypatch.setattr(pins, "MAX_COPY_BYTES", 70)
     world.publish(name, 5)
     first, second = pin(world), pin(world)
     world.do(name, Get(1, 1, settled=True))
@@ -257,7 +259,7 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     made = [pin(world, owner=owner) for owner in owners]
     assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 82))) == "limit"
     world.do(name_of(world), Unpin(1, made[3].pin))
-    assert pin(world, owner=82).pin == pins.MAX_PINS + 1  # numbers are not used again
+    assert pin(world, owner=82).pin == PRODUCTION.max_pins + 1  # numbers are not used again
     world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
     assert world.machine.pins(1) == ()
     assert refusal(world.machine.pinned(1, made[0].pin, 0, 9, 9)) == "not_found"
@@ -270,7 +272,7 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
 def test_one_owner_has_as_many_pins_as_are_left_free_and_the_others_still_come_in(world: World) -> None:
     for _ in range(8):
         pin(world, owner=77)
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 77))) == "limit"
     assert pin(world, owner=78).pin == 9
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +25,9 @@ from fifo.commands import (
     UpdateConfig,
 )
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
-from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, SMALL
 from fifo.state import Held, QueueInfo, Waiting
-from support.fifo_world import World, sequences, small_blocks
+from support.fifo_world import World, sequences
 
 
 @pytest.fixture
@@ -151,24 +153,23 @@ def test_a_failed_delivery_is_counted_and_the_limit_drops_the_message() -> None:
 
 
 def test_what_browsing_shows_can_be_asked_for_its_failed_deliveries() -> None:
-    with small_blocks():
-        world = World()
-        world.queue()
-        name = world.session()
-        world.publish(name, 20)
-        attach, _ = world.attach(name, "a", 20)
-        for last in (12, 5):
-            world.do(name, Cancel(1, "a", return_held=False))
-            world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
-            world.do(name, Return(1, "a", attach, ((1, 20),)))
-            attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
-        page = world.machine.waiting(1, 4, 100)
-        assert isinstance(page, Waiting)
-        assert sum(run.count for run in page.runs) == 17
-        found = world.machine.failed_deliveries(1, page.runs)
-        assert found == ((0, 2), (1, 2), *((number, 1) for number in range(2, 9)))
-        assert world.machine.failed_deliveries(1, (Run(500, 3, 1, 0, 0),)) == ()
-        assert world.machine.failed_deliveries(9, page.runs) == ()
+    world = World(SMALL)
+    world.queue()
+    name = world.session()
+    world.publish(name, 20)
+    attach, _ = world.attach(name, "a", 20)
+    for last in (12, 5):
+        world.do(name, Cancel(1, "a", return_held=False))
+        world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
+        world.do(name, Return(1, "a", attach, ((1, 20),)))
+        attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
+    page = world.machine.waiting(1, 4, 100)
+    assert isinstance(page, Waiting)
+    assert sum(run.count for run in page.runs) == 17
+    found = world.machine.failed_deliveries(1, page.runs)
+    assert found == ((0, 2), (1, 2), *((number, 1) for number in range(2, 9)))
+    assert world.machine.failed_deliveries(1, (Run(500, 3, 1, 0, 0),)) == ()
+    assert world.machine.failed_deliveries(9, page.runs) == ()
 
 
 def test_the_end_of_a_session_is_no_failed_delivery() -> None:
@@ -310,27 +311,25 @@ def test_a_consumer_holds_at_most_65536_messages(world: World) -> None:
 
 
 def test_many_messages_are_handed_out_some_an_entry() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue()
-        name = world.session()
-        world.publish(name, 100)
-        world.attach(name, "a", 30)
-        _, applied = world.attach(name, "b", 30)
-        assert len(sequences(applied)) == rules.message_budget
-        assert world.machine.next_wake() == world.now_ms
-        assert sum(len(sequences(entry)) for entry in world.wake_until_done()) == 20
+    world = World(SMALL, has_model=True)
+    world.queue()
+    name = world.session()
+    world.publish(name, 100)
+    world.attach(name, "a", 30)
+    _, applied = world.attach(name, "b", 30)
+    assert len(sequences(applied)) == SMALL.message_budget
+    assert world.machine.next_wake() == world.now_ms
+    assert sum(len(sequences(entry)) for entry in world.wake_until_done()) == 20
 
 
 def test_a_large_queue_over_its_new_limit_is_cut_some_blocks_an_entry() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue()
-        world.publish(world.session(), 100)
-        world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", max_length=5)))])
-        assert info(world).ready == 100 - 7 - 3 * 8
-        world.wake_until_done()
-        assert (info(world).ready, info(world).first_sequence) == (5, 96)
+    world = World(SMALL, has_model=True)
+    world.queue()
+    world.publish(world.session(), 100)
+    world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", max_length=5)))])
+    assert info(world).ready == 100 - 7 - 3 * 8
+    world.wake_until_done()
+    assert (info(world).ready, info(world).first_sequence) == (5, 96)
 
 
 def test_drop_head_offers_first_and_drops_the_oldest_then() -> None:
@@ -461,20 +460,19 @@ def test_a_scattered_return_of_many_messages_across_blocks_is_as_any_other(world
 
 
 def test_queues_with_unfinished_work_take_turns_at_the_wake_ups() -> None:
-    with small_blocks():
-        world = World()
-        world.checks = False
-        name = world.session()
-        for queue in range(1, 21):
-            world.queue(queue)
-            world.publish(name, 100, queue=queue)
-            config = QueueConfig(f"queue-{queue}", max_length=1)
-            world.apply([(None, UpdateConfig(queue, config))])
-        before = [info(world, queue).ready for queue in range(1, 21)]
-        for _ in range(20):
-            world.wake()
-        after = [info(world, queue).ready for queue in range(1, 21)]
-        assert all(ready < was for ready, was in zip(after, before, strict=True))
+    world = World(SMALL)
+    world.checks = False
+    name = world.session()
+    for queue in range(1, 21):
+        world.queue(queue)
+        world.publish(name, 100, queue=queue)
+        config = QueueConfig(f"queue-{queue}", max_length=1)
+        world.apply([(None, UpdateConfig(queue, config))])
+    before = [info(world, queue).ready for queue in range(1, 21)]
+    for _ in range(20):
+        world.wake()
+    after = [info(world, queue).ready for queue in range(1, 21)]
+    assert all(ready < was for ready, was in zip(after, before, strict=True))
 
 
 def attached(world: World, name: bytes, tag: str) -> bool:
@@ -484,9 +482,8 @@ def attached(world: World, name: bytes, tag: str) -> bool:
     return isinstance(reply, AttachedReply)
 
 
-def test_past_the_limit_a_queue_takes_no_further_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 2)
-    world = World()
+def test_past_the_limit_a_queue_takes_no_further_consumer() -> None:
+    world = World(replace(PRODUCTION, max_consumers=2))
     world.queue()
     one, other, third = [world.session(number, owner=10 + number) for number in range(3)]
     assert attached(world, one, "a")
@@ -499,11 +496,8 @@ def test_past_the_limit_a_queue_takes_no_further_consumer(monkeypatch: pytest.Mo
     assert attached(world, third, "c")
 
 
-def test_one_owner_has_as_many_consumers_as_are_left_free_and_the_others_still_come_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 16)
-    world = World()
+def test_one_owner_has_as_many_consumers_as_are_left_free_and_the_others_still_come_in() -> None:
+    world = World(replace(PRODUCTION, max_consumers=16))
     world.queue()
     taken = dict.fromkeys((77, 78, 79, 80), 0)
     for number, owner in enumerate(taken):
@@ -521,21 +515,19 @@ def test_one_owner_has_as_many_consumers_as_are_left_free_and_the_others_still_c
     assert attached(world, world.session(51, owner=78), "x"), "what an earlier session had is free again"
 
 
-def test_the_shares_of_consumers_outlive_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 4)
-    world = World()
+def test_the_shares_of_consumers_outlive_a_snapshot() -> None:
+    world = World(replace(PRODUCTION, max_consumers=4))
     world.queue()
     name = world.session(owner=77)
     assert [attached(world, name, tag) for tag in "abc"] == [True, True, False]
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     assert not attached(world, name, "c")
     assert attached(world, world.session(2, owner=78), "c")
 
 
 def test_entries_of_version_1_attach_any_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fifo.machine.MAX_CONSUMERS", 1)
     monkeypatch.setattr("support.fifo_world.CURRENT", 1)
-    world = World()
+    world = World(replace(PRODUCTION, max_consumers=1))
     world.queue()
     name = world.session()
     for tag in ("a", "b", "c"):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fifo import reader_views, readers
-from fifo.blocks import BLOCK_SIZE
+from fifo import readers
 from fifo.commands import (
     Attach,
     DeleteQueue,
@@ -28,6 +27,7 @@ from fifo.commands import (
 )
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, Limits
 from fifo.state import Portion, QueueInfo
 from fifo.storage import readers as positions
 from support.fifo_world import World, bodies_of, selector, sequences
@@ -37,7 +37,11 @@ COLOURS = [{"application-properties.colour": colour} for colour in ("red", "gree
 
 @pytest.fixture
 def world() -> World:
-    found = World()
+    return world_of(PRODUCTION)
+
+
+def world_of(limits: Limits) -> World:
+    found = World(limits)
     found.queue(filter_enabled=True)
     found.session()
     return found
@@ -208,7 +212,7 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
     assert info(world).ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     world.wake_until_done()
     assert (info(world).ready, info(world).checked_out) == (120_000, 0)
 
@@ -251,7 +255,7 @@ def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_si
         reserve(world, after, most=2)
     do(world, SettleReserved(1, "spark", 1, 1))
     world.wake(2_000)
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     do(world, KeepReader(1, "spark", 1))
     for _ in range(2):  # also to a program that has lost the answer
         assert refusal(reserve(world, after=3)) == "released"
@@ -288,7 +292,9 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
 def sparse_and_cold(world: World, blocks: int) -> None:
     """One red message in each of so many full blocks, which somebody has looked at and released; all are cold."""
     for _ in range(blocks):
-        world.publish(name_of(world), BLOCK_SIZE, [COLOURS[0], *[COLOURS[1]] * (BLOCK_SIZE - 1)])
+        world.publish(
+            name_of(world), PRODUCTION.block_size, [COLOURS[0], *[COLOURS[1]] * (PRODUCTION.block_size - 1)]
+        )
     open_reader(world, "colour = 'red'", reader="looks")
     found = 0
     while found < blocks:
@@ -339,16 +345,15 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
 
-def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
+    world = world_of(replace(PRODUCTION, reserved_blocks=2))
     sparse_and_cold(world, 5)
-    world.publish(name_of(world), BLOCK_SIZE + 3, [COLOURS[0]] * (BLOCK_SIZE + 3))
+    world.publish(name_of(world), PRODUCTION.block_size + 3, [COLOURS[0]] * (PRODUCTION.block_size + 3))
     open_reader(world, "colour = 'red'")
     reserve(world, most=100_000)
-    whole = world.machine.reserved(1, "spark", 1, 0, 100_000)
+    unlimited = GroupMachine.restore(world.machine.snapshot(), world.log)
+    whole = unlimited.reserved(1, "spark", 1, 0, 100_000)
     assert isinstance(whole, Portion)
-    monkeypatch.setattr(reader_views, "READ_BLOCKS", 2)
     go_cold(world)
     found: list[Any] = []
     counts: list[int] = []
@@ -362,7 +367,7 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks(
         found += bodies_of(portion.runs)
         has_more = portion.has_more
     assert found == bodies_of(whole.runs)
-    assert counts == [2, 2, BLOCK_SIZE, 4], "the fifth one's block and the next, then the rest"
+    assert counts == [2, 2, PRODUCTION.block_size, 4], "the fifth one's block and the next, then the rest"
 
 
 def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -> None:
@@ -484,10 +489,8 @@ def test_what_is_not_allowed_is_told_and_changes_nothing(world: World, wrong: di
     assert world.machine.readers(1) == ()
 
 
-def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_READERS", 2)
-    monkeypatch.setattr(readers, "MAX_RESERVATIONS", 3)
-    monkeypatch.setattr(readers, "MAX_OUTSTANDING", 10)
+def test_limits() -> None:
+    world = world_of(replace(PRODUCTION, max_readers=2, max_reservations=3, max_outstanding=10))
     world.publish(name_of(world), 20)
     open_reader(world)
     open_reader(world, reader="other", owner=78)
@@ -501,13 +504,11 @@ def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert refusal(reserve(world, **wrong)) == "bad_argument"  # type: ignore[arg-type]
 
 
-def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_come_in(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers, "MAX_READERS", 4)
+def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_come_in() -> None:
+    world = world_of(replace(PRODUCTION, max_readers=4))
     for reader in ("a", "b"):
         open_reader(world, reader=reader, owner=77)
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     more = OpenReader(1, "c", b"", "earliest", 1_000, "keep", 77)
     assert refusal(do(world, more)) == "limit"
     open_reader(world, reader="d", owner=78)
@@ -543,7 +544,7 @@ def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
 def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -> None:
     world.checks = False
     name = name_of(world)
-    world.publish(name, 2 * BLOCK_SIZE, [COLOURS[i % 2] for i in range(2 * BLOCK_SIZE)])
+    world.publish(name, 2 * PRODUCTION.block_size, [COLOURS[i % 2] for i in range(2 * PRODUCTION.block_size)])
     world.do(name, Get(1, 10, settled=True))
     open_reader(world, "colour = 'red'")
     reserve(world, most=10_000)
@@ -552,8 +553,8 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
     pages = world.machine.memory.pages
     state = world.machine.checkpoint().state
     for again in (
-        GroupMachine.restore(world.machine.snapshot(), world.log),
-        GroupMachine.resume(state, world.log, pages),
+        world.restored(world.machine.snapshot()),
+        world.resumed(state, pages),
     ):
         assert again.snapshot() == world.machine.snapshot()
         assert again.readers(1) == world.machine.readers(1)
@@ -561,8 +562,8 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
         assert again.next_wake() == world.machine.next_wake()
 
 
-def test_old_releases_are_remembered_up_to_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_RELEASED", 2)
+def test_old_releases_are_remembered_up_to_a_bound() -> None:
+    world = world_of(replace(PRODUCTION, max_released=2))
     open_reader(world)
     world.publish(name_of(world), 1)
     for after in range(0, 8, 2):  # released and settled in turn

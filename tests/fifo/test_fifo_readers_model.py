@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from fifo import commands as c
 from fifo import effects as e
 from fifo.group import GroupMachine
+from fifo.limits import SMALL
 from fifo.pages import MemoryPages
 from fifo.references import references
 from fifo.state import Waiting
@@ -23,7 +24,7 @@ from quorum_selectors.evaluate import evaluate
 from support.examples import examples
 from support.fifo_model import Message
 from support.fifo_model_readers import ModelReader
-from support.fifo_world import SMALL, World, bodies_of, producer, selector, small_blocks
+from support.fifo_world import World, bodies_of, producer, selector
 from support.replays import replay
 
 TEXTS = ("", "", "colour = 'red'", "size > 2", "colour <> 'red' OR size < 2")
@@ -92,10 +93,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         text=st.sampled_from(TEXTS), batches=st.lists(st.lists(ROWS, min_size=5, max_size=20), max_size=6)
     )
     def begin(self, text: str, batches: list[Any]) -> None:
-        self.context = small_blocks(SMALL)
-        self.context.__enter__()
-        self.world = World(SMALL)
-        self.world.twin = GroupMachine(self.world.log)
+        self.world = World(SMALL, has_model=True)
+        self.world.twin = self.world.empty()
         self.world.queue(1, filter_enabled=True)
         self.world.queue(2, filter_enabled=True, max_length=15, message_ttl_ms=700)
         self.name = self.world.session(1)
@@ -107,11 +106,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
             self.world.do(self.name, open_it)
 
     def teardown(self) -> None:
-        if hasattr(self, "context"):
-            try:
-                replay(self.world)
-            finally:
-                self.context.__exit__(None, None, None)
+        if hasattr(self, "world"):
+            replay(self.world)
 
     @rule(entry=ENTRY, passed_ms=PASSED_MS)
     def one_entry(self, entry: list[dict[str, Any]], passed_ms: int) -> None:
@@ -169,14 +165,14 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         elif what == "matches":
             twin.drop_matches()
         elif what == "all":
-            self.world.twin = GroupMachine.restore(twin.snapshot(), self.world.log)
+            self.world.twin = self.world.restored(twin.snapshot())
         else:
             found, pages = twin.checkpoint(), twin.memory.pages
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
             kept.pages = {page: pages.pages[page] for page in found.pages}
             kept.last = pages.last
-            self.world.twin = GroupMachine.resume(found.state, self.world.log, kept)
+            self.world.twin = self.world.resumed(found.state, kept)
 
     @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=5))
     def page_out(self, chosen: list[bool]) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fifo.blocks import BLOCK_SIZE
 from fifo.commands import Return, Settle
 from fifo.effects import Applied
-from fifo.state import STEP_BUDGET
+from fifo.limits import PRODUCTION
 from support.counted_lines import count_lines
 from support.fifo_world import World, sequences
 
@@ -36,8 +35,8 @@ def evaluated(world: World) -> int:
 
 def pile(world: World, name: bytes, count: int, row: Callable[[int], Row]) -> None:
     """So many waiting messages, in batches of a block."""
-    for first in range(0, count, BLOCK_SIZE):
-        size = min(BLOCK_SIZE, count - first)
+    for first in range(0, count, PRODUCTION.block_size):
+        size = min(PRODUCTION.block_size, count - first)
         world.publish(name, size, [row(first + place) for place in range(size)])
 
 
@@ -50,15 +49,17 @@ def attach(world: World, name: bytes, tag: str, credit: int, text: str) -> tuple
 def test_one_red_message_behind_a_million_blue_ones(world: World) -> None:
     """Apache ActiveMQ Classic never delivers it with its default page: it looks at the first 200 only."""
     name = world.session()
-    blues = 62 * BLOCK_SIZE
+    blues = 62 * PRODUCTION.block_size
     for _ in range(62):
-        world.publish(name, BLOCK_SIZE, [BLUE] * BLOCK_SIZE)
+        world.publish(name, PRODUCTION.block_size, [BLUE] * PRODUCTION.block_size)
     red = sequences(world.publish(name, 1, [RED]))
     _, entries = attach(world, name, "red", 10, "colour = 'red'")
     assert [sequences(applied) for applied in entries if sequences(applied)] == [[blues + 1]]
     assert red == []
-    steps = BLOCK_SIZE * (1 + 1 + 100 / 1_024) + 3 * (192 + 96)  # to evaluate a block, and to read it again
-    assert len(entries) <= 62 * steps // STEP_BUDGET + 2
+    steps = PRODUCTION.block_size * (1 + 1 + 100 / 1_024) + 3 * (
+        192 + 96
+    )  # to evaluate a block, and to read it again
+    assert len(entries) <= 62 * steps // PRODUCTION.step_budget + 2
     assert evaluated(world) <= blues + 1
     assert sequences(world.publish(name, 2, [BLUE, RED])) == [blues + 3]
 
@@ -94,9 +95,11 @@ def test_ten_among_a_million_in_bounded_entries_while_others_are_served(world: W
     name = world.session()
     world.attach(name, "early", 10, "size < 0")
     wanted = [1 + 100_003 * place for place in range(10)]
-    for first in range(0, 64 * BLOCK_SIZE, BLOCK_SIZE):
-        world.publish(name, BLOCK_SIZE, [{SIZE: first + place} for place in range(BLOCK_SIZE)])
-    steps = 64 * BLOCK_SIZE * (10 + 1)  # ten comparisons a message, and reading its fields
+    for first in range(0, 64 * PRODUCTION.block_size, PRODUCTION.block_size):
+        world.publish(
+            name, PRODUCTION.block_size, [{SIZE: first + place} for place in range(PRODUCTION.block_size)]
+        )
+    steps = 64 * PRODUCTION.block_size * (10 + 1)  # ten comparisons a message, and reading its fields
     _, applied = world.attach(name, "sparse", 100, " OR ".join(f"size = {each - 1}" for each in wanted))
     found = sequences(applied)
     assert found == wanted[:1], "deliveries begin with the first entry"
@@ -104,18 +107,20 @@ def test_ten_among_a_million_in_bounded_entries_while_others_are_served(world: W
     while (due := world.machine.next_wake()) is not None and due <= world.now_ms:
         if entries == 5:
             applied = world.publish(name, 1, [{SIZE: -1}])
-            assert sequences(applied, "early") == [64 * BLOCK_SIZE + 1], "others do not wait for the scan"
+            assert sequences(applied, "early") == [64 * PRODUCTION.block_size + 1], (
+                "others do not wait for the scan"
+            )
         else:
             applied = world.wake()
         found += sequences(applied, "sparse")
         entries += 1
     assert found == wanted
-    assert steps // STEP_BUDGET <= entries <= steps // STEP_BUDGET + 2
+    assert steps // PRODUCTION.step_budget <= entries <= steps // PRODUCTION.step_budget + 2
 
 
 def test_a_return_among_a_thousand_consumers_evaluates_nothing(world: World) -> None:
     name = world.session()
-    pile(world, name, 3 * BLOCK_SIZE, lambda number: {SIZE: number % 2_000})
+    pile(world, name, 3 * PRODUCTION.block_size, lambda number: {SIZE: number % 2_000})
     attached = {}
     for number in range(1_000):
         attached[number], _ = attach(world, name, f"c{number}", 1 + number % 2 * 40, f"size = {number}")

@@ -10,9 +10,10 @@ import pytest
 from fifo import fields
 from fifo.commands import Attach, Credit, Get, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Refused
+from fifo.limits import SMALL
 from fifo.selector_groups import TAIL, SelectorGroup
 from quorum_selectors import compiled as compiled_module
-from support.fifo_world import World, selector, sequences, small_blocks
+from support.fifo_world import World, selector, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}
@@ -104,69 +105,65 @@ def test_a_return_evaluates_nothing(world: World) -> None:
 
 
 def test_a_front_moves_only_with_credit_and_only_as_far_as_needed() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        world.publish(name, 12, [GREEN] * 4 + [RED] * 8)
-        world.attach(name, "a", 0, "colour = 'red'")
-        world.publish(name, 12, [RED] * 12)
-        assert group(world, "colour = 'red'").front == 0
-        world.do(name, Credit(1, "a", 2))
-        assert group(world, "colour = 'red'").front == 8
-        world.do(name, Credit(1, "a", 5))
-        assert group(world, "colour = 'red'").front == 14, "the entry's steps end within a block"
-        world.do(name, Credit(1, "a", 100))
-        world.wake_until_done()
-        assert group(world, "colour = 'red'").front == TAIL
-        world.do(name, Credit(1, "a", 0))
-        assert group(world, "colour = 'red'").front == 25
+    world = World(SMALL, has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    world.publish(name, 12, [GREEN] * 4 + [RED] * 8)
+    world.attach(name, "a", 0, "colour = 'red'")
+    world.publish(name, 12, [RED] * 12)
+    assert group(world, "colour = 'red'").front == 0
+    world.do(name, Credit(1, "a", 2))
+    assert group(world, "colour = 'red'").front == 8
+    world.do(name, Credit(1, "a", 5))
+    assert group(world, "colour = 'red'").front == 14, "the entry's steps end within a block"
+    world.do(name, Credit(1, "a", 100))
+    world.wake_until_done()
+    assert group(world, "colour = 'red'").front == TAIL
+    world.do(name, Credit(1, "a", 0))
+    assert group(world, "colour = 'red'").front == 25
 
 
 def test_a_long_scan_goes_on_by_wake_ups_and_never_starves() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        for place in range(20):
-            world.publish(name, 10, [RED if place == 19 and i == 9 else GREEN for i in range(10)])
-        _, applied = world.attach(name, "a", 10, "colour = 'red'")
-        assert sequences(applied) == []
-        assert world.machine.next_wake() == world.now_ms
-        wakes = world.wake_until_done()
-        assert [sequences(entry) for entry in wakes if sequences(entry)] == [[200]]
-        # 26 blocks, about one an entry: 24 steps are the budget, a block has 8, and 16 or more to read it again
-        assert len(wakes) == 24
+    world = World(SMALL, has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for place in range(20):
+        world.publish(name, 10, [RED if place == 19 and i == 9 else GREEN for i in range(10)])
+    _, applied = world.attach(name, "a", 10, "colour = 'red'")
+    assert sequences(applied) == []
+    assert world.machine.next_wake() == world.now_ms
+    wakes = world.wake_until_done()
+    assert [sequences(entry) for entry in wakes if sequences(entry)] == [[200]]
+    # 26 blocks, about one an entry: 24 steps are the budget, a block has 8, and 16 or more to read it again
+    assert len(wakes) == 24
 
 
 def test_a_scan_costs_the_same_whatever_is_known_locally() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        for _ in range(10):
-            world.publish(name, 10, [GREEN] * 10)
-        world.attach(name, "a", 10, "colour = 'red'")
-        world.twin = world.machine.restore(world.machine.snapshot(), world.log)
-        while world.machine.next_wake() is not None:
-            world.twin.drop_matches()
-            world.twin.drop_columns()
-            world.wake()
+    world = World(SMALL, has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for _ in range(10):
+        world.publish(name, 10, [GREEN] * 10)
+    world.attach(name, "a", 10, "colour = 'red'")
+    world.twin = world.restored(world.machine.snapshot())
+    while world.machine.next_wake() is not None:
+        world.twin.drop_matches()
+        world.twin.drop_columns()
+        world.wake()
 
 
 def test_drain_waits_for_the_scan() -> None:
-    with small_blocks() as rules:
-        world = World(rules)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        for _ in range(10):
-            world.publish(name, 10, [GREEN] * 9 + [RED])
-        world.attach(name, "a", 0, "colour = 'red'")
-        applied = world.apply([world.op(name, Credit(1, "a", 50, drain=True))])
-        assert not [effect for effect in applied.effects if getattr(effect, "event", "") == "drained"]
-        effects = [effect for entry in world.wake_until_done() for effect in entry.effects]
-        assert getattr(effects[-1], "event", "") == "drained"
-        assert getattr(effects[-1], "value", 0) == 11
+    world = World(SMALL, has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    for _ in range(10):
+        world.publish(name, 10, [GREEN] * 9 + [RED])
+    world.attach(name, "a", 0, "colour = 'red'")
+    applied = world.apply([world.op(name, Credit(1, "a", 50, drain=True))])
+    assert not [effect for effect in applied.effects if getattr(effect, "event", "") == "drained"]
+    effects = [effect for entry in world.wake_until_done() for effect in entry.effects]
+    assert getattr(effects[-1], "event", "") == "drained"
+    assert getattr(effects[-1], "value", 0) == 11
 
 
 @pytest.mark.parametrize(

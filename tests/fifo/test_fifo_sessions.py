@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from fifo import sessions
 from fifo.commands import (
     NODE,
     Address,
@@ -21,11 +22,12 @@ from fifo.commands import (
     Settle,
 )
 from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Registered
+from fifo.limits import PRODUCTION, Limits
 from support.fifo_world import World, producer, sequences
 
 
-def world_with_queue() -> World:
-    world = World()
+def world_with_queue(limits: Limits = PRODUCTION) -> World:
+    world = World(limits)
     world.queue()
     return world
 
@@ -144,9 +146,7 @@ def test_many_sessions_of_a_lost_process_end_some_an_entry_and_none_of_them_spea
 
 
 def sessions_per_entry() -> int:
-    from fifo.group import ENDED_PER_ENTRY
-
-    return ENDED_PER_ENTRY
+    return PRODUCTION.ended_per_entry
 
 
 def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_lives() -> None:
@@ -154,7 +154,7 @@ def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_liv
     gone, alive = world.session(1), world.session(2)
     world.publish(gone, 3)
     world.do(gone, CloseSession())
-    world.do(alive, Get(1, 1, True), passed_ms=sessions.REMEMBERED_MS - 1)
+    world.do(alive, Get(1, 1, True), passed_ms=PRODUCTION.remembered_ms - 1)
     assert gone in world.machine.sessions.producers
     world.do(alive, Get(1, 1, True))
     assert gone not in world.machine.sessions.producers
@@ -195,24 +195,18 @@ def test_no_number_of_other_producers_makes_a_group_take_an_unconfirmed_message_
     assert world.machine.info(1) == before
 
 
-def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 6)
-    world = world_with_queue()
+def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=6))
     for number in range(6):
         assert broken(world, number, owner=2 + number) == Registered((), known=False)
     assert reason(broken(world, 6, owner=9)) == "limit"
     assert publish_again(world, producer(3), Enqueue(1, 1, 1, 1, 100), 30) == Confirmed(1, 1)
-    world.wake(passed_ms=sessions.REMEMBERED_MS)
+    world.wake(passed_ms=PRODUCTION.remembered_ms)
     assert broken(world, 6, owner=9) == Registered((), known=False)
 
 
-def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 16)
-    world = world_with_queue()
+def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=16))
     registered = dict.fromkeys((77, 78, 79, 80), 0)
     for number, owner in enumerate(owner for owner in registered for _ in range(16)):
         if broken(world, number, owner=owner) == Registered((), known=False):
@@ -222,9 +216,8 @@ def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_c
     assert reason(broken(world, 100, owner=82)) == "limit"
 
 
-def test_a_producer_counts_for_the_owner_of_its_present_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 3)
-    world = world_with_queue()
+def test_a_producer_counts_for_the_owner_of_its_present_session() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=3))
     broken(world, 0, owner=77)
     broken(world, 3, owner=79)
     moved = RegisterProducer(Address(1, 1, 50), owner=78)
@@ -233,9 +226,8 @@ def test_a_producer_counts_for_the_owner_of_its_present_session(monkeypatch: pyt
     assert broken(world, 2, owner=77) == Registered((), known=False)
 
 
-def test_sessions_of_the_nodes_are_never_locked_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 2)
-    world = world_with_queue()
+def test_sessions_of_the_nodes_are_never_locked_out() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=2))
     for number in range(2):
         broken(world, number, owner=2 + number)
     for number in range(2, 7):
@@ -286,7 +278,7 @@ def world_address(name: bytes, epoch: int) -> Address:
 def test_a_fence_does_not_go_by_time() -> None:
     world = world_with_queue()
     world.do(world.session(1, epoch=2), CloseSession(is_clean=True))
-    world.wake(passed_ms=100 * sessions.REMEMBERED_MS)
+    world.wake(passed_ms=100 * PRODUCTION.remembered_ms)
     assert reason(registered(world, 1, world.now_ms)) == "fenced"
 
 
@@ -295,24 +287,23 @@ def test_a_producer_that_is_forgotten_by_time_leaves_a_fence() -> None:
     name = world.session(1, epoch=2)
     world.publish(name, 3, first=1, lowest_unconfirmed=1)
     world.do(name, CloseSession())
-    world.wake(passed_ms=sessions.REMEMBERED_MS)
+    world.wake(passed_ms=PRODUCTION.remembered_ms)
     assert name not in world.machine.sessions.producers
     assert reason(registered(world, 1, world.now_ms)) == "fenced"
 
 
 @pytest.mark.parametrize("ended_cleanly", [True, False])
 def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_producer(
-    monkeypatch: pytest.MonkeyPatch, ended_cleanly: bool
+    ended_cleanly: bool,
 ) -> None:
     """A node stands still with the first session's operations. The client ends a later one; many others end, too."""
-    monkeypatch.setattr(sessions, "MAX_FENCES", 3)
-    world = world_with_queue()
+    world = world_with_queue(replace(PRODUCTION, max_fences=3))
     opened_ms = world.now_ms
     name = world.session(1, epoch=2, node=2)
     world.publish(name, 10, first=1, lowest_unconfirmed=1)
     world.do(name, CloseSession(is_clean=ended_cleanly))
     if not ended_cleanly:
-        world.wake(passed_ms=sessions.REMEMBERED_MS)
+        world.wake(passed_ms=PRODUCTION.remembered_ms)
     for number in range(2, 6):
         world.wake(passed_ms=10)
         world.do(world.session(number), CloseSession())
@@ -326,9 +317,8 @@ def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_produc
     assert info.ready == 10
 
 
-def test_a_session_opened_after_the_lost_fences_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_FENCES", 3)
-    world = world_with_queue()
+def test_a_session_opened_after_the_lost_fences_registers() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_fences=3))
     for number in range(6):
         world.wake(passed_ms=10)
         world.do(world.session(number), CloseSession())
@@ -341,12 +331,11 @@ def test_a_session_opened_after_the_lost_fences_registers(monkeypatch: pytest.Mo
     )
 
 
-def test_lost_fences_outlive_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_FENCES", 1)
-    world = world_with_queue()
+def test_lost_fences_outlive_a_snapshot() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_fences=1))
     for number in range(3):
         world.do(world.session(number), CloseSession())
-    restored = world.machine.restore(world.machine.snapshot(), world.log)
+    restored = world.restored(world.machine.snapshot())
     assert restored.sessions.fences_lost_ms == world.machine.sessions.fences_lost_ms > 0
 
 
@@ -356,9 +345,8 @@ def registered(world: World, number: int, heard_ms: int, owner: int = 77) -> obj
     return world.apply([(Origin(producer(number), 1, 0), register)]).replies[0]
 
 
-def test_entries_of_version_1_forget_to_make_room_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_PRODUCERS", 2)
-    world = world_with_queue()
+def test_entries_of_version_1_forget_to_make_room_as_they_did() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=2))
     machine = world.machine
     for number in range(4):
         index = world.index + 1 + number
@@ -451,10 +439,10 @@ def test_entries_of_version_1_take_messages_in_any_order_as_they_did() -> None:
 def test_a_message_beyond_the_window_is_refused() -> None:
     world = world_with_queue()
     name = world.session()
-    far = world.publish(name, 1, first=sessions.WINDOW, lowest_unconfirmed=0)
+    far = world.publish(name, 1, first=PRODUCTION.window, lowest_unconfirmed=0)
     assert reason(far.replies[0]) == "limit"
-    near = world.publish(name, 1, first=sessions.WINDOW - 1, lowest_unconfirmed=0)
-    assert near.replies == (Confirmed(sessions.WINDOW - 1, sessions.WINDOW - 1),)
+    near = world.publish(name, 1, first=PRODUCTION.window - 1, lowest_unconfirmed=0)
+    assert near.replies == (Confirmed(PRODUCTION.window - 1, PRODUCTION.window - 1),)
 
 
 def test_what_was_confirmed_and_is_below_the_window_is_not_taken_again() -> None:
@@ -496,13 +484,13 @@ def test_refused_commands_leave_the_state_as_it_was() -> None:
     ]
     world.numbers[name] -= 6
     for command in commands:
-        world.machine = world.machine.restore(before, world.log)
+        world.machine = world.restored(before)
         world.machine.sessions.producers[name].last_n = world.numbers[name]
         reply = world.do(name, command)
         assert isinstance(reply, Refused), command
         world.machine.sessions.producers[name].last_n = 2
         for attribute in ("index", "now_ms", "running_hash"):
-            setattr(world.machine, attribute, getattr(world.machine.restore(before, world.log), attribute))
+            setattr(world.machine, attribute, getattr(world.restored(before), attribute))
         assert world.machine.snapshot() == before, command
 
 

@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fifo import checkpoint, codec, invariants, snapshot
+from fifo import checkpoint, invariants, snapshot
 from fifo.commands import UNKNOWN, CloseSession, Credit, Modify, NodeDown, Return
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION
 from fifo.pages import MemoryPages
 from fifo.references import references
 from support.fifo_world import Log, World, producer
@@ -45,10 +47,10 @@ def busy_world() -> World:
 def test_the_rest_of_a_log_after_a_snapshot_gives_the_same_state_as_all_of_it() -> None:
     world = busy_world()
     for cut in range(len(world.entries)):
-        fresh = GroupMachine(world.log)
+        fresh = world.empty()
         for meta, operations in world.entries[:cut]:
             fresh.apply(meta, operations)
-        again = GroupMachine.restore(fresh.snapshot(), world.log)
+        again = world.restored(fresh.snapshot())
         for meta, operations in world.entries[cut:]:
             again.apply(meta, operations)
         assert again.snapshot() == world.machine.snapshot()
@@ -145,17 +147,15 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("least", [1, 7, 1 << 20])
-def test_a_snapshot_is_read_from_elsewhere_with_little_of_it_in_memory(
-    monkeypatch: pytest.MonkeyPatch, least: int
-) -> None:
-    monkeypatch.setattr(codec, "READ_BYTES", 16)
+def test_a_snapshot_is_read_from_elsewhere_with_little_of_it_in_memory(least: int) -> None:
+    limits = replace(PRODUCTION, source_bytes=16)
     world = busy_world()
     data = world.machine.snapshot()
     longest = max(len(section) for section in snapshot.sections(world.machine))
     source = Elsewhere(data, least)
-    assert GroupMachine.restore(source, world.log).snapshot() == data
-    assert references(source) == references(data)
+    assert GroupMachine.restore(source, world.log, limits=limits).snapshot() == data
     assert source.most <= max(16, longest) < len(data)
+    assert references(source) == references(data)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 6, 20, -1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,12 +20,12 @@ from fifo.commands import (
     Stage,
 )
 from fifo.effects import Ok, Published, Refused
-from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, SMALL
 from fifo.references import references
-from fifo.staging import PART_MS, LastBatch, StagedInfo, Staging
+from fifo.staging import LastBatch, StagedInfo, Staging
 from quorum_selectors import columns
 from support.fifo_staging import RED, prepared, refused, reply_to_publish, waiting
-from support.fifo_world import SMALL, World, part_name, sequences, small_blocks
+from support.fifo_world import World, part_name, sequences
 
 # ---- publishing
 
@@ -250,31 +251,28 @@ LIMITS = [
 def test_what_a_queue_may_have_staged_is_limited(
     what: str, staged: list[tuple[int, int, int, int]], more: tuple[int, int, int, int]
 ) -> None:
-    with small_blocks(SMALL):
-        world, name = prepared()
-        world.queue(2)
-        for each in staged:
-            assert isinstance(world.stage(name, *each), Ok)
-        before = world.machine.staged(1)
-        assert what in refused(world.stage(name, *more), "limit")
-        assert world.machine.staged(1) == before
-        assert world.stage(name, 1, 1, 0, 1, queue=2) == Ok(1)
-        assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(sum(each[3] for each in staged))
-        assert isinstance(world.stage(name, 1, 9, 0, 1), Ok)
+    world, name = prepared(limits=SMALL)
+    world.queue(2)
+    for each in staged:
+        assert isinstance(world.stage(name, *each), Ok)
+    before = world.machine.staged(1)
+    assert what in refused(world.stage(name, *more), "limit")
+    assert world.machine.staged(1) == before
+    assert world.stage(name, 1, 1, 0, 1, queue=2) == Ok(1)
+    assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(sum(each[3] for each in staged))
+    assert isinstance(world.stage(name, 1, 9, 0, 1), Ok)
 
 
 def test_stretches_of_different_ttls_are_limited() -> None:
-    with small_blocks(SMALL):
-        world, name = prepared()
-        assert world.stage(name, 1, 1, 0, 30, ttls_ms=tuple(range(30))) == Ok(30)
-        assert "TTL" in refused(world.stage(name, 1, 1, 1, 11, ttls_ms=tuple(range(11))), "limit")
-        assert world.stage(name, 1, 1, 1, 11, ttls_ms=(7,) * 11) == Ok(41)
+    world, name = prepared(limits=SMALL)
+    assert world.stage(name, 1, 1, 0, 30, ttls_ms=tuple(range(30))) == Ok(30)
+    assert "TTL" in refused(world.stage(name, 1, 1, 1, 11, ttls_ms=tuple(range(11))), "limit")
+    assert world.stage(name, 1, 1, 1, 11, ttls_ms=(7,) * 11) == Ok(41)
 
 
 def test_too_many_parts_of_one_publication_are_refused() -> None:
-    with small_blocks(SMALL):
-        world, name = prepared()
-        refused(reply_to_publish(world, name, 1, *[(part, 1) for part in range(6)]), "limit")
+    world, name = prepared(limits=SMALL)
+    refused(reply_to_publish(world, name, 1, *[(part, 1) for part in range(6)]), "limit")
 
 
 def remembered(world: World) -> list[str]:
@@ -288,27 +286,24 @@ def publish_one(world: World, name: bytes, producer: str, owner: int, batch: int
 
 
 def test_a_producer_is_not_forgotten_to_make_room_so_nothing_is_published_twice() -> None:
-    with small_blocks(SMALL):  # four are remembered
-        world, name = prepared()
-        for owner, producer in enumerate("abcd", 11):
-            publish_one(world, name, producer, owner if producer != "b" else 11)
-        assert remembered(world) == ["a", "b", "c", "d"]
-        assert "allowed: 4" in refused(world.stage(name, 5, 1, 0, 1, producer="e"), "limit")
-        for producer in "abcd":
-            assert reply_to_publish(world, name, 5, producer=producer) == Published(0, 0, is_duplicate=True)
+    # four are remembered
+    world, name = prepared(limits=SMALL)
+    for owner, producer in enumerate("abcd", 11):
+        publish_one(world, name, producer, owner if producer != "b" else 11)
+    assert remembered(world) == ["a", "b", "c", "d"]
+    assert "allowed: 4" in refused(world.stage(name, 5, 1, 0, 1, producer="e"), "limit")
+    for producer in "abcd":
+        assert reply_to_publish(world, name, 5, producer=producer) == Published(0, 0, is_duplicate=True)
 
 
-def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fifo.staging.KNOWN_PRODUCERS", 16)
-    world, name = prepared()
+def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_come_in() -> None:
+    world, name = prepared(limits=replace(PRODUCTION, known_producers=16))
     taken = dict.fromkeys((77, 78, 79, 80), 0)
     for owner in taken:
         for number in range(9):
             taken[owner] += isinstance(publish_one(world, name, f"{owner} {number}", owner), Published)
     assert taken == {77: 8, 78: 4, 79: 2, 80: 1}
-    world.machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.machine = world.restored(world.machine.snapshot())
     detail = refused(publish_one(world, name, "more", 78), "limit")
     assert "has 4 producers of staged batches of this client address" in detail
     assert "as many as are left free of 16, 1 now" in detail
@@ -316,36 +311,32 @@ def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_c
 
 
 def test_producers_whose_time_is_over_make_room_for_the_share_of_an_owner() -> None:
-    with small_blocks(SMALL) as rules:  # four are remembered
-        world, name = prepared()
-        for producer in "ab":
-            publish_one(world, name, producer, 77)
-        refused(publish_one(world, name, "c", 77), "limit")
-        world.wake(rules.remembered_ms // 2)
-        assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
-        world.wake(rules.remembered_ms // 2)
-        assert isinstance(publish_one(world, name, "c", 77), Published)
-        assert remembered(world) == ["a", "c"]
-        refused(publish_one(world, name, "d", 77), "limit")
-        assert isinstance(publish_one(world, name, "e", 78), Published), (
-            "another owner has a share of its own"
-        )
+    # four are remembered
+    world, name = prepared(limits=SMALL)
+    for producer in "ab":
+        publish_one(world, name, producer, 77)
+    refused(publish_one(world, name, "c", 77), "limit")
+    world.wake(SMALL.remembered_ms // 2)
+    assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
+    world.wake(SMALL.remembered_ms // 2)
+    assert isinstance(publish_one(world, name, "c", 77), Published)
+    assert remembered(world) == ["a", "c"]
+    refused(publish_one(world, name, "d", 77), "limit")
+    assert isinstance(publish_one(world, name, "e", 78), Published), "another owner has a share of its own"
 
 
 def test_without_need_no_producer_is_forgotten() -> None:
-    with small_blocks(SMALL) as rules:
-        world, name = prepared()
-        publish_one(world, name, "a", 77)
-        world.wake(100 * rules.remembered_ms)
-        assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)
+    world, name = prepared(limits=SMALL)
+    publish_one(world, name, "a", 77)
+    world.wake(100 * SMALL.remembered_ms)
+    assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)
 
 
 def test_entries_of_version_1_forget_the_producer_not_used_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fifo.staging.KNOWN_PRODUCERS", 2)
     monkeypatch.setattr("support.fifo_world.CURRENT", 1)
-    world, name = prepared()
+    world, name = prepared(limits=replace(PRODUCTION, known_producers=2))
     for producer in "ab":
         world.publish_staged(name, 5, producer=producer)
     assert reply_to_publish(world, name, 5, producer="a") == Published(0, 0, is_duplicate=True)  # a use
@@ -482,12 +473,12 @@ def test_a_part_expires_without_new_chunks_and_the_leader_is_told_when() -> None
     world.stage(name, 1, 1, 1, 2, passed_ms=1_000)
     second_ms, first_ms = world.now_ms - 1_000, world.now_ms
     assert [each.part for each in world.machine.staged(1)] == [part_name(2), part_name(1)]
-    assert world.machine.next_wake() == second_ms + PART_MS
-    world.wake(second_ms + PART_MS - 1 - world.now_ms)
+    assert world.machine.next_wake() == second_ms + PRODUCTION.part_ms
+    world.wake(second_ms + PRODUCTION.part_ms - 1 - world.now_ms)
     assert len(world.machine.staged(1)) == 2
     world.wake(1)
     assert [each.last_ms for each in world.machine.staged(1)] == [first_ms]
-    assert world.machine.next_wake() == first_ms + PART_MS
+    assert world.machine.next_wake() == first_ms + PRODUCTION.part_ms
     world.wake(1_000)
     assert world.machine.staged(1) == ()
     assert world.machine.next_wake() is None

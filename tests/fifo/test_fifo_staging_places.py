@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fifo import checkpoint, invariants, staging
-from fifo.blocks import BLOCK_SIZE
+from fifo import checkpoint, invariants
 from fifo.commands import (
     DiscardStaged,
     Get,
@@ -18,12 +17,12 @@ from fifo.commands import (
 from fifo.digest import digest
 from fifo.effects import Applied, Ok, Published
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, SMALL
 from fifo.pages import MemoryPages
 from fifo.references import references
-from fifo.staging import PART_MS
 from fifo.state import Waiting
 from support.fifo_staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
-from support.fifo_world import SMALL, World, selector, sequences, small_blocks
+from support.fifo_world import World, selector, sequences
 
 
 def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
@@ -59,7 +58,7 @@ def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
     assert referred() == ["first", "second", "discarded", "elsewhere", "expiring", "usual"]
     world.do(name, DiscardStaged(1, "writer", 2))
     assert referred() == ["first", "second", "elsewhere", "expiring", "usual"]
-    world.wake(PART_MS)
+    world.wake(PRODUCTION.part_ms)
     assert referred() == ["first", "second", "usual"]
     assert world.do(name, Get(1, 4, settled=True)) == Ok(4)
     assert referred() == ["second"]
@@ -70,17 +69,15 @@ def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
 
 
 @pytest.fixture(params=["at once", "later"])
-def looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Publications are fetched with their entry, or are too large for that."""
-    if request.param == "later":
-        monkeypatch.setattr(staging, "LOOKED_UP_MESSAGES", 0)
-    return bool(request.param == "at once")
+def looked_up(request: pytest.FixtureRequest) -> int:
+    """Up to so many messages publications are fetched with their entry."""
+    return PRODUCTION.looked_up_messages if request.param == "at once" else 0
 
 
-def interleaved() -> tuple[World, bytes, list[int], list[int]]:
+def interleaved(looked_up: int) -> tuple[World, bytes, list[int], list[int]]:
     """Red and green messages staged, others published, the staged ones published behind them; the sequences of red
     ones, and of all."""
-    world, name = prepared(filter_enabled=True)
+    world, name = prepared(replace(PRODUCTION, looked_up_messages=looked_up), filter_enabled=True)
     world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED])
     world.stage(name, 1, 2, 0, 1, [GREEN])
     world.apply(
@@ -100,24 +97,21 @@ def check_fields(world: World, machine: GroupMachine, red: list[int], everything
         assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == wanted
 
 
-@pytest.mark.usefixtures("looked_up")
-def test_selectors_see_the_fields_of_published_messages() -> None:
-    world, name, red, everything = interleaved()
+def test_selectors_see_the_fields_of_published_messages(looked_up: int) -> None:
+    world, name, red, everything = interleaved(looked_up)
     check_fields(world, world.machine, red, everything)
     _, attached = world.attach(name, "c", 100, "colour = 'red'")
     assert sequences(attached) == red
 
 
-@pytest.mark.usefixtures("looked_up")
-def test_fields_are_rebuilt_where_entries_do_not_ascend() -> None:
-    world, _, red, everything = interleaved()
+def test_fields_are_rebuilt_where_entries_do_not_ascend(looked_up: int) -> None:
+    world, _, red, everything = interleaved(looked_up)
     world.machine.drop_columns()
     check_fields(world, world.machine, red, everything)
 
 
-@pytest.mark.usefixtures("looked_up")
-def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend() -> None:
-    world, _, red, everything = interleaved()
+def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend(looked_up: int) -> None:
+    world, _, red, everything = interleaved(looked_up)
     before, where = world.machine.snapshot(), waiting(world)
     for block in world.machine.queues[1].blocks.warm():
         world.machine.page_out(1, block.number)
@@ -127,16 +121,15 @@ def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend() -> Non
     assert waiting(world) == where
 
 
-@pytest.mark.usefixtures("looked_up")
-def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_ascend() -> None:
-    world, _, red, everything = interleaved()
+def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_ascend(looked_up: int) -> None:
+    world, _, red, everything = interleaved(looked_up)
     pages = world.machine.memory.pages
     assert isinstance(pages, MemoryPages)
     found = world.machine.checkpoint()
     assert list(found.entries) == [3, 4, 5, 6, 8]
     for again in (
-        GroupMachine.resume(found.state, world.log, pages),
-        GroupMachine.restore(world.machine.snapshot(), world.log),
+        world.resumed(found.state, pages),
+        world.restored(world.machine.snapshot()),
     ):
         invariants.check(again)
         assert again.snapshot() == world.machine.snapshot()
@@ -153,18 +146,17 @@ def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
     found = world.machine.checkpoint()
     exported = b"".join(checkpoint.export_snapshot(found.state, world.machine.memory.pages))
     assert exported == world.machine.snapshot()
-    world.twin = GroupMachine.resume(found.state, world.log, world.machine.memory.pages)
-    other = World()
-    other.machine = GroupMachine.restore(exported, world.log)
+    world.twin = world.resumed(found.state, world.machine.memory.pages)
+    other = World(world.limits)
+    other.machine = world.restored(exported)
     assert other.machine.staged(1) == world.twin.staged(1) == world.machine.staged(1)
     assert reply_to_publish(world, name, 1, (2, 1), (1, 3)) == Published(3, 4)  # compared with the twin
     refused(world.stage(name, 4, 1, 0, 1, producer="earlier"), "published")
     check_fields(world, world.machine, [2, 3, 4, 6], [1, 2, 3, 4, 5, 6])
 
 
-@pytest.mark.usefixtures("looked_up")
-def test_followers_are_woken_by_what_is_published_for_them() -> None:
-    world, name = prepared(filter_enabled=True)
+def test_followers_are_woken_by_what_is_published_for_them(looked_up: int) -> None:
+    world, name = prepared(replace(PRODUCTION, looked_up_messages=looked_up), filter_enabled=True)
     world.attach(name, "red", 10, "colour = 'red'")
     world.attach(name, "green", 10, "colour = 'green'")
     world.publish(name, 1, [{}])
@@ -195,16 +187,16 @@ def test_of_a_large_publication_nothing_is_read_before_somebody_asks() -> None:
     world.checks = False
     world.machine.queues[1].groups.fields._source = source
     world.publish(name, 1, [RED])
-    for number in range(staging.LOOKED_UP_CHUNKS + 1):
+    for number in range(PRODUCTION.looked_up_chunks + 1):
         world.stage(name, 1, 1, number, 2, [RED, GREEN])
-    world.publish_staged(name, 1, (1, 2 * staging.LOOKED_UP_CHUNKS + 2))
+    world.publish_staged(name, 1, (1, 2 * PRODUCTION.looked_up_chunks + 2))
     assert source.asked == []
     _, attached = world.attach(name, "c", 1_000, "colour = 'green'")
-    assert len(sequences(attached)) == staging.LOOKED_UP_CHUNKS + 1
-    assert len(source.asked) == staging.LOOKED_UP_CHUNKS + 1  # each once, and not the one in front
+    assert len(sequences(attached)) == PRODUCTION.looked_up_chunks + 1
+    assert len(source.asked) == PRODUCTION.looked_up_chunks + 1  # each once, and not the one in front
     world.stage(name, 2, 1, 0, 2, [RED, GREEN])
     assert len(sequences(world.publish_staged(name, 2, (1, 2)))) == 1
-    assert len(source.asked) == staging.LOOKED_UP_CHUNKS + 2  # a small one: itself only
+    assert len(source.asked) == PRODUCTION.looked_up_chunks + 2  # a small one: itself only
 
 
 def test_a_queue_that_does_not_filter_reads_nothing() -> None:
@@ -269,7 +261,7 @@ def test_a_part_is_published_across_blocks() -> None:
         world.stage(name, 1, 1, number, 10_000, rows)
     world.publish(name, 1, [GREEN])
     world.publish_staged(name, 1, (1, 40_000))
-    assert len(world.machine.queues[1].blocks) == 40_001 // BLOCK_SIZE + 1
+    assert len(world.machine.queues[1].blocks) == 40_001 // PRODUCTION.block_size + 1
     invariants.check(world.machine)
     red = [each[0] for each in waiting(world, "colour = 'red'")]
     assert red == list(range(2, 40_002, 2))
@@ -279,35 +271,34 @@ def test_a_part_is_published_across_blocks() -> None:
 
 def test_a_large_publication_is_passed_by_selectors_some_blocks_an_entry() -> None:
     """Those who had seen everything look at it as at any backlog, so that no entry evaluates all of it."""
-    with small_blocks(SMALL):
-        world = World(SMALL)
-        world.queue(filter_enabled=True)
-        name = world.session()
-        world.attach(name, "c", 100, "colour = 'red'")
-        world.publish(name, 1, [GREEN])
-        for number in range(6):
-            world.stage(name, 1, 1, number, 10, [GREEN] * 9 + [RED])
-        fields = world.machine.queues[1].groups.fields
-        before = fields.evaluated
-        published = world.publish_staged(name, 1, (1, 60))
-        assert published.replies == (Published(2, 60),)
-        given = sequences(published)
-        assert len(given) < 6
-        assert fields.evaluated - before <= SMALL.step_budget + SMALL.block_size
-        assert world.machine.next_wake() == world.now_ms
-        for applied in world.wake_until_done():
-            given += sequences(applied)
-        assert given == list(range(11, 62, 10))
+    world = World(SMALL, has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    world.attach(name, "c", 100, "colour = 'red'")
+    world.publish(name, 1, [GREEN])
+    for number in range(6):
+        world.stage(name, 1, 1, number, 10, [GREEN] * 9 + [RED])
+    fields = world.machine.queues[1].groups.fields
+    before = fields.evaluated
+    published = world.publish_staged(name, 1, (1, 60))
+    assert published.replies == (Published(2, 60),)
+    given = sequences(published)
+    assert len(given) < 6
+    assert fields.evaluated - before <= SMALL.step_budget + SMALL.block_size
+    assert world.machine.next_wake() == world.now_ms
+    for applied in world.wake_until_done():
+        given += sequences(applied)
+    assert given == list(range(11, 62, 10))
 
 
 def test_the_next_wake_is_for_whatever_expires_first() -> None:
     world, name = prepared()
     world.stage(name, 1, 1, 0, 1)
     staged_ms = world.now_ms
-    world.publish(name, 1, ttl_ms=2 * PART_MS)
-    assert world.machine.next_wake() == staged_ms + PART_MS
-    world.publish(name, 1, ttl_ms=PART_MS // 2)
-    assert world.machine.next_wake() == world.now_ms + PART_MS // 2
+    world.publish(name, 1, ttl_ms=2 * PRODUCTION.part_ms)
+    assert world.machine.next_wake() == staged_ms + PRODUCTION.part_ms
+    world.publish(name, 1, ttl_ms=PRODUCTION.part_ms // 2)
+    assert world.machine.next_wake() == world.now_ms + PRODUCTION.part_ms // 2
 
 
 def test_published_messages_have_their_sizes() -> None:

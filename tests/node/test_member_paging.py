@@ -6,9 +6,9 @@ import pytest
 
 from fifo import checkpoint
 from fifo import commands as c
-from fifo.blocks import BLOCK_SIZE
 from fifo.effects import AttachedReply, Ok
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION
 from fifo.storage import Storage
 from quorum.node.replica import checkpoints, replica
 from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
@@ -58,8 +58,8 @@ def test_messages_go_through_all_four_states() -> None:
     cluster.run(300)
     for each in storages(cluster, group, queue):  # one block has filled, and was written while there was time
         assert total(each) == 20_100
-        assert each.gamma == BLOCK_SIZE - 1  # sequences begin at 1
-        assert each.alpha + each.beta == 20_100 - (BLOCK_SIZE - 1)
+        assert each.gamma == PRODUCTION.block_size - 1  # sequences begin at 1
+        assert each.alpha + each.beta == 20_100 - (PRODUCTION.block_size - 1)
         assert each.beta > 0
     for member in cluster.members.values():
         member.pager.target_bytes = 1

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from fifo.blocks import Block
 from fifo.commands import Get
-from fifo.group import GroupMachine
+from fifo.limits import SMALL
 from quorum.log import LogFull
 from quorum.node.maintenance import paging
 from quorum.node.maintenance.paging import Pager
-from support.fifo_world import World, small_blocks
+from support.fifo_world import World
 
 TURN_MS = 100
-
-
-@pytest.fixture(autouse=True)
-def blocks_of_8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(paging, "BLOCK_BITS", 3)
-    monkeypatch.setattr(paging, "BLOCK_SIZE", 8)
-    with small_blocks():
-        yield
 
 
 class Node:
     """A pager, its one group, and time."""
 
     def __init__(self, target_bytes: int, **queue: object) -> None:
-        self.world = World()
+        self.world = World(SMALL)
         self.world.checks = False
         self.world.queue(**queue)
         self.name = self.world.session()
@@ -175,6 +165,6 @@ def test_what_is_known_of_a_queue_is_forgotten_when_an_installed_state_is_withou
     node.publish(3)
     node.turns(1)
     assert list(node.pager._paces) == [(1, 1)]
-    node.world.machine = GroupMachine(node.world.log)
+    node.world.machine = node.world.empty()
     node.turns(1)
     assert not node.pager._paces

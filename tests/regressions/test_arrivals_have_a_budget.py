@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fifo.commands import Meta, Operation, Wake
-from fifo.group import GroupMachine
-from fifo.state import ARRIVAL_BUDGET, STEP_BUDGET
+from fifo.limits import PRODUCTION
 from support.fifo_world import World, sequences
 
 SIZE = "application-properties.size"
@@ -49,7 +48,7 @@ def test_what_arrives_for_many_selectors_is_looked_up_in_several_entries() -> No
         entries.append(world.wake())
         asked.append(evaluated(world))
     most = max(after - before for before, after in pairwise(asked))
-    assert most * 20 <= ARRIVAL_BUDGET + 2 * STEP_BUDGET
+    assert most * 20 <= PRODUCTION.arrival_budget + 2 * PRODUCTION.step_budget
     for number in (0, 1, 150, 299):
         found = [each for applied in entries for each in sequences(applied, f"c{number}")]
         assert found == [500 - number], "each gets its message, once"
@@ -70,14 +69,14 @@ def test_a_selector_of_many_steps_looks_at_a_large_batch_part_by_part() -> None:
     world.attach(name, "c", 100_000, text)
     applied = [world.publish(name, 16_000, sizes(0, 16_000))]
     before = evaluated(world)
-    assert before * 60 <= ARRIVAL_BUDGET
+    assert before * 60 <= PRODUCTION.arrival_budget
     applied += world.wake_until_done()
     assert [each for entry in applied for each in sequences(entry)] == list(range(1, 31))
     late, _ = prepared()
     late.publish(late.session(2), 16_000, sizes(0, 16_000))
     before = evaluated(late)
     late.attach(late.session(3), "late", 100_000, text)
-    assert (evaluated(late) - before) * 60 <= 2 * STEP_BUDGET
+    assert (evaluated(late) - before) * 60 <= 2 * PRODUCTION.step_budget
 
 
 def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None:
@@ -86,7 +85,7 @@ def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None
         world.attach(name, f"c{number}", 1_000, heavy(number))
     world.publish(name, 500, sizes(501, 500))
     assert world.machine.queues[1].groups.shared.behind is not None
-    world.twin = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.twin = world.restored(world.machine.snapshot())
     world.wake_until_done()  # compares both after each entry
     assert world.machine.queues[1].groups.shared.behind is None
 

@@ -6,12 +6,9 @@ Later a front read the fields of whole blocks in one entry, also where it could 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
-import pytest
-
-from fifo import fields
-from fifo.blocks import BLOCK_SIZE
 from fifo.commands import (
     Address,
     Attach,
@@ -27,8 +24,8 @@ from fifo.commands import (
 from fifo.effects import Deliver
 from fifo.fields import Selector
 from fifo.group import GroupMachine
-from fifo.read_costs import READ_SINGLE_STEPS
-from fifo.state import STEP_BUDGET, Waiting
+from fifo.limits import PRODUCTION
+from fifo.state import Waiting
 from fifo.versions import CURRENT
 from quorum.log import Log
 from quorum.node.replica.replica import FieldSource
@@ -97,7 +94,7 @@ def test_reading_single_publishes_again_costs_a_few_lines_a_message() -> None:
     assert lines(2_000) - lines(1_000) <= 40 * 1_000
 
 
-SOME = STEP_BUDGET // READ_SINGLE_STEPS
+SOME = PRODUCTION.step_budget // PRODUCTION.read_single_steps
 """Messages published alone whose fields one entry may read."""
 
 
@@ -173,16 +170,16 @@ def test_a_look_stops_within_a_block() -> None:
         page, pages = machine.waiting(1, page.next_sequence, 10, selector), pages + 1
     assert isinstance(page, Waiting)
     assert (page.runs[0].first_sequence, page.runs[0].count) == (16_001, 10)
-    assert pages >= BLOCK_SIZE // SOME
+    assert pages >= PRODUCTION.block_size // SOME
 
 
 # ---- fields that few messages have
 
 
-def with_own_fields(count: int, each: int) -> tuple[CountedLog, GroupMachine]:
+def with_own_fields(count: int, each: int, **limits: int) -> tuple[CountedLog, GroupMachine]:
     """Entries of one message each, with so many fields that no other message has, and `n`."""
     log = CountedLog()
-    machine = GroupMachine(FieldSource(cast(Log, log), 1))
+    machine = GroupMachine(FieldSource(cast(Log, log), 1), limits=replace(PRODUCTION, **limits))
     config = QueueConfig("orders", filter_enabled=True, filter_field_names=("*",))
     first = Operation(0, None, CreateQueue(1, config))
     session = Operation(1, Origin(PRODUCER, 1, 0), RegisterProducer(Address(1, 1, 1)))
@@ -199,10 +196,9 @@ def with_own_fields(count: int, each: int) -> tuple[CountedLog, GroupMachine]:
     return log, machine
 
 
-def test_fields_that_each_message_has_for_itself_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_that_each_message_has_for_itself_take_bounded_memory() -> None:
     most = 200_000
-    monkeypatch.setattr(fields, "MOST_BYTES", most)
-    _, machine = with_own_fields(100, 100)
+    _, machine = with_own_fields(100, 100, column_bytes=most)
     queue = machine.queues[1]
     block = queue.blocks.get(0)
     one = 100 * 400  # a field and its value take less than 400 bytes
@@ -212,10 +208,8 @@ def test_fields_that_each_message_has_for_itself_take_bounded_memory(monkeypatch
     assert block.columns.nbytes <= most + 100 * one  # what is decoded together
 
 
-def test_fields_that_are_read_in_several_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(fields, "READ_SINGLES", 7)
-    _, machine = with_own_fields(100, 10)
+def test_fields_that_are_read_in_several_parts_are_found() -> None:
+    _, machine = with_own_fields(100, 10, column_bytes=20_000, read_singles=7)
     queue = machine.queues[1]
     index: PredicateIndex[bytes] = PredicateIndex()
     for number in (3, 60, 99):
@@ -226,12 +220,9 @@ def test_fields_that_are_read_in_several_parts_are_found(monkeypatch: pytest.Mon
     assert not block.has_fields
 
 
-def test_long_texts_take_bounded_memory_in_the_block_that_is_written_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_texts_take_bounded_memory_in_the_block_that_is_written_to() -> None:
     most = 200_000
-    monkeypatch.setattr(fields, "MOST_BYTES", most)
-    world = World()
+    world = World(replace(PRODUCTION, column_bytes=most))
     world.checks = False
     world.queue(filter_enabled=True)
     name = world.session()

@@ -13,17 +13,16 @@ import pytest
 from fifo.codec import Reader
 from fifo.commands import Attach, Meta, Operation, Pin, Wake
 from fifo.effects import Applied
-from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION
 from fifo.pages import decode_block, encode_block
-from fifo.read_costs import TEXT_BYTES
-from fifo.state import ARRIVAL_BUDGET, STEP_BUDGET, Waiting
+from fifo.state import Waiting
 from support.fifo_world import World, selector, sequences
 
 TEXT = "application-properties.text"
 COLOUR = "application-properties.colour"
 
 LONG = 64_000
-UNITS = LONG // TEXT_BYTES
+UNITS = LONG // PRODUCTION.text_bytes
 
 
 def prepared() -> tuple[World, bytes]:
@@ -79,7 +78,7 @@ def test_long_texts_that_arrive_for_many_selectors_are_looked_up_in_several_entr
     assert world.machine.queues[1].groups.shared.behind is not None
     entries.rest()
     assert world.machine.queues[1].groups.shared.behind is None
-    assert max(entries.asked) * 3 * UNITS <= 2 * ARRIVAL_BUDGET
+    assert max(entries.asked) * 3 * UNITS <= 2 * PRODUCTION.arrival_budget
     assert sum(entries.asked) == 300 * 64, "each is asked about each message, once"
     for number in (0, 1, 63):
         assert entries.found(f"c{number}") == [number + 1]
@@ -102,8 +101,8 @@ def test_fronts_of_their_own_pass_long_texts_in_several_entries() -> None:
     wanted = [Attach(1, f"c{n}", selector(f"text LIKE '%a{n:04d}%'"), 10) for n in range(100)]
     entries.one(*[world.op(name, each) for each in wanted])
     entries.rest()
-    assert max(entries.asked) * 3 * UNITS <= 2 * STEP_BUDGET
-    assert len(entries.asked) > 100 * 64 * 3 * UNITS // (4 * STEP_BUDGET)
+    assert max(entries.asked) * 3 * UNITS <= 2 * PRODUCTION.step_budget
+    assert len(entries.asked) > 100 * 64 * 3 * UNITS // (4 * PRODUCTION.step_budget)
     for number in (0, 1, 63):
         assert entries.found(f"c{number}") == [number + 1]
 
@@ -115,7 +114,7 @@ def test_a_few_long_texts_are_dear_however_many_short_ones_come_with_them(short:
     rows = letters(64) + [{TEXT: "a"}] * short
     entries = Entries(world)
     entries.one(world.batch(name, len(rows), rows))
-    assert entries.asked[0] * 3 * UNITS <= 2 * ARRIVAL_BUDGET
+    assert entries.asked[0] * 3 * UNITS <= 2 * PRODUCTION.arrival_budget
 
 
 def test_a_text_that_all_messages_of_a_batch_share_is_dear_for_each_of_them() -> None:
@@ -123,7 +122,7 @@ def test_a_text_that_all_messages_of_a_batch_share_is_dear_for_each_of_them() ->
     listen(world, name, 100)
     entries = Entries(world)
     entries.one(world.batch(name, 1_000, [{TEXT: "a" * LONG}] * 1_000))
-    assert entries.asked[0] * 3 * UNITS <= 2 * ARRIVAL_BUDGET
+    assert entries.asked[0] * 3 * UNITS <= 2 * PRODUCTION.arrival_budget
 
 
 def test_short_texts_cost_what_they_did_though_a_long_one_came_before() -> None:
@@ -141,14 +140,14 @@ def test_staged_messages_have_the_price_of_their_texts() -> None:
     world, name = prepared()
     listen(world, name, 300)
     world.stage(name, 1, 1, 0, 32, letters(32))
-    again = GroupMachine.restore(world.machine.snapshot(), world.log)
+    again = world.restored(world.machine.snapshot())
     assert again.snapshot() == world.machine.snapshot()
     world.machine = again
     world.stage(name, 1, 1, 1, 32, letters(64)[32:])
     before = world.machine.queues[1].groups.fields.evaluated
     applied = world.publish_staged(name, 1, (1, 64))
     asked = world.machine.queues[1].groups.fields.evaluated - before
-    assert asked * 3 * UNITS <= 2 * ARRIVAL_BUDGET
+    assert asked * 3 * UNITS <= 2 * PRODUCTION.arrival_budget
     found = [*sequences(applied, "c63")]
     for entry in world.wake_until_done():
         found += sequences(entry, "c63")
@@ -174,7 +173,7 @@ def test_a_look_at_long_texts_stops_early_and_goes_on(is_pinned: bool) -> None:
         else:
             page = world.machine.waiting(1, start, 100, wanted)
         assert isinstance(page, Waiting)
-        assert (evaluated.evaluated - before) * 30 * UNITS <= 2 * STEP_BUDGET
+        assert (evaluated.evaluated - before) * 30 * UNITS <= 2 * PRODUCTION.step_budget
         found += [run.first_sequence + place for run in page.runs for place in range(run.count)]
         start = page.next_sequence
     assert found == [61, 62]
@@ -185,7 +184,7 @@ def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None
     listen(world, name, 300)
     world.publish(name, 64, letters(64))
     assert world.machine.queues[1].groups.shared.behind is not None
-    world.twin = GroupMachine.restore(world.machine.snapshot(), world.log)
+    world.twin = world.restored(world.machine.snapshot())
     world.wake_until_done()  # compares both after each entry
     assert world.machine.queues[1].groups.shared.behind is None
 
@@ -219,9 +218,9 @@ def test_a_block_says_what_its_texts_cost_only_if_they_are_long() -> None:
     block = world.machine.queues[1].blocks.get(0)
     plain = bytes(encode_block(block))
     assert plain[-1] == 0, "no expiries, no long texts: as earlier builds have written it"
-    assert decode_block(Reader(plain)).text_factor == 0
+    assert decode_block(Reader(plain), block.size).text_factor == 0
     world.publish(name, 1, letters(1, 1_000), ttl_ms=5_000)
-    again = decode_block(Reader(bytes(encode_block(block))))
+    again = decode_block(Reader(bytes(encode_block(block))), block.size)
     assert (again.text_factor, again.long_texts) == (3, 1 << 4)
     assert again.runs.expiries == block.runs.expiries
     assert encode_block(again) == encode_block(block)

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from fifo import commands as c
 from fifo.effects import Effect
 from fifo.group import GroupMachine
+from fifo.limits import SMALL
 from fifo.pages import MemoryPages, Stored
 from fifo.versions import CURRENT, FIRST
-from quorum_selectors import block_columns
-from support.fifo_world import SMALL, World, selector, small_blocks
+from support.fifo_world import World, selector
 
 SIZE, NAME = "application-properties.size", "application-properties.name"
 
 
-@pytest.fixture(autouse=True)
-def one_column() -> Iterator[None]:
-    with small_blocks(SMALL), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_columns, "MAX_DENSE_COLUMNS", 1)
-        yield
+LIMITS = replace(SMALL, dense_columns=1)
 
 
 def a_full_block() -> World:
     """Sizes are numbers, and have the only column; the one text comes too late for a column."""
-    world = World()
+    world = World(LIMITS)
     world.queue(1, filter_enabled=True)
     name = world.session()
     world.publish(name, 2, [{SIZE: 1}, {SIZE: 2}])
@@ -37,7 +33,7 @@ def a_full_block() -> World:
 
 def restarted(world: World) -> GroupMachine:
     """A member that has read the fields of the first block after its start, and has paged it out."""
-    machine = GroupMachine.restore(world.machine.snapshot(), world.log)
+    machine = world.restored(world.machine.snapshot())
     queue = machine.queues[1]
     queue.groups.fields.columns(queue.blocks.get(0), queue.blocks.get(0).kept)
     machine.page_out(1, 0)
@@ -81,7 +77,7 @@ def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
     blocks = before.queues[1].blocks
     cold = blocks.at(0)
     assert isinstance(cold, Stored)
-    of_numbers = World()
+    of_numbers = World(LIMITS)
     of_numbers.queue(1, filter_enabled=True)
     of_numbers.publish(of_numbers.session(), 2, [{SIZE: 1}, {SIZE: 2}])
     of_numbers.machine.page_out(1, 0)
@@ -90,7 +86,7 @@ def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
 
     pages = before.memory.pages
     assert isinstance(pages, MemoryPages)
-    resumed = GroupMachine.resume(before.checkpoint().state, world.log, pages)
+    resumed = world.resumed(before.checkpoint().state, pages)
     assert resumed.queues[1].blocks.at(0).summary == b""
     delivered = attach(world, resumed, "size = 'large'", CURRENT)
     assert delivered == attach(world, world.machine, "size = 'large'", CURRENT)

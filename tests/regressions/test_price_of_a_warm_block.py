@@ -10,6 +10,7 @@ import pytest
 from fifo import fields, read_costs, selector_groups
 from fifo.blocks import Block
 from fifo.commands import Settle
+from fifo.limits import Limits
 from fifo.machine import QueueMachine
 from quorum.bench.selectors_alone import SPARSE_CREDIT, encoded, fill
 from quorum.bench.selectors_fields import UNIQUE_SELECTOR, Batches, selector_of
@@ -47,9 +48,9 @@ def test_a_block_is_priced_once_while_nothing_arrives_or_leaves(monkeypatch: pyt
     counted: list[int] = []
     cost_of = read_costs.cost_of
 
-    def noting(block: Block, members: int) -> int:
+    def noting(block: Block, members: int, limits: Limits) -> int:
         counted.append(members)
-        return cost_of(block, members)
+        return cost_of(block, members, limits)
 
     monkeypatch.setattr(read_costs, "cost_of", noting)
     for _ in range(3):

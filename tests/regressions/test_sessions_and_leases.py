@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
 from fifo import commands as c
-from fifo import sessions as fifo_sessions
 from fifo.effects import AttachedReply, Confirmed, Refused
+from fifo.limits import PRODUCTION
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
@@ -288,12 +289,11 @@ def test_a_queue_that_was_deleted_again_is_not_waited_for(cluster: Cluster) -> N
     assert ev.Told(token, True) in outputs
 
 
-def test_a_registration_that_is_refused_ends_the_session(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registration_that_is_refused_ends_the_session() -> None:
+    cluster = Cluster(limits=replace(PRODUCTION, max_producers=1))
+    cluster.ready()
     group, queue = cluster.declare("orders")
     end_declarations(cluster)
-    monkeypatch.setattr("fifo.sessions.MAX_PRODUCERS", 1)
     first, second = Session(cluster, "n1"), Session(cluster, "n2")
     assert not isinstance(first.call(group, c.Attach(queue, "c", b"", 0)), Refused)
     second.call(group, c.Attach(queue, "c", b"", 0))
@@ -302,12 +302,9 @@ def test_a_registration_that_is_refused_ends_the_session(
     assert not cluster.members["n2"].sessions
 
 
-def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has_published() -> None:
     """The later session is closed cleanly, and more sessions end than the group has fences."""
-    monkeypatch.setattr(fifo_sessions, "MAX_FENCES", 5)
-    cluster = Cluster(3, queue_groups=1)
+    cluster = Cluster(3, queue_groups=1, limits=replace(PRODUCTION, max_fences=5))
     cluster.ready()
     group, queue = cluster.declare("orders")
     leader = cluster.leader(group)

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fifo.group import GroupMachine
-from support.fifo_world import SMALL, World, small_blocks
+from fifo.limits import SMALL
+from support.fifo_world import World
 
 
 def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -> None:
     rules = replace(SMALL, max_consumers=4 * SMALL.max_consumers)  # an owner has half of them
-    with small_blocks(rules):
-        world = World(rules)
-        world.twin = GroupMachine(world.log)
-        world.queue(1, filter_enabled=True)
-        name = world.session(1)
-        turns, rest = divmod(SMALL.message_budget, SMALL.turn)
-        for place, credit in enumerate([SMALL.turn] * turns + [rest]):  # a turn each is all they want
-            world.attach(name, f"c{place}", credit, f"size < {100 + place}")
-        world.attach(name, "last in line", 5, "colour = 'blue'")
-        world.twin.drop_matches()  # there nobody sleeps
-        world.publish(name, SMALL.message_budget + 10, [{"application-properties.size": 1}] * 30)
-        assert world.machine.next_wake() == world.now_ms
-        world.wake_until_done()
-        assert world.machine.next_wake() is None
+    world = World(rules, has_model=True)
+    world.twin = world.empty()
+    world.queue(1, filter_enabled=True)
+    name = world.session(1)
+    turns, rest = divmod(SMALL.message_budget, SMALL.turn)
+    for place, credit in enumerate([SMALL.turn] * turns + [rest]):  # a turn each is all they want
+        world.attach(name, f"c{place}", credit, f"size < {100 + place}")
+    world.attach(name, "last in line", 5, "colour = 'blue'")
+    world.twin.drop_matches()  # there nobody sleeps
+    world.publish(name, SMALL.message_budget + 10, [{"application-properties.size": 1}] * 30)
+    assert world.machine.next_wake() == world.now_ms
+    world.wake_until_done()
+    assert world.machine.next_wake() is None

@@ -87,12 +87,12 @@ def half_the_ttl(machine: QueueMachine, now_ms: int, ttl_ms: int) -> int:
 
 
 def drops_nothing(machine: QueueMachine, entry: Entry) -> bool:
-    """In the place of limits.drop_head."""
+    """In the place of overflow.drop_head."""
     return True
 
 
 def drops_the_newest(machine: QueueMachine, entry: Entry) -> bool:
-    """In the place of limits.drop_head."""
+    """In the place of overflow.drop_head."""
     limit = machine.config.max_length
     if limit < 0 or machine.config.overflow != "drop_head":
         return True

@@ -353,13 +353,13 @@ CANARIES: tuple[Canary, ...] = (
         "a queue has at most x-max-length ready messages",
         scenario="short",
         is_quick=True,
-        fifo__machine__limits__drop_head=broken.drops_nothing,
+        fifo__machine__overflow__drop_head=broken.drops_nothing,
     ),
     _patched(
         "drop-head drops the newest",
         "the oldest messages make room",
         scenario="short",
-        fifo__machine__limits__drop_head=broken.drops_the_newest,
+        fifo__machine__overflow__drop_head=broken.drops_the_newest,
     ),
     _patched(
         "reject-publish refuses nothing",

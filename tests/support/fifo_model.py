@@ -13,6 +13,7 @@ from typing import Any
 
 from fifo import commands as c
 from fifo import effects as e
+from fifo.limits import Limits
 from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
@@ -24,45 +25,6 @@ from support.fifo_model_readers import ModelReaders
 from support.fifo_model_staging import Fields, ModelStaging, is_crowded
 
 NEVER = 1 << 70
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The sizes of things; tests make them small."""
-
-    block_size: int
-    block_budget: int
-    message_budget: int
-    step_budget: int
-    turn: int
-    max_held: int
-    window: int = 65_536
-    max_consumers: int = 16_384
-    max_readers: int = 256
-    max_reserved: int = 65_536
-    max_reservations: int = 64
-    max_outstanding: int = 1_048_576
-    max_pins: int = 16
-    remembered_ms: int = 27 * 3600 * 1000
-    max_fences: int = 10_000
-    staged_parts: int = 4_096
-    staged_chunks: int = 16_384
-    staged_bytes: int = 8 << 30
-    staged_messages: int = 1 << 27
-    staged_ttls: int = 65_536
-    part_ms: int = 6 * 3600 * 1000
-    known_producers: int = 10_000
-    arrival_budget: int = 262_144
-    run_budget: int = 4_096
-    shared_steps: int = 4_096
-    fewest: int = 16
-    read_steps: int = 1
-    read_single_steps: int = 24
-    read_batch_steps: int = 192
-    read_entry_steps: int = 96
-    read_bytes: int = 1_024
-    text_bytes: int = 256
-    looked_up: tuple[int, int, int] = (65_536, 64, 64 << 20)  # messages, chunks, bytes
 
 
 @dataclass(eq=False)
@@ -172,7 +134,7 @@ def delivered(
 
 
 class ModelQueue:
-    def __init__(self, queue: int, config: c.QueueConfig, rules: Rules) -> None:
+    def __init__(self, queue: int, config: c.QueueConfig, rules: Limits) -> None:
         self.queue, self.config, self.rules = queue, config, rules
         self.messages: list[Message] = []
         self.next_sequence = 1
@@ -537,7 +499,7 @@ class ModelQueue:
 class ModelGroup:
     """The whole group. `rows(index, operation)` gives the filter fields of a batch, empty if it has none."""
 
-    def __init__(self, rules: Rules, rows: Callable[[int, int], Sequence[Fields]]) -> None:
+    def __init__(self, rules: Limits, rows: Callable[[int, int], Sequence[Fields]]) -> None:
         self.rules, self.rows = rules, rows
         self.queues: dict[int, ModelQueue] = {}
         self.deleted: set[int] = set()

@@ -160,11 +160,11 @@ class ModelStaging:
                         is_alone=len(ttls) == 1,
                         texts=texts,
                     )
-        most_messages, most_chunks, most_bytes = self.queue.rules.looked_up
+        limits = self.queue.rules
         if (
-            total > most_messages
-            or sum(len(part.chunks) for part in parts) > most_chunks
-            or sum(part.size_bytes() for part in parts) > most_bytes
+            total > limits.looked_up_messages
+            or sum(len(part.chunks) for part in parts) > limits.looked_up_chunks
+            or sum(part.size_bytes() for part in parts) > limits.looked_up_bytes
         ):
             left.reads_arrivals = True
         self.remember(meta, producer, batch, command.owner)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fifo.effects import Deliver, Refused, Reply
+from fifo.limits import PRODUCTION, Limits
 from fifo.state import Waiting
 from support.fifo_world import World, bodies, selector
 
 RED, GREEN = {"application-properties.colour": "red"}, {"application-properties.colour": "green"}
 
 
-def prepared(**arguments: Any) -> tuple[World, bytes]:
-    world = World()
+def prepared(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, bytes]:
+    world = World(limits)
     world.queue(**arguments)
     return world, world.session()
 

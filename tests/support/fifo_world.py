@@ -1,18 +1,16 @@
 """A group machine, its model and the log between them: what the tests of `fifo` drive.
 
 `World.apply` feeds one entry to the machine and to everything that must agree with it, and compares: the model's
-replies and effects, a twin that forgets its local parts, and the invariants. `small_blocks` shrinks blocks and
-budgets, so that a few dozen messages reach every edge: also the values that a block has no column for.
+replies and effects, a twin that forgets its local parts, and the invariants. With the limits `SMALL` a few dozen
+messages reach every edge: also the values that a block has no column for.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fifo import checkout, commands, effects, invariants, state
+from fifo import commands, effects, invariants
 from fifo.commands import (
     UNKNOWN,
     Address,
@@ -31,87 +29,13 @@ from fifo.commands import (
 )
 from fifo.effects import Applied, AttachedReply, Confirmed, Deliver, Refused, Reply
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, Limits
+from fifo.pages import Pages
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
-from support.block_sizes import places, sizes
-from support.fifo_model import ModelGroup, Rules
+from support.fifo_model import ModelGroup
 
 START_MS = 1_000_000
-
-NORMAL = Rules(
-    16_384,
-    state.BLOCK_BUDGET,
-    state.MESSAGE_BUDGET,
-    state.STEP_BUDGET,
-    checkout.TURN,
-    state.MAX_HELD,
-    run_budget=state.RUN_BUDGET,
-)
-SMALL = Rules(
-    8, 4, 20, 24, 3, 40,
-    max_consumers=12, max_readers=5, max_reserved=12, max_reservations=4, max_outstanding=25, max_pins=5,
-    staged_parts=5, staged_chunks=12, staged_bytes=6_000, staged_messages=70, staged_ttls=40, part_ms=150,
-    known_producers=4, looked_up=(12, 3, 1_000), remembered_ms=600, max_fences=2,
-    arrival_budget=60, shared_steps=17, fewest=2, read_steps=1, read_single_steps=2, read_batch_steps=3,
-    read_entry_steps=2, read_bytes=250, run_budget=10, text_bytes=6,
-)  # fmt: skip
-
-
-@contextmanager
-def small_blocks(rules: Rules = SMALL) -> Iterator[Rules]:
-    """The machines with these sizes, as long as the context lasts."""
-    bits = rules.block_size.bit_length() - 1
-    wanted = {
-        **sizes(bits),
-        "BLOCK_BUDGET": rules.block_budget,
-        "MESSAGE_BUDGET": rules.message_budget,
-        "RUN_BUDGET": rules.run_budget,
-        "STEP_BUDGET": rules.step_budget,
-        "TURN": rules.turn,
-        "MAX_HELD": rules.max_held,
-        "MAX_CONSUMERS": rules.max_consumers,
-        "MAX_READERS": rules.max_readers,
-        "MAX_RESERVED": rules.max_reserved,
-        "MAX_RESERVATIONS": rules.max_reservations,
-        "MAX_OUTSTANDING": rules.max_outstanding,
-        "MAX_PINS": rules.max_pins,
-        "MATCHED_BYTES": 1_200,
-        "SPARSE": 3,
-        "STAGED_PARTS": rules.staged_parts,
-        "STAGED_CHUNKS": rules.staged_chunks,
-        "STAGED_BYTES": rules.staged_bytes,
-        "STAGED_MESSAGES": rules.staged_messages,
-        "STAGED_TTLS": rules.staged_ttls,
-        "PART_MS": rules.part_ms,
-        "KNOWN_PRODUCERS": rules.known_producers,
-        "REMEMBERED_MS": rules.remembered_ms,
-        "MAX_FENCES": rules.max_fences,
-        "LOOKED_UP_MESSAGES": rules.looked_up[0],
-        "LOOKED_UP_CHUNKS": rules.looked_up[1],
-        "LOOKED_UP_BYTES": rules.looked_up[2],
-        "FEW": 2,
-        "ARRIVAL_BUDGET": rules.arrival_budget,
-        "SHARED_STEPS": rules.shared_steps,
-        "FEWEST": rules.fewest,
-        "READ_STEPS": rules.read_steps,
-        "READ_SINGLE_STEPS": rules.read_single_steps,
-        "READ_BATCH_STEPS": rules.read_batch_steps,
-        "READ_ENTRY_STEPS": rules.read_entry_steps,
-        "READ_BYTES": rules.read_bytes,
-        "TEXT_BYTES": rules.text_bytes,
-    }
-    changed = []
-    beside = {"quorum_selectors.block_columns.MAX_DENSE_COLUMNS": 2}
-    for place, value in (places(wanted, beside=()) | beside).items():
-        path, name = place.rsplit(".", 1)
-        module = importlib.import_module(path)
-        changed.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-    try:
-        yield rules
-    finally:
-        for module, name, value in changed:
-            setattr(module, name, value)
 
 
 def selector(text: str) -> bytes:
@@ -140,12 +64,13 @@ class Log:
 
 
 class World:
-    """Everything about one group. `rules` None: without a model."""
+    """Everything about one group."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, limits: Limits = PRODUCTION, *, has_model: bool = False) -> None:
+        self.limits = limits
         self.log = Log()
-        self.machine = GroupMachine(self.log)
-        self.model = None if rules is None else ModelGroup(rules, self.log.rows)
+        self.machine = self.empty()
+        self.model = ModelGroup(limits, self.log.rows) if has_model else None
         self.twin: GroupMachine | None = None  # must agree; may forget what is local
         self.index = 0
         self.now_ms = START_MS
@@ -154,6 +79,19 @@ class World:
         self.epochs: dict[bytes, int] = {}
         self.sequences: dict[bytes, int] = {}
         self.checks = True
+
+    # ---- machines with the same limits and log
+
+    def empty(self, pages: Pages | None = None) -> GroupMachine:
+        return GroupMachine(self.log, pages, self.limits)
+
+    def restored(self, data: bytes) -> GroupMachine:
+        """From a snapshot."""
+        return GroupMachine.restore(data, self.log, limits=self.limits)
+
+    def resumed(self, state: bytes, pages: Pages) -> GroupMachine:
+        """From a checkpoint."""
+        return GroupMachine.resume(state, self.log, pages, self.limits)
 
     # ---- one entry
 
@@ -361,13 +299,10 @@ def sequences(applied: Applied, tag: str | None = None) -> list[int]:
 
 
 __all__ = [
-    "NORMAL",
-    "SMALL",
     "World",
     "bodies",
     "commands",
     "part_name",
     "selector",
     "sequences",
-    "small_blocks",
 ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fifo.group import GroupMachine
 from support.fifo_world import World
 
 
 def replay(world: World) -> None:
     """The whole log again, and the rest of it after a snapshot in its middle: the same state."""
-    fresh = GroupMachine(world.log)
+    fresh = world.empty()
     middle = b""
     half = len(world.entries) // 2
     for place, (meta, operations) in enumerate(world.entries):
@@ -17,7 +16,7 @@ def replay(world: World) -> None:
         fresh.apply(meta, operations)
     assert fresh.snapshot() == world.machine.snapshot()
     assert fresh.running_hash == world.machine.running_hash
-    again = GroupMachine.restore(middle, world.log)
+    again = world.restored(middle)
     for meta, operations in world.entries[half:]:
         again.apply(meta, operations)
     assert again.snapshot() == world.machine.snapshot()

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fifo.blocks import BLOCK_BITS, BLOCK_SIZE, Block
+from fifo.blocks import Block
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.selector_groups import decoded
@@ -76,7 +76,7 @@ class Pace:
         found = SETTLE_S if block.held else math.inf
         is_quiet = now_ms - self.touched_ms > IDLE_S * 1000
         for reader, position in self.positions.items():
-            if position < block.base + BLOCK_SIZE:
+            if position < block.base + block.size:
                 rate = 0.0 if is_quiet else self.rates.get(reader, 0.0)
                 distance = max(0, block.base - position)
                 found = min(found, distance / rate if rate > 0 else UNREAD_S + distance)
@@ -142,8 +142,8 @@ class Pager:
             position = pace.positions.get(reader)
             if position is None or rate <= 0:
                 continue
-            place = position >> BLOCK_BITS
-            last = place + 1 + min(PREFETCH_BLOCKS, int(rate * AHEAD_S) >> BLOCK_BITS)
+            place = position >> queue.limits.block_bits
+            last = place + 1 + min(PREFETCH_BLOCKS, int(rate * AHEAD_S) >> queue.limits.block_bits)
             while count < most:
                 number = queue.blocks.next_from(place)
                 if number is None or number > last:
@@ -161,7 +161,7 @@ class Pager:
         if queue_machine is None or len(queue_machine.blocks) < 2:
             return
         is_lazy = queue_machine.config.queue_mode == "lazy"
-        tail = queue_machine.next_sequence >> BLOCK_BITS
+        tail = queue_machine.next_sequence >> machine.limits.block_bits
         for block in list(queue_machine.blocks.latest()) if is_lazy else queue_machine.blocks.latest():
             if not self._may_write():
                 return
@@ -212,7 +212,7 @@ class Pager:
                 pace = self._paces.get((group, queue))
                 if pace is None:
                     pace = self._paces[group, queue] = Pace(now_ms, now_ms, readers(queue_machine))
-                tail = queue_machine.next_sequence >> BLOCK_BITS
+                tail = queue_machine.next_sequence >> machine.limits.block_bits
                 is_quiet = now_ms - pace.touched_ms > IDLE_S * 1000
                 for block in queue_machine.blocks.warm():
                     if (plain_only and block.columns is not None) or (block.number == tail and not is_quiet):

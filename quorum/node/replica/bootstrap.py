@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fifo.group import GroupMachine
+from fifo.limits import PRODUCTION, Limits
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.replica.checkpoints import LogPages
@@ -17,18 +18,26 @@ from quorum.replication.journal_view import QUARANTINED
 class Founding:
     """For the groups of one node."""
 
-    def __init__(self, log: Log, members: Sequence[str], queue_groups: int, logger: Any) -> None:
+    def __init__(
+        self,
+        log: Log,
+        members: Sequence[str],
+        queue_groups: int,
+        logger: Any,
+        limits: Limits = PRODUCTION,
+    ) -> None:
         """members: the voters that the cluster began with."""
         self._log = log
         self._members = members
         self._queue_groups = queue_groups
         self._logger = logger
+        self._limits = limits
 
     def empty_machine(self, number: int) -> GroupMachine | CatalogMachine:
         """The machine of a group in which nothing was applied."""
         if number == SYSTEM_GROUP:
             return CatalogMachine(tuple(range(1, self._queue_groups + 1)))
-        return GroupMachine(FieldSource(self._log, number), LogPages(self._log, number))
+        return GroupMachine(FieldSource(self._log, number), LogPages(self._log, number), self._limits)
 
     def lose_replica(self, number: int, reason: str) -> None:
         """No snapshot here can be used that its journal goes on from: the replica begins anew, quarantined. The mark is

@@ -10,11 +10,12 @@ from fifo import checkpoint, versions
 from fifo import commands as c
 from fifo.group import GroupMachine
 from fifo.index_sets import IndexSet
+from fifo.limits import Limits
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
 from quorum.node.errors import BodyUnreadable
-from quorum.node.replica.checkpoints import Checkpoints, contents
+from quorum.node.replica.checkpoints import Checkpoints, LogPages, contents
 from quorum.node.replica.group_clock import GroupClock
 from quorum.node.replica.proposals import Proposals
 from quorum.node.replica.snapshot_plan import SnapshotPlan
@@ -273,7 +274,7 @@ class Replica:
         elif isinstance(self.machine, CatalogMachine):
             raise AssertionError("the catalog reads no bodies")
         else:
-            self.machine = GroupMachine(self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine(*self._surroundings(self.machine))
         self.snapshots.bytes_since = 0
         self.ready_term = -1
         self.stall(stalled, now_ms)
@@ -358,9 +359,13 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
         elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
-            self.machine = GroupMachine.resume(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
         else:
-            self.machine = GroupMachine.restore(state[TIME_BYTES:], self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.restore(state[TIME_BYTES:], *self._surroundings(self.machine))
+
+    def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:
+        """What a machine of queues is given here, the one in place of `machine`, too."""
+        return self.field_source, self.checkpoints.pages, machine.limits
 
     def install(self, state: State) -> None:
         """Goes on from what a leader has sent, which is not held in memory as a whole but for the catalog's."""
@@ -369,7 +374,7 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(rest.whole())
         else:
-            self.machine = GroupMachine.restore(rest, self.field_source, self.checkpoints.pages)
+            self.machine = GroupMachine.restore(rest, *self._surroundings(self.machine))
         self.checkpoints.installed(self.raft.applied_index, rest)
 
     @staticmethod

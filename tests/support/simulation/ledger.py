@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fifo import bits, blocks
+from fifo import bits
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.state import Entry
@@ -193,7 +193,7 @@ class Ledger:
             elif key not in self._seen:
                 block = machine.blocks.view(number)
                 self._seen[key] = block.ready, block.held
-            shift = number << blocks.BLOCK_BITS
+            shift = number << machine.limits.block_bits
             ready |= self._seen[key][0] << shift
             held |= self._seen[key][1] << shift
         return Messages(ready, held)
@@ -212,10 +212,11 @@ class Ledger:
         self._next[name] = machine.next_sequence
         command = Command(self._body)
         while first < machine.next_sequence:
-            block = machine.blocks.get(first >> blocks.BLOCK_BITS)
-            count = min(machine.next_sequence - first, blocks.BLOCK_SIZE - (first & blocks.SLOT_MASK))
+            block = machine.blocks.get(first >> machine.limits.block_bits)
+            slot = first - block.base
+            count = min(machine.next_sequence - first, block.size - slot)
             runs: list[Any] = []
-            block.runs.clip(first & ~blocks.SLOT_MASK, first & blocks.SLOT_MASK, count, runs)
+            block.runs.clip(block.base, slot, count, runs)
             for run in runs:
                 for offset in range(run.count):
                     operation = command.operation(run.operation + (offset if run.one_each else 0))

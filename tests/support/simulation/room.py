@@ -8,12 +8,11 @@ these seeds the product's blocks are, too: nothing else of them depends on their
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fifo.blocks import BLOCK_BITS
+from fifo.limits import PRODUCTION, Limits
 from quorum.replication.group import GroupConfig
-from support.block_sizes import places, sizes
 
 if TYPE_CHECKING:
     from support.simulation.node import Node
@@ -37,11 +36,10 @@ class Room:
     log: dict[str, Any]
     member: dict[str, Any] = field(default_factory=dict)
 
-    def patches(self) -> dict[str, Any]:
-        """attribute -> what stands there during the run."""
-        if self.block_bits == BLOCK_BITS:
-            return {}
-        return places(sizes(self.block_bits))
+    @property
+    def limits(self) -> Limits:
+        """Of the machines of queues."""
+        return replace(PRODUCTION, block_bits=self.block_bits)
 
 
 def room_of(seed: int) -> Room:
@@ -51,9 +49,9 @@ def room_of(seed: int) -> Room:
     if chance.random() < 0.5:
         log = {"segment_bytes": SEGMENT_BYTES, "recent_bytes": RECENT_BYTES}
         if not has_short_memory:
-            return Room(False, BLOCK_BITS, log)
+            return Room(False, PRODUCTION.block_bits, log)
         raft = GroupConfig(keep_entries=KEEP_ENTRIES, chunk_bytes=2_000)
-        return Room(False, BLOCK_BITS, log, {"raft": raft, "snapshot_bytes": 20_000})
+        return Room(False, PRODUCTION.block_bits, log, {"raft": raft, "snapshot_bytes": 20_000})
     return Room(
         True,
         chance.choice((4, 6, 8)),

@@ -12,7 +12,6 @@ from unittest import mock
 
 import structlog
 
-from support.simulation.room import room_of
 from support.simulation.rules import Broken
 from support.simulation.world import START_MS, Build, World
 
@@ -29,7 +28,6 @@ def prepared(seed: int, build: Build) -> Iterator[list[Any]]:
         "quorum.client.session.secrets": secrets,
         "quorum.client.client.secrets": secrets,
         "quorum.api.admin_service._resident_bytes": lambda: 0,
-        **room_of(seed).patches(),
         **build.patches,
     }
     with ExitStack() as stack:

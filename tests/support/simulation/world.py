@@ -138,7 +138,12 @@ class World:
         self.founders = tuple(f"n{each}" for each in range(1, number + 1))
         self.loses_one = self.seed % 4 == 1 and number >= 3 and self.build.scenario != "wipe"
         """one member is dead in the end"""
-        self.member_settings: dict[str, Any] = {"lease_ms": LEASE_MS, "queue_groups": 2, **self.room.member}
+        self.member_settings: dict[str, Any] = {
+            "lease_ms": LEASE_MS,
+            "queue_groups": 2,
+            "limits": self.room.limits,
+            **self.room.member,
+        }
         if self.seed % 2 == 0:  # members that apply slowly what they know to be committed
             self.member_settings["apply_entries"] = 6
         self._machine_chance = chance
