@@ -361,10 +361,10 @@ def test_snapshots_without_times_or_owners_of_the_last_batches_are_read() -> Non
     encoded = bytes(staging.encode())
     assert encoded.endswith(bytes(times.data + owners.data))
     without_owners = encoded.removesuffix(bytes(owners.data))
-    found = Staging.decode(without_owners.removesuffix(bytes(times.data)))
+    found = Staging.decode(without_owners.removesuffix(bytes(times.data)), SMALL)
     assert found.last_batches == {producer: LastBatch(5, 0) for producer in "ab"}
-    assert {last.owner for last in Staging.decode(without_owners).last_batches.values()} == {UNKNOWN}
-    assert Staging.decode(encoded).last_batches == staging.last_batches
+    assert {last.owner for last in Staging.decode(without_owners, SMALL).last_batches.values()} == {UNKNOWN}
+    assert Staging.decode(encoded, SMALL).last_batches == staging.last_batches
 
 
 # ---- a queue's other rules

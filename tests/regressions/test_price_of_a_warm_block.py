@@ -10,7 +10,7 @@ import pytest
 from fifo import fields, read_costs, selector_groups
 from fifo.blocks import Block
 from fifo.commands import Settle
-from fifo.limits import Limits
+from fifo.limits import PRODUCTION, Limits
 from fifo.machine import QueueMachine
 from quorum.bench.selectors_alone import SPARSE_CREDIT, encoded, fill
 from quorum.bench.selectors_fields import UNIQUE_SELECTOR, Batches, selector_of
@@ -22,7 +22,7 @@ from quorum_selectors.expression import Expression
 def require_price(machine: QueueMachine) -> None:
     """The kept price of the first block is the price of what is in it."""
     block = machine.blocks.get(0)
-    expected = read_costs.cost_of(block, block.ready | block.held)
+    expected = read_costs.cost_of(block, block.ready | block.held, PRODUCTION)
     assert [read_costs.block_cost(machine.blocks, 0) for _ in range(2)] == [expected, expected]
 
 
