@@ -16,7 +16,7 @@ from quorum.cli.spark_options import ConfOption, MasterOption, heap, settings_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from quorum.spark.verify import Line, Report
+    from quorum.histories.report import Line, Report
 
 app = typer.Typer(help="Jobs on Spark.", no_args_is_help=True)
 
@@ -55,15 +55,13 @@ def verify(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judges a recorded history (docs/histories.md): what was lost, doubled, misplaced, held by two, back, invented.
+    """Judges a recorded history (docs/histories.md): messages lost, duplicated, reordered, held twice, settled then
+    delivered, never published. A history of more than 200,000 operations is judged on Spark, and with --master or
+    --conf every history.
 
     Status 0: clean; 1: violations; 2: it cannot be judged.
     """
     from quorum.errors import OperatorError
-    from quorum.spark.errors import QuorumSparkError
-    from quorum.spark.history_input import check
-    from quorum.spark.session import LOCAL, is_local
-    from quorum.spark.verify import verify as judge
 
     settings = {
         "spark.driver.memory": heap(memory),
@@ -71,6 +69,46 @@ def verify(
         "spark.local.dir": tempfile.gettempdir(),  # Java does not look at TMPDIR
         **settings_of(conf),
     }
+    try:
+        report = None if master or conf else _judge_here(paths)
+        if report is None:
+            report = _judge_on_spark(paths, master, scratch, settings)
+    except OperatorError as error:
+        raise Complaint(str(error), CANNOT_JUDGE) from error
+    except OSError as error:
+        raise Complaint(f"{error.filename or 'a file'}: {error.strerror or error}", CANNOT_JUDGE) from error
+    if as_json:
+        print_json({"clean": report.is_clean, **asdict(report)})
+    else:
+        _show(report)
+    raise typer.Exit(0 if report.is_clean else VIOLATED)
+
+
+def _judge_here(paths: list[Path]) -> Report | None:
+    """None if the history is too large for this process."""
+    from quorum.histories.files import read
+    from quorum.histories.judge import MAX_OPERATIONS, judge
+
+    tell, started = Progress(), time.monotonic()
+    tell(f"reading {', '.join(map(str, paths))}")
+    records = read(paths, MAX_OPERATIONS)
+    if records is None:
+        tell(f"more than {MAX_OPERATIONS:,} operations: Spark judges them")
+        return None
+    report = judge(records)
+    tell(f"{report.operations:,} operations in {report.records:,} records")
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _judge_on_spark(
+    paths: list[Path], master: str | None, scratch: Path | None, settings: dict[str, Any]
+) -> Report:
+    from quorum.histories.files import check
+    from quorum.spark.errors import QuorumSparkError
+    from quorum.spark.session import LOCAL, is_local
+    from quorum.spark.verify import verify as judge
+
     master = master or LOCAL
     if scratch is None and not is_local(master):
         raise Complaint(
@@ -83,18 +121,11 @@ def verify(
         check(paths)  # before Spark starts, which takes seconds
         spark = start(master, settings)
         try:
-            report = judge(spark, paths, Progress(), scratch)
+            return judge(spark, paths, Progress(), scratch)
         finally:
             stop(spark)
-    except (QuorumSparkError, OperatorError) as error:
+    except QuorumSparkError as error:
         raise Complaint(str(error), CANNOT_JUDGE) from error
-    except OSError as error:
-        raise Complaint(f"{error.filename or 'a file'}: {error.strerror or error}", CANNOT_JUDGE) from error
-    if as_json:
-        print_json({"clean": report.is_clean, **asdict(report)})
-    else:
-        _show(report)
-    raise typer.Exit(0 if report.is_clean else VIOLATED)
 
 
 def start(master: str, settings: dict[str, Any]) -> SparkSession:
@@ -126,7 +157,7 @@ def _show(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from quorum.spark.verify import COUNTS, KINDS, totals
+    from quorum.histories.report import COUNTS, KINDS, totals
 
     table = Table()
     for heading in ("queue", "producer"):

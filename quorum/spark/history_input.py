@@ -1,84 +1,47 @@
-"""Reads recorded histories (histories.py) into Spark, and says of bad ones which file and line it is.
+"""Recorded histories as tables of Spark.
 
-Spark looks at every record and says whether all are good; only if not are files read in Python, for the first bad line.
-What the rules let pass goes to Parquet files in a scratch directory: the checks read it several times, by columns.
+Spark checks every record with `condition`; the files are read in Python for the first bad line only if one is bad. Good
+records go to Parquet files in a scratch directory, because the checks read them several times, by columns.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from quorum.spark.histories import COLUMNS, FLAG, FORMS, INTEGER, TEXT, HistoryError, condition, problem
+from quorum.histories.files import check, first_problem, is_parquet, parquet_schema
+from quorum.histories.records import (
+    COLUMNS,
+    FLAG,
+    FORMS,
+    INTEGER,
+    LEFT_OF,
+    MAX_COUNT,
+    MAX_INTEGER,
+    TEXT,
+    UNKNOWN,
+    HistoryError,
+)
 from quorum.spark.written import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-JSON_ENDINGS = (".jsonl", ".jsonl.gz")
-PARQUET_ENDING = ".parquet"
-LOOKED_AT = 1_000
-"""Lines at the beginning of a file that are looked at before Spark does: it does not mind unknown keys."""
-NEVER_READ = "_."
-"""Spark passes over files whose names begin so."""
 TYPES = {TEXT: "STRING", INTEGER: "BIGINT", FLAG: "BOOLEAN"}
 BAD_LINE, FILE = "bad_line", "file"
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A history as Spark has it. frame: the columns of histories.COLUMNS, `count` and `redelivered` never NULL, and
-    `op` as its place among histories.FORMS."""
+    """A history as Spark has it. frame: the columns of records.COLUMNS, `count` and `redelivered` never NULL, and
+    `op` as its place among records.FORMS."""
 
     frame: DataFrame
     records: int
     operations: int
-
-
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files that are meant: those named, and those of a history in the directories named. Raises HistoryError."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            if not path.exists():
-                raise HistoryError(f"{path}: there is no such file or directory")
-            found.append(path)
-            continue
-        endings = (*JSON_ENDINGS, PARQUET_ENDING)
-        inside = sorted(each for each in path.rglob("*") if each.name.endswith(endings) and each.is_file())
-        inside = [each for each in inside if each.name[0] not in NEVER_READ]
-        if not inside:
-            raise HistoryError(f"{path}: no file in it is a history; their names end in {', '.join(endings)}")
-        found += inside
-    for path in found:
-        if path.name[0] in NEVER_READ:
-            raise HistoryError(f"{path}: Spark reads no file whose name begins with '_' or '.'")
-    return list(dict.fromkeys(path.resolve() for path in found))
-
-
-def is_parquet(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-def check(paths: Sequence[Path]) -> list[Path]:
-    """What can be told without Spark: that there are files, and their beginnings are good. Raises HistoryError."""
-    files = files_of(paths)
-    for path in files:
-        if is_parquet(path):
-            _parquet_schema(path)
-        else:
-            _check_beginning(path)
-    return files
 
 
 def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
@@ -114,7 +77,7 @@ def read(spark: SparkSession, paths: Sequence[Path], scratch: Path) -> Events:
     kept.write.parquet(target)
     told = seen.get
     if told["bad"]:
-        raise _first_problem(Path(unquote(urlparse(told["where"]).path)))
+        raise first_problem(Path(unquote(urlparse(told["where"]).path)))
     if not told["records"]:
         raise HistoryError(f"{', '.join(map(str, paths))}: there is no record; nothing can be judged")
     check_written(scratch, [scratch / "events"], told["records"])
@@ -136,7 +99,7 @@ def _parquet_frames(spark: SparkSession, files: Sequence[Path]) -> list[DataFram
     groups: dict[str, list[Path]] = {}
     columns: dict[str, list[str]] = {}
     for path in files:
-        schema = _parquet_schema(path)
+        schema = parquet_schema(path)
         groups.setdefault(str(schema), []).append(path)
         columns[str(schema)] = schema.names
     frames = []
@@ -166,78 +129,27 @@ def _literally(path: Path) -> str:
     return "".join("\\" + each if each in "*?[]{}\\" else each for each in str(path))
 
 
-# ---- the first bad record
-
-
-def _check_beginning(path: Path) -> None:
-    for wrong in islice(_line_problems(path), LOOKED_AT):
-        if wrong is not None:
-            raise wrong
-
-
-def _first_problem(path: Path) -> HistoryError:
-    problems = _row_problems(path) if is_parquet(path) else _line_problems(path)
-    for wrong in problems:
-        if wrong is not None:
-            return wrong
-    return HistoryError(f"{path}: Spark cannot read a record that is good JSON")
-
-
-def _line_problems(path: Path) -> Iterator[HistoryError | None]:
-    """For each line that is not blank, what is wrong with it."""
-    with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as file:
-        number = 0
-        while True:
-            number += 1
-            try:
-                line = file.readline()
-            except (gzip.BadGzipFile, EOFError) as error:
-                yield HistoryError(f"{path}, line {number}: the gzip stream is damaged: {error}")
-                return
-            if not line:
-                return
-            if not line.strip():
-                continue
-            try:
-                wrong = problem(json.loads(line))
-            except UnicodeDecodeError:
-                wrong = "not UTF-8"
-            except RecursionError:
-                wrong = "JSON within JSON, too deep to be read"
-            except ValueError as error:
-                wrong = f"not JSON: {error}"
-            yield None if wrong is None else HistoryError(f"{path}, line {number}: {wrong}")
-
-
-def _row_problems(path: Path) -> Iterator[HistoryError | None]:
-    number = 0
-    for batch in pq.ParquetFile(path).iter_batches():
-        for row in batch.to_pylist():
-            number += 1
-            # a column that a kind of record has not is NULL there
-            wrong = problem({key: value for key, value in row.items() if value is not None})
-            yield None if wrong is None else HistoryError(f"{path}, row {number}: {wrong}")
-
-
-def _parquet_schema(path: Path) -> pa.Schema:
-    try:
-        schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise HistoryError(f"{path}: not to be read as Parquet: {str(error).splitlines()[0]}") from None
-    for field in schema:
-        kind = COLUMNS.get(field.name)
-        if kind is None:
-            raise HistoryError(
-                f"{path}: there is no column '{field.name}' in a history; allowed: {', '.join(COLUMNS)}"
-            )
-        if not pa.types.is_null(field.type) and not _fits(kind, field.type):
-            raise HistoryError(f"{path}: column '{field.name}' is {field.type}; allowed: {kind}")
-    return schema
-
-
-def _fits(kind: str, given: pa.DataType) -> bool:
-    if pa.types.is_dictionary(given):
-        given = given.value_type
-    if kind == TEXT:
-        return bool(pa.types.is_string(given) or pa.types.is_large_string(given))
-    return bool(pa.types.is_integer(given) if kind == INTEGER else pa.types.is_boolean(given))
+def condition() -> str:
+    """SQL over a history's columns, TRUE for what `problem` finds nothing wrong with, else FALSE or NULL."""
+    alternatives = []
+    for kind, form in FORMS.items():
+        terms = [f"op = '{kind}'"]
+        terms += [f"{key} IS NOT NULL" for key in form.required]
+        terms += [f"{key} IS NULL" for key in COLUMNS if key not in form.keys]
+        terms += [
+            f"coalesce({key} BETWEEN 0 AND {MAX_INTEGER}, TRUE)"
+            for key in form.keys
+            if COLUMNS[key] == INTEGER
+        ]
+        if "count" in form.keys:
+            terms.append(f"coalesce(count, 1) BETWEEN {0 if kind == 'left' else 1} AND {MAX_COUNT}")
+        if form.outcomes:
+            terms.append("outcome IN ({})".format(", ".join(f"'{each}'" for each in form.outcomes)))
+            terms.append(f"coalesce(returned_us >= invoked_us, outcome = '{UNKNOWN}')")
+        if "held_until_us" in form.keys:
+            terms.append("coalesce(held_until_us >= returned_us, TRUE)")
+        if kind == "left":
+            for key in LEFT_OF:
+                terms.append(f"(coalesce(count, 1) = 0) = ({key} IS NULL)")
+        alternatives.append("(" + " AND ".join(terms) + ")")
+    return " OR ".join(alternatives)

@@ -10,63 +10,22 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorum.histories.records import FORMS, HistoryError
+from quorum.histories.report import COUNTS, KINDS, SHOWN, Culprit, Line, Report
 from quorum.spark.failures import plain_failures
-from quorum.spark.histories import FORMS, HistoryError
 from quorum.spark.history_input import Events, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("lost", "duplicated", "reordered", "held_twice", "settled_then_delivered", "phantom")
-COUNTS = ("confirmed", "rejected", "unknown", "delivered", "settled", "left")
-SHOWN = 5
 MAX_NAMES = 1_000_000
 """Of queues, producers and consumers together: the driver holds them."""
 
 Tell = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Line:
-    """What became of a producer's messages to a queue, in messages. broken: by kind of violation."""
-
-    queue: str
-    producer: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-    broken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class Culprit:
-    """An example of a violation. why: one sentence."""
-
-    queue: str
-    producer: str
-    number: int
-    why: str
-
-
-@dataclass(slots=True)
-class Report:
-    """lines: by queue and producer. culprits: a few of each kind that there are."""
-
-    records: int
-    operations: int
-    lines: list[Line]
-    culprits: dict[str, list[Culprit]]
-    seconds: float = 0.0
-
-    def total(self, kind: str) -> int:
-        return sum(line.broken[kind] for line in self.lines)
-
-    @property
-    def is_clean(self) -> bool:
-        return not any(self.total(kind) for kind in KINDS)
 
 
 def verify(
@@ -436,12 +395,3 @@ def _each_message(events: DataFrame) -> DataFrame:
     return spread.withColumns(
         {"sequence": F.col("sequence") + F.col("step"), "number": F.col("number") + F.col("step")}
     ).drop("step", "count")
-
-
-def totals(lines: Iterable[Line]) -> dict[str, int]:
-    """The counts of all lines together."""
-    found = dict.fromkeys(COUNTS, 0)
-    for line in lines:
-        for name in COUNTS:
-            found[name] += line.counts[name]
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorum.spark.histories import FORMS
+from quorum.histories.records import FORMS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -29,6 +29,7 @@ PACKAGES = (
     "quorum/node",
     "quorum/api",
     "quorum/client",
+    "quorum/histories",
     "quorum/spark",
     "quorum/cli",
     "quorum/bench",

@@ -54,7 +54,8 @@ ALLOWED = {
     "quorum.bulk": ("quorum.client", "quorum.v1"),
     "quorum": ("quorum.client", "quorum.sync", "quorum.bulk"),
     "quorum.__main__": ("quorum.cli",),
-    "quorum.spark": ("quorum_selectors", "quorum.client", "quorum.errors"),
+    "quorum.histories": ("quorum.errors",),
+    "quorum.spark": ("quorum_selectors", "quorum.client", "quorum.errors", "quorum.histories"),
     "pyspark_quorum": ("quorum.spark",),
     "quorum.cli": (
         "quorum.addresses",
@@ -70,6 +71,7 @@ ALLOWED = {
         "quorum.sync",
         "quorum.bench",
         "quorum.demo",
+        "quorum.histories",
         "quorum.spark",
     ),
     "quorum.bench": (
@@ -146,6 +148,7 @@ def test_imports_run_downwards_only() -> None:
         ("quorum.client.session", "quorum.node.member"),
         ("quorum.client.session", "fifo.commands"),
         ("quorum.spark.source", "quorum.node.member"),
+        ("quorum.histories.judge", "quorum.spark.verify"),
         ("quorum.api.server", "quorum.spark.source"),
         ("quorum.node.member", "quorum.api.hub"),
         ("quorum.cellar.wine", "quorum.v1.queue_pb2"),

@@ -335,6 +335,13 @@ UNREACHED = """
     quorum/demo/flights.py
     quorum/demo/plan.py
     quorum/demo/run.py
+    quorum/histories/files.py
+    quorum/histories/holders.py
+    quorum/histories/judge.py
+    quorum/histories/order.py
+    quorum/histories/recorder.py
+    quorum/histories/records.py
+    quorum/histories/report.py
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/maintenance/offline_check.py
@@ -345,7 +352,6 @@ UNREACHED = """
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
     quorum/spark/failures.py
-    quorum/spark/histories.py
     quorum/spark/history_input.py
     quorum/spark/java.py
     quorum/spark/options.py

@@ -23,7 +23,7 @@ import quorum
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.cli.local_cluster import LocalCluster
-from quorum.spark.histories import Recorder, Run
+from quorum.histories import Recorder, Run
 from quorum.sync import Message
 from support.repository import ROOT
 from support.spark_cluster import LIMIT_S, POLL_S, Events, SparkCluster, settings

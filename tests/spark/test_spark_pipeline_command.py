@@ -12,7 +12,7 @@ import pytest
 
 from quorum.cli.console import Complaint
 from quorum.cli.spark_options import heap
-from quorum.spark.histories import Recorder, Run
+from quorum.histories import Recorder, Run
 from support.repository import ROOT
 from support.spark_environment import FAST_START
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorum.cli.local_cluster import LocalCluster
-from quorum.spark.verify import KINDS, totals, verify
+from quorum.histories.report import KINDS, totals
+from quorum.spark.verify import verify
 from support.processes_scenarios import kill_leader
 
 if TYPE_CHECKING:

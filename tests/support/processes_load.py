@@ -18,7 +18,9 @@ from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Consumer, Delivery
 from quorum.client.delivery import Holder
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
-from quorum.spark import histories
+from quorum.histories import records
+from quorum.histories.recorder import Recorder as HistoryRecorder
+from quorum.histories.recorder import Run
 from quorum.v1 import queue_pb2
 from support.checkers import HandOut, History, Publish, Settle
 
@@ -88,7 +90,7 @@ class Recorder:
         self.cluster = cluster
         self.queue = queue
         self.history = History()
-        self._record = None if record is None else histories.Recorder(record)
+        self._record = None if record is None else HistoryRecorder(record)
         self._confirmed_count = 0
         self._producer_count = producers
         self._consumer_count = consumers
@@ -213,7 +215,7 @@ class Recorder:
                 first,
                 count=last - first + 1,
                 invoked_us=in_us(sent.sent_at),
-                returned_us=None if outcome == histories.UNKNOWN else in_us(sent.confirmed_at or now),
+                returned_us=None if outcome == records.UNKNOWN else in_us(sent.confirmed_at or now),
                 outcome=outcome,
             )
 
@@ -247,13 +249,11 @@ class Recorder:
                 self.history.settles.append(Settle(now, name, delivery.attach, sequence, key))
             self._record_settlement(name, delivery, messages, invoked_at, now)
 
-    def _record_delivery(
-        self, name: str, delivery: Delivery, keys: list[tuple[str, int]]
-    ) -> list[histories.Run]:
+    def _record_delivery(self, name: str, delivery: Delivery, keys: list[tuple[str, int]]) -> list[Run]:
         if self._record is None:
             return []
         messages = [
-            histories.Run(delivery.sequence_at(ordinal), *key, redelivered=delivery.redelivered_at(ordinal))
+            Run(delivery.sequence_at(ordinal), *key, redelivered=delivery.redelivered_at(ordinal))
             for ordinal, key in enumerate(keys)
         ]
         at = self.history.hand_outs[-1].at
@@ -264,7 +264,7 @@ class Recorder:
         self,
         name: str,
         delivery: Delivery,
-        messages: list[histories.Run],
+        messages: list[Run],
         invoked_at: float,
         returned_at: float | None,
     ) -> None:
@@ -276,7 +276,7 @@ class Recorder:
             messages,
             invoked_us=in_us(invoked_at),
             returned_us=None if returned_at is None else in_us(returned_at),
-            outcome=histories.UNKNOWN if returned_at is None else histories.OK,
+            outcome=records.UNKNOWN if returned_at is None else records.OK,
         )
 
 
@@ -292,18 +292,18 @@ def attachment(name: str, delivery: Delivery) -> str:
 def publish_outcomes(sent: Publish, error: BaseException | None) -> Iterator[tuple[int, int, str]]:
     """(first number, last number, outcome) of the parts of a batch: a refusal names those it is about."""
     if error is None:
-        yield sent.first, sent.last, histories.CONFIRMED if sent.confirmed_at else histories.UNKNOWN
+        yield sent.first, sent.last, records.CONFIRMED if sent.confirmed_at else records.UNKNOWN
     elif not isinstance(error, PublishRejected):
-        yield sent.first, sent.last, histories.UNKNOWN
+        yield sent.first, sent.last, records.UNKNOWN
     else:
         number = sent.first
         for first, last in sorted(error.rejected):
             if sent.first + first > number:
-                yield number, sent.first + first - 1, histories.CONFIRMED
-            yield sent.first + first, sent.first + last, histories.REJECTED
+                yield number, sent.first + first - 1, records.CONFIRMED
+            yield sent.first + first, sent.first + last, records.REJECTED
             number = sent.first + last + 1
         if number <= sent.last:
-            yield number, sent.last, histories.CONFIRMED
+            yield number, sent.last, records.CONFIRMED
 
 
 def record_hand_outs(history: History, name: str, delivery: Delivery) -> list[tuple[str, int]]:
