@@ -1,10 +1,10 @@
-"""The rules that stand between the wire and PySyncObj: one method a place where the library departs from Raft.
+"""The rules between the network and PySyncObj: one method for each place where the library departs from Raft.
 
-A message reaches the library only through here, and only in a form in which the library does the right thing. Nothing
-in this module sends or schedules; it looks at the engine's state and at the journal, and answers. Each rule is a small
-method so that a test can take it away in a subclass and show what it prevents (tests/replication/test_defects.py).
+Messages reach the library only through these rules, in a form that the library handles correctly. The guard sends and
+schedules nothing: it reads the engine's state and the journal, and answers. Each rule is a small method, so that a test
+can take it away in a subclass and show what it prevents (tests/replication/test_defects.py).
 
-A broken promise of a peer that would cost acknowledged entries raises ReplicationFailed: this replica stops.
+If a peer breaks a promise in a way that would lose acknowledged entries, ReplicationFailed stops this replica.
 """
 
 from __future__ import annotations

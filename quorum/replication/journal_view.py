@@ -1,10 +1,10 @@
-"""One group's journal in the node's log, as PySyncObj wants to see a journal.
+"""One group's journal in the node's log, in the form that PySyncObj expects of a journal.
 
-The library takes a list of (command, index, term). Nothing of that kind is kept here: an entry is made when asked for,
-from the log's index, with a body that knows its length and is read only by who sends or applies it.
+The library expects a list of (command, index, term). No such list is kept: an entry is made on demand from the log's
+index, with a body that knows its length and is read only when it is sent or applied.
 
-The view is base .. last_index. The entry at base is known by its term only: it is the one just before the log's
-first_index, or entry 1, which every group begins with. What is below base is in a snapshot.
+The view is base .. last_index. Of the entry at base only the term is known: it is the one just before the log's
+first_index, or entry 1, which every group begins with. Everything below base is in a snapshot.
 
 Durability is a position: `durable_index` is the last entry whose record, and every record of this group before it, the
 log has synced; `last_lsn` is what a message that promises anything about this group depends on.
@@ -24,7 +24,7 @@ from quorum.replication.storage import NodeLog
 QUARANTINED = ""
 """In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
 KEPT_STEP_BYTES = 1 << 20
-"""How exactly `KeptBytes` knows where its bytes begin."""
+"""The accuracy of `KeptBytes`."""
 
 
 class LazyBody:
@@ -75,7 +75,7 @@ class EntryRange(Sequence[ViewEntry]):
 
 
 class KeptBytes:
-    """From which entry on the newest `limit` bytes of applied entries begin, to a megabyte, without a sum an entry."""
+    """Where the newest `limit` bytes of applied entries begin, accurate to a megabyte; costs no memory an entry."""
 
     def __init__(self, limit: int) -> None:
         self._marks: deque[int] = deque(maxlen=max(1, -(-limit // KEPT_STEP_BYTES)) + 1)

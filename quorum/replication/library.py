@@ -1,4 +1,4 @@
-"""The pinned PySyncObj, with our methods in the place of its own: terms, votes, elections and the commit rule are its.
+"""The pinned PySyncObj, with some of its methods replaced. It keeps terms, votes, elections and the commit rule.
 
 `LibraryNode` holds the methods that stand in for the library's private ones. `build` puts it before a copy of the
 library's class whose methods see our clock, random source and journal instead of the globals of its module. The

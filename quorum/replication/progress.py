@@ -3,13 +3,13 @@
 A follower is in one of three states:
 
     REPLICATE   it gets entries as they come, a window ahead of its answers
-    PROBE       its position is in doubt, or an entry that it needs cannot be read here: it is sent to at heartbeats
-                only, so that leader and follower do not keep each other busy
+    PROBE       it has rejected an index that it had acknowledged, or an entry that it needs cannot be read here: it is
+                sent something at heartbeats and with news of a commit only, which prevents a busy loop
     SNAPSHOT    the entries it needs have left the journal: it gets a snapshot
 
     REPLICATE -> SNAPSHOT, and back    as its next index is below the journal's view, or not
     REPLICATE, SNAPSHOT -> PROBE       `probe`
-    PROBE -> REPLICATE                 `end_probe`: the next heartbeat, or an answer that is in order
+    PROBE -> REPLICATE                 `end_probe`: the next heartbeat, or a rejection that agrees with what is known
 
 A follower that has lost its state, not its log, is sent a snapshot beside its entries (`wants_state`): it stays in
 REPLICATE.
@@ -91,7 +91,7 @@ class Progress:
     # ---- the three states
 
     def probe(self) -> None:
-        """Send to it at heartbeats only."""
+        """Send no entries as they come."""
         self.state = ProgressState.PROBE
 
     def end_probe(self) -> None:

@@ -1,9 +1,9 @@
-"""How a leader replicates: entries in few frames, a window in bytes, snapshots for a member that is too far behind.
+"""How a leader replicates: many entries a frame, a window in bytes, snapshots for a follower that is too far behind.
 
-The library's own way copies the log's tail for every batch and knows no window. Here a frame takes as many entries as
-fit, bodies are read from the log at that moment and handed on uncopied, and a peer has at most a window
-unacknowledged: a slow one costs no memory. The next index moves on when a frame is queued. A lost frame shows at the
-next heartbeat, which the follower refuses, saying where to begin again.
+The library would copy the log's tail for every batch, and has no window. Here a frame takes as many entries as fit;
+their bodies are read from the log at that moment and passed on without a copy. A follower has at most one window of
+unacknowledged entries, so a slow one costs no memory. The next index advances when a frame is queued. If a frame is
+lost, the follower refuses the next heartbeat and says where to begin again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from quorum.replication.snapshots import WINDOW_CHUNKS, Outgoing
 from quorum.replication.storage import SnapshotSource, SnapshotUnsendable
 
 TURN_BYTES = 4 << 20
-"""Read for one peer in one turn: bounds how long a member that catches up holds up the others."""
+"""Read for one follower in one turn: bounds how long a follower that catches up delays the others."""
 BEHIND_BYTES = 1 << 20
-"""The same, once a turn was not enough: what is left goes in small turns, one a tick, other work in between."""
+"""The same, once a turn was not enough: the rest goes in small turns, one a tick, with other work in between."""
 TURN_ENTRIES, BEHIND_ENTRIES = 256, 64
 """The same, where entries are small: each costs some 20 microseconds, whatever its size."""
 STATE_WANTED_S = 2.0
@@ -207,7 +207,7 @@ class Replicator:
         most_bytes, most_entries = (
             (BEHIND_BYTES, BEHIND_ENTRIES) if progress.is_behind else (TURN_BYTES, TURN_ENTRIES)
         )
-        # who is behind gets more in a turn than has come since its last one, or it would stay behind under load
+        # a follower that is behind gets more in a turn than has come since its last one, or it would stay behind
         least_entries = min(last - progress.log_end, TURN_ENTRIES) if progress.is_behind else 0
         progress.log_end = last
         while (
