@@ -254,7 +254,7 @@ class Hub:
     async def _told(
         self,
         future: asyncio.Future[T],
-        item: ev.Ask | ev.AwaitQueue | ev.AwaitConfigured,
+        item: ev.Ask[Member] | ev.AwaitQueue | ev.AwaitConfigured,
         groups: Collection[int],
         wait_s: float | None = None,
     ) -> T:

@@ -30,7 +30,8 @@ from quorum.node.identity.identity import Founding, IdentityError, Life, begin_l
 from quorum.node.maintenance.garbage_collection import Threaded
 from quorum.node.maintenance.lost_log import open_log
 from quorum.node.maintenance.scrubbing import Pace
-from quorum.node.member import Member, MemberConfig
+from quorum.node.member import Member
+from quorum.node.member_config import MemberConfig
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork

@@ -18,7 +18,8 @@ from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.cluster.rollback_marks import RolledBack
 from quorum.node.errors import PageUnreadable
 from quorum.node.events import Input, Output
-from quorum.node.member import Frame, Member
+from quorum.node.member import Member
+from quorum.node.wire.frames import Frame
 from quorum.replication.network.connection import PeerNetwork
 
 MAX_WAIT_S = 0.25

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Generic, TypeVar
 
 from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
 from quorum.catalog.commands import CatalogCommand
 
-if TYPE_CHECKING:
-    from quorum.node.member import Member
+StateT = TypeVar("StateT")
+"""what a question may look at: the member"""
 
 # ---- inputs
 
@@ -52,14 +52,14 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Generic[StateT]):
     """A question about the member's state, answered by Told(token, question(member)). It must not change anything.
 
     groups: those that the question looks at, None for all. A replica that applies again what it had applied before does
     not answer until it is done. is_current: the answer shows everything that was answered anywhere before the question
     was asked. Without a leader of each group there is no such answer: whoever asks gives up after some time."""
 
-    question: Callable[[Member], object]
+    question: Callable[[StateT], object]
     token: object
     groups: tuple[int, ...] | None = None
     is_current: bool = False
@@ -118,7 +118,7 @@ Input = (
     OpenSession
     | EndSession
     | Submit
-    | Ask
+    | Ask[Any]
     | AwaitQueue
     | AwaitConfigured
     | MendBody
@@ -200,3 +200,18 @@ class Told:
 
 
 Output = Answered | Delivered | Notified | Ended | LeaseGranted | LeaseLapsed | DisksLow | Told
+
+
+class Outputs:
+    """What a step says to the API, in order."""
+
+    def __init__(self) -> None:
+        self._told: list[Output] = []
+
+    def tell(self, output: Output) -> None:
+        self._told.append(output)
+
+    def take(self) -> list[Output]:
+        """Everything since the last call."""
+        taken, self._told = self._told, []
+        return taken

@@ -14,7 +14,7 @@ from fifo.group import GroupMachine
 from quorum.api import admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.log.record import crc32c
-from quorum.node.member import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2, queue_pb2
 from support.cluster import START_MS, Cluster, Session
 from support.services import Aborted, Api, Context, collected

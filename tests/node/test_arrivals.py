@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from quorum.node.repair.body_transfer import Job
@@ -35,10 +36,12 @@ class Member:
         self.copies: set[int] = set()
         self.fetcher = Fetcher()
         self.asked: list[int] = []
-        self.arrivals = Arrivals(self, self.fetcher, lambda _: self, self.references)  # type: ignore[arg-type]
+        self.arrivals = Arrivals(
+            self, self.fetcher, {1: SimpleNamespace(raft=self, references=self.references)}
+        )  # type: ignore[arg-type,dict-item]
 
-    def references(self, group: int, state: bytes) -> array[int]:
-        self.asked.append(group)
+    def references(self, state: bytes) -> array[int]:
+        self.asked.append(1)
         return array("Q", list(state))
 
     def term_at(self, index: int) -> int:

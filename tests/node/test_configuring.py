@@ -16,7 +16,7 @@ from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica import configuring
-from quorum.node.replica.reconciler import CarryingOut
+from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.wire.operations import decode, encode
@@ -79,7 +79,7 @@ class Scene:
         )
         self.replica = replica
         system: Any = SimpleNamespace(disputed="")
-        self.carrying_out = CarryingOut({SYSTEM_GROUP: system, GROUP: replica})
+        self.carrying_out = Reconciler({SYSTEM_GROUP: system, GROUP: replica})
 
     def turn(self) -> bool:
         return self.carrying_out.turn(self.catalog, self.now_ms)

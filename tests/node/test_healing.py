@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -11,6 +12,15 @@ import structlog
 from quorum.log import EntryMissing
 from quorum.node.repair.body_transfer import Job
 from quorum.node.repair.healer import Healer
+
+
+@dataclass(frozen=True)
+class _Waiter:
+    told: list[object] = field(compare=False)
+    token: object
+
+    def repaired(self) -> None:
+        self.told.append(self.token)
 
 
 class Room:
@@ -26,9 +36,17 @@ class Room:
             self,
             self,  # type: ignore[arg-type]
             structlog.get_logger(),
-            self.told.append,
-            lambda _, index: index in self.needed,
+            self,
         )
+
+    def is_needed(self, group: int, index: int) -> bool:
+        return index in self.needed
+
+    def wait(self, index: int, token: object) -> None:
+        self.healer.wait(1, index, _Waiter(self.told, token))
+
+    def forget(self, token: object) -> None:
+        self.healer.forget_waiter(_Waiter(self.told, token))
 
     def read(self, group: int, index: int) -> bytes:
         if index in self.bad:
@@ -61,8 +79,8 @@ def test_what_was_noted_is_fetched_once_and_who_waits_is_told() -> None:
     room.note(5, 3, term=2)
     room.note(5)
     assert [(indexes.tolist(), terms) for indexes, terms, _ in room.jobs] == [([3, 5], {3: 2, 5: 2})]
-    room.healer.wait(1, 5, "a")
-    room.healer.wait(1, 7, "readable")
+    room.wait(5, "a")
+    room.wait(7, "readable")
     assert room.told == ["readable"]
     room.arrive()
     assert room.told == ["readable", "a"]
@@ -103,7 +121,7 @@ def test_who_is_well_again_by_itself_is_not_fetched_any_more() -> None:
 def test_what_nobody_needs_any_more_is_forgotten_unless_somebody_waits() -> None:
     room = Room()
     room.note(5, 6)
-    room.healer.wait(1, 6, "b")
+    room.wait(6, "b")
     room.needed.clear()
     room.healer.review()
     assert not room.healer.is_lost(1, 5)

@@ -19,30 +19,33 @@ class World:
     """n1 in a group whose voters and leader the test sets."""
 
     def __init__(self) -> None:
-        self.told: list[ev.Output] = []
+        self.outputs = ev.Outputs()
         self.raft: Any = SimpleNamespace(
             leader="n1", term=TERM, is_leader=True, configuration=SimpleNamespace(voters=("n1",))
         )
-        replicas: Any = {GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock())}
+        replicas: Any = {
+            GROUP: SimpleNamespace(number=GROUP, raft=self.raft, clock=GroupClock(), disputed="")
+        }
         roster: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
         disk_watch: Any = SimpleNamespace(disks=disks)
         self.heartbeats = Heartbeats(
             Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
             roster,
+            SimpleNamespace(all=()),  # type: ignore[arg-type]
             1,
             replicas,
             disk_watch,
             lambda: 0,
             lambda peer, kind, parts: None,
-            self.told.append,
+            self.outputs,
         )
 
     def turn(self, now_ms: int) -> list[ev.Output]:
         """What the API is told."""
-        self.told.clear()
-        self.heartbeats.turn((), now_ms)
-        return list(self.told)
+        self.outputs.take()
+        self.heartbeats.turn(now_ms)
+        return self.outputs.take()
 
     def answer(self, peer: str, sent_ms: int) -> None:
         self.heartbeats.answered(peer, HeartbeatAnswer(sent_ms, {GROUP: LeaderView(1, TERM)}), sent_ms)

@@ -8,8 +8,8 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
-from quorum.node.member import SYSTEM_GROUP
 from quorum.node.replica import state_hashes as digests
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from fifo.references import references
 from fifo.state import Waiting
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import events as ev
-from quorum.node.member import Frame, Member
+from quorum.node.member import Member
 from quorum.node.repair import body_transfer as bodies
+from quorum.node.wire.frames import Frame, Send
 from quorum.replication.group import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.cluster import Cluster, Session, batch
@@ -611,6 +613,23 @@ class OneLog:
         return self.lsn
 
 
+@dataclass
+class Replicas:
+    commit: int
+
+    def commit_index(self, group: int) -> int:
+        return self.commit
+
+
+@dataclass
+class Notes:
+    name: str
+    lost: list[tuple[str, int]]
+
+    def note(self, group: int, index: int, term: int, reason: str) -> None:
+        self.lost.append((self.name, index))
+
+
 class Talk:
     """A member that asks and others that answer, frame by frame."""
 
@@ -620,19 +639,22 @@ class Talk:
         self.up = list(there)
         self.lost: list[tuple[str, int]] = []
         self.frames: list[tuple[str, str, int, bytes]] = []
-        self.fetcher = bodies.Fetcher(here, self.sender("me"), lambda _: self.up)
+        self.fetcher = bodies.Fetcher(here, self.sender("me"), self)
         self.librarians = {
             name: bodies.Librarian(
                 log,
-                lambda _, c=commit: c,
+                Replicas(commit),
                 self.sender(name),
-                lambda g, i, why, n=name: self.lost.append((n, i)),
+                Notes(name, self.lost),
             )
             for name, (log, commit) in there.items()
         }
         self.change: Callable[[bytes], bytes] = lambda data: data
 
-    def sender(self, sender: str) -> bodies.Send:
+    def candidates(self, group: int) -> list[str]:
+        return self.up
+
+    def sender(self, sender: str) -> Send:
         def send(peer: str, kind: int, parts: list[bytes | memoryview]) -> None:
             self.frames.append((sender, peer, kind, b"".join(parts)))
 
@@ -724,7 +746,7 @@ def test_nothing_above_the_answerers_commit_index_is_given() -> None:
     talk.run(job, 400)
     assert sorted(here.entries) == [1, 2, 3, 4]
     assert job.missing == 6
-    talk.librarians["one"]._commit_index = lambda _: 10
+    talk.librarians["one"]._commits = Replicas(10)
     talk.run(job, 400)
     assert here.entries == there.entries
 

@@ -12,7 +12,8 @@ from quorum.catalog.members import AddMember, CatalogMember, DrainMember, Remove
 from quorum.node import events as ev
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import Roster
-from quorum.node.member import KIND_RAFT, SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import GROUP
 from support.cluster import Cluster, Session
 
@@ -176,7 +177,7 @@ def test_a_newcomer_that_was_away_is_found_again_after_all_have_restarted() -> N
         cluster.crash(name)
     for name in cluster.names:
         cluster.start(name)
-        assert set(cluster.members[name].membership.peers) == set(cluster.names) - {name}
+        assert set(cluster.members[name].peers.all) == set(cluster.names) - {name}
     cluster.crash("n1")
     cluster.crash("n2")
     cluster.ready()

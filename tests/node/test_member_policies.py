@@ -7,8 +7,8 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Ok
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, SetPolicy
-from quorum.node.member import SYSTEM_GROUP
 from quorum.node.replica import configuring
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.operations import Command
 from support.cluster import Cluster, Session
 

@@ -8,9 +8,12 @@ from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue
 from quorum.node import events as ev
 from quorum.node.errors import PeerFrameError
-from quorum.node.member import KIND_RAFT, SYSTEM_GROUP, Frame, Member
+from quorum.node.member import Member
 from quorum.node.reads import questions
 from quorum.node.reads.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex, ReadRequest
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replicas import KIND_RAFT
+from quorum.node.wire.frames import Frame
 from support.cluster import Cluster, Session
 
 

@@ -90,8 +90,8 @@ def test_nothing_is_carried_out_from_a_catalog_in_doubt() -> None:
     lead(cluster, group, wrong)
     cluster.members[wrong].replicas[SYSTEM_GROUP].disputed = "as in a test"
     Session(cluster, "n1").call(SYSTEM_GROUP, RemoveQueue("orders"))
-    cluster.members[wrong].applier.catalog_changed = True
-    cluster.members[wrong]._carry_out()
+    cluster.members[wrong].reconciler.request()
+    cluster.members[wrong]._reconcile(cluster.now_ms)
     assert cluster.members[wrong].queue_machine(group).has_queue(queue)
     cluster.members[wrong].replicas[SYSTEM_GROUP].disputed = ""
     cluster.until(

@@ -3,6 +3,9 @@ again: nothing went through, heartbeats neither."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pytest
 
 from fifo.commands import Enqueue, Origin
@@ -64,6 +67,22 @@ def test_what_is_on_its_way_is_counted_down_to_nothing() -> None:
     assert {link.total() for link in cluster.members[name]._table._in_flight.values()} == {0}
 
 
+@dataclass
+class Routes:
+    """n2 leads all groups."""
+
+    sent: list[int]
+
+    def link(self, group: int) -> str:
+        return "n2"
+
+    def send(self, group: int, operations: Sequence[bytes]) -> None:
+        self.sent.extend([group] * len(operations))
+
+    def times(self) -> dict[int, int]:
+        return {}
+
+
 def publish(table: SessionTable, group: int, size: int) -> None:
     table.submit(ev.Submit(1, group, Enqueue(7, 1, 1, 1, size), None, bytes(size)), 0)
 
@@ -74,12 +93,10 @@ def test_operations_that_a_leader_does_not_decide_leave_room_for_its_other_group
     table = SessionTable(
         1,
         1,
-        link=lambda group: "n2",  # it leads all groups
-        send=lambda group, operations: sent.extend([group] * len(operations)),
-        tell=lambda output: None,
-        times=dict,
+        Routes(sent),
+        ev.Outputs(),
     )
-    table.open(ev.OpenSession(1, bytes(16), 1))
+    table.open(ev.OpenSession(1, bytes(16), 1), 0)
     for size in sizes:
         publish(table, 1, size)
     table.reply(1, Origin(bytes(16), 1, 0), Ok(), 0)

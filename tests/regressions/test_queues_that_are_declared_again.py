@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
-from quorum.node.member import KIND_RAFT, SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replicas import KIND_RAFT
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
 from support.cluster import Cluster, Session, batch
 from support.services import Aborted, Api, Context, collected

@@ -14,8 +14,9 @@ from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
 from quorum.node.leases.leases import HeartbeatAnswer, LeaderView, Leases
-from quorum.node.member import KIND_RAFT, Frame
+from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import KIND_PROPOSE
+from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import MAX_OPERATION_BYTES
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session, batch, enqueue

@@ -187,7 +187,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "promise before sync",
         "no vote and no acknowledgement leaves before its sync",
-        quorum__node__member__Group=GroupThatPromisesEarly,
+        quorum__node__opening__Group=GroupThatPromisesEarly,
     ),
     _patched(
         "CRC skipped",

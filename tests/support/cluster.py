@@ -18,7 +18,10 @@ from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import Address
-from quorum.node.member import SYSTEM_GROUP, Frame, Member, MemberConfig
+from quorum.node.member import Member
+from quorum.node.member_config import MemberConfig
+from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
 from support.disk import SimDisk

@@ -7,7 +7,7 @@ state replaces the one here (state_requests.py), and this member hands over if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fifo.blocks import Block
@@ -15,6 +15,7 @@ from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.pages import Stored
 from quorum.log import Damage, Log, LogFull
+from quorum.node.cluster.peers import Peers
 from quorum.node.repair.healer import Healer
 from quorum.node.replica.replica import Replica
 
@@ -25,10 +26,18 @@ STALLED_LEADER_MS = 500
 """A leader that waits for longer than this for a body hands its office to a member that need not."""
 
 
-def is_needed(log: Log, replica: Replica, index: int) -> bool:
-    """Whether the journal or a state that counts has this entry."""
-    first = log.journal(replica.number).first_index
-    return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
+class NeededEntries:
+    """The entries whose bodies this member needs."""
+
+    def __init__(self, log: Log, replicas: Mapping[int, Replica]) -> None:
+        self._log = log
+        self._replicas = replicas
+
+    def is_needed(self, group: int, index: int) -> bool:
+        """Whether the journal or a state that counts has this entry."""
+        replica = self._replicas[group]
+        first = self._log.journal(group).first_index
+        return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
 
 
 class DamageCare:
@@ -41,14 +50,15 @@ class DamageCare:
         logger: Any,
         election_max_s: float,
         healer: Healer,
-        successors: Callable[[int], Sequence[str]],
+        needed: NeededEntries,
+        peers: Peers,
     ) -> None:
-        """successors(group): who might lead it instead, and is here."""
         self._log = log
         self._replicas = replicas
         self._logger = logger
         self._election_max_s = election_max_s
-        self._successors = successors
+        self._needed = needed
+        self._peers = peers
         self._healer = healer
         self._tried_ms: dict[int, int] = {}
         """group -> when a successor was looked for last"""
@@ -63,7 +73,7 @@ class DamageCare:
         """What the log has found to be bad, at opening, while it checks itself, or when somebody has read it."""
         self._healer.review()
         for damage, (group, term, index) in self._damaged_bodies():
-            if group not in self._replicas or not is_needed(self._log, self._replicas[group], index):
+            if group not in self._replicas or not self._needed.is_needed(group, index):
                 continue
             if self._log.in_memory(group, index):
                 self._write_again(damage, group, term, index)
@@ -141,10 +151,6 @@ class DamageCare:
                 term, reason = reasons.get(index, (0, "the snapshot here refers to it"))
                 self._healer.note(replica.number, index, term, reason)
 
-    def found_unreadable(self, group: int, index: int, reason: str) -> None:
-        """While another member was answered."""
-        self._healer.note(group, index, 0, reason)
-
     def look_after(self, replica: Replica, now_ms: int) -> None:
         """While something cannot be read here others are to lead."""
         raft = replica.raft
@@ -164,7 +170,7 @@ class DamageCare:
             self._tried_ms[replica.number] = now_ms
             if replica.stalled:
                 replica.stop_proposing()
-            peers = self._successors(replica.number)
+            peers = self._peers.candidates(replica.number)
             first = self._transfers % max(
                 1, len(peers)
             )  # not always the same: its state may have parted, too

@@ -7,22 +7,18 @@ group (group_clock.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from quorum.node import events as ev
 from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.peers import Peers
 from quorum.node.identity.member_directory import Roster
 from quorum.node.leases.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases
 from quorum.node.replica.replica import Replica
+from quorum.node.schedule import Due
+from quorum.node.wire.frames import Data, FrameTable, Send
 
 KIND_HEARTBEAT, KIND_HEARTBEAT_ANSWER = 2, 3
-
-
-class Sender(Protocol):
-    """Network.send of member.py."""
-
-    def __call__(self, peer: str, kind: int, parts: Sequence[bytes | memoryview]) -> object: ...
 
 
 class Heartbeats:
@@ -32,12 +28,13 @@ class Heartbeats:
         self,
         leases: Leases,
         roster: Roster,
+        peers: Peers,
         boot: int,
         replicas: Mapping[int, Replica],
         disk_watch: DiskWatch,
         wall_ms: Callable[[], int],
-        send: Sender,
-        tell: Callable[[ev.Output], None],
+        send: Send,
+        outputs: ev.Outputs,
     ) -> None:
         self.leases = leases
         self.lease_until: dict[int, int] = {}
@@ -49,19 +46,27 @@ class Heartbeats:
         """group that this node leads -> the voters that its own lease was derived from last"""
         self.next_ms = 0
         """When the next heartbeats leave."""
+        self.due = Due()
+        """Also when there is something to answer, or news for the leases."""
+        self._peers = peers
         self._roster = roster
         self._boot = boot
         self._replicas = replicas
         self._disk_watch = disk_watch
         self._wall_ms = wall_ms
         self._send = send
-        self._tell = tell
+        self._outputs = outputs
         self._wall_offsets: dict[int, int] = {}
         self._answers_due: list[tuple[str, Heartbeat]] = []
         self._news = True
         """What leases hang on may have changed."""
 
-    def heard(self, peer: str, beat: Heartbeat, now_ms: int) -> None:
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_HEARTBEAT, self._heard)
+        table.add(KIND_HEARTBEAT_ANSWER, self._answered)
+
+    def _heard(self, peer: str, data: Data, now_ms: int) -> None:
+        beat = Heartbeat.decode(data)
         node = self._roster.number(peer)
         if not node:
             return  # not a member, as far as known here: nobody waits for it
@@ -70,9 +75,14 @@ class Heartbeats:
         self._disk_watch.disks.hear(node, beat.disk, beat.low, now_ms)
         self._wall_offsets[node] = beat.wall_ms - now_ms
         self._answers_due.append((peer, beat))
+        self.due.soon()
+
+    def _answered(self, peer: str, data: Data, now_ms: int) -> None:
+        self.answered(peer, HeartbeatAnswer.decode(data), now_ms)
 
     def answered(self, peer: str, answer: HeartbeatAnswer, now_ms: int) -> None:
         self._news = True
+        self.due.soon()
         node = self._roster.number(peer)
         if not node:
             return
@@ -84,6 +94,7 @@ class Heartbeats:
 
     def leader_changed(self, replica: Replica, now_ms: int) -> None:
         self._news = True
+        self.due.soon()
         if replica.raft.is_leader:
             self.leases.elected(replica.number, now_ms)
             self.next_ms = now_ms  # leases are granted once a majority has answered
@@ -101,9 +112,9 @@ class Heartbeats:
         for number, until in self.lease_until.items():
             if 0 < until <= now_ms:
                 self.lease_until[number] = 0
-                self._tell(ev.LeaseLapsed(number))
+                self._outputs.tell(ev.LeaseLapsed(number))
 
-    def turn(self, peers: Iterable[str], now_ms: int) -> None:
+    def turn(self, now_ms: int) -> None:
         """Answers, sends what is due, and says which leases were won."""
         for peer, beat in self._answers_due:
             groups = {number: self._view(replica, now_ms) for number, replica in self._replicas.items()}
@@ -114,10 +125,11 @@ class Heartbeats:
             disks = self._disk_watch.disks
             low = tuple(disks.known_low(now_ms))
             beat = Heartbeat(now_ms, self._boot, self._wall_ms(), disks.own, low, self.leases.revision)
-            for peer in peers:
+            for peer in self._peers.all:
                 self._send(peer, KIND_HEARTBEAT, [beat.encode()])
             self.leases.hear(self.leases.me, self._boot, now_ms)
             self._news = True  # an only voter's lease goes by this, and voters may have changed
+        self.due.next_ms = self.next_ms
         if not self._news:
             return
         self._news = False
@@ -135,10 +147,11 @@ class Heartbeats:
         is_of_other_voters = raft.is_leader and self._own_voters.get(number, voters) != voters
         if granted > now_ms and (granted > until or is_of_other_voters):
             self.lease_until[number] = granted
-            self._tell(ev.LeaseGranted(number, granted))
+            if not replica.disputed:
+                self._outputs.tell(ev.LeaseGranted(number, granted))
         elif until and is_of_other_voters:
             self.lease_until[number] = 0
-            self._tell(ev.LeaseLapsed(number))
+            self._outputs.tell(ev.LeaseLapsed(number))
         if raft.is_leader:
             self._own_voters[number] = voters
         else:

@@ -17,18 +17,25 @@ Leading is handed over too by a node that is drained or about to stop. It then s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from quorum.catalog.machine import CatalogMachine
-from quorum.catalog.members import ConfirmMember, FoundCluster, MeetMember, founders
+from quorum.catalog.members import CatalogMember, ConfirmMember, FoundCluster, MeetMember, founders
 from quorum.log import LogFull
+from quorum.node.cluster.lease_times import LeaseTimesKeeper
+from quorum.node.cluster.peers import Peers
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import Roster
+from quorum.node.member_config import MemberConfig
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.node.replica.replicas import Replicas
+from quorum.node.wire.forwarding import GROUP
+from quorum.node.wire.frames import Data, FrameTable, Send
 from quorum.replication.configuration import MAX_IDS
 
-if TYPE_CHECKING:
-    from quorum.node.member import Member
+KIND_MET, KIND_TRANSFER = 5, 6
+"""The incarnation under which the sender remembers the receiver; the wish that the receiver hands a group's leadership
+over to a member."""
 
 STANDINGS = {
     "meeting": "the founding members have not all met yet; one that lost its data directory waits for ever: let it "
@@ -41,34 +48,56 @@ STANDINGS = {
 """What a node may be to its cluster, and what that means to an operator."""
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What the member has to carry out: this node's number, 0 while it has none, and the other members, with those that
+    were members and are in no group any more."""
+
+    number: int
+    peers: tuple[str, ...]
+    gone: frozenset[str]
+
+
+def founding_members(config: MemberConfig) -> tuple[CatalogMember, ...]:
+    return founders({name: config.addresses.get(name, ("", "")) for name in config.members})
+
+
 class Membership:
     """One node's share in it. Called on the Raft thread, outside of any group's calls."""
 
-    def __init__(self, member: Member, memory: Memory) -> None:
-        self._member = member
+    def __init__(
+        self,
+        config: MemberConfig,
+        memory: Memory,
+        replicas: Replicas,
+        peers: Peers,
+        roster: Roster,
+        lease_times: LeaseTimesKeeper,
+        send: Send,
+    ) -> None:
         self.memory = memory
-        config = member.config
-        addresses = {name: config.addresses.get(name, ("", "")) for name in config.members}
-        self._founders = founders(addresses)
-        self.roster = Roster(config.name, memory, self._founders)
+        self.roster = roster
+        self._replicas = replicas
+        self._peers = peers
+        self._lease_times = lease_times
+        self._send = send
+        self._founders = founding_members(config)
         self._vouched: set[str] = set()
         """founding members that have said that they remember this node's incarnation"""
         self.is_leaving = False
         """this process is about to stop"""
-        self.peers: tuple[str, ...] = tuple(sorted(set(self.roster.by_id) - {config.name}))
-        """The other members, and who is not yet out of every group."""
         self._looked_at: tuple[object, ...] = ()
 
     # ---- who is who
 
     @property
     def catalog(self) -> CatalogMachine:
-        return self._member.catalog
+        return self._replicas.catalog
 
     @property
     def standing(self) -> str:
         """What this node is to its cluster: one of STANDINGS."""
-        if self._member.config.name in self.catalog.members.removed:
+        if self.roster.me in self.catalog.members.removed:
             return "removed"
         own = self.roster.own
         if not self.memory.is_established:
@@ -77,9 +106,9 @@ class Membership:
             return "waiting"
         return "drained" if own.is_drained else "member"
 
-    def follow(self) -> None:
-        """Goes by what the catalog and the groups' configurations say now."""
-        replicas = self._member.replicas.values()
+    def follow(self) -> Changed | None:
+        """Goes by what the catalog and the groups' configurations say now; None if nothing has changed."""
+        replicas = self._replicas.values()
         removed = self.catalog.members.removed
         seen = (
             self.catalog.members.by_id,
@@ -89,27 +118,37 @@ class Membership:
             [replica.parted > 0 for replica in replicas],
         )
         if seen == self._looked_at:
-            return
+            return None
         # a copy: the machine's own is changed in place
         self._looked_at = (dict(self.catalog.members.by_id), *seen[1:])
         self.roster.follow(self.catalog.members.by_id)
         own = self.roster.own
-        if own is not None:
-            self._member.become(own.number)
         everybody = set(self.roster.by_id)
         if everybody:
             for replica in replicas:
                 everybody.update(replica.raft.configuration.everybody)
-        self.peers = tuple(sorted(everybody - {self.roster.me}))
-        if self.peers:
-            # who is not known here may be a member of whom the others have heard
-            gone = set(self.catalog.members.removed) - everybody
-            self._member.set_peers(self.peers, gone)
+        self._peers.all = tuple(sorted(everybody - {self.roster.me}))
         stands_last = self.is_leaving or (own is not None and own.is_drained)
         for replica in replicas:
             replica.may_lead_last_only(stands_last=stands_last)
+        # a node that is not known here may be a member of which the others have heard
+        gone = frozenset(self.catalog.members.removed) - everybody
+        return Changed(0 if own is None else own.number, self._peers.all, gone)
 
     # ---- incarnations
+
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_MET, self._told_incarnation)
+        table.add(KIND_TRANSFER, self._asked_to_transfer)
+
+    def _told_incarnation(self, peer: str, data: Data, now_ms: int) -> None:
+        self.vouched(peer, bytes(data).decode("ascii", "replace"))
+
+    def meet(self, peer: str, incarnation: bytes) -> None:
+        """Tells a peer that has connected what is remembered of it."""
+        remembered = self.met(peer, incarnation.hex() if any(incarnation) else "")
+        if remembered:
+            self._send(peer, KIND_MET, [remembered.encode()])
 
     def met(self, peer: str, incarnation: str) -> str:
         """A connection to this peer is there: what is remembered of it, to be told to it. Durable from here on;
@@ -145,8 +184,9 @@ class Membership:
 
     # ---- what a leader does
 
-    def carry_out(self) -> None:
-        for replica in self._member.replicas.values():
+    def advance(self, now_ms: int) -> None:
+        """The next step in each group that this node leads."""
+        for replica in self._replicas.values():
             if not replica.raft.is_leader or not replica.leads:
                 continue
             if replica.number == SYSTEM_GROUP:
@@ -154,7 +194,7 @@ class Membership:
             if self.is_leaving or self._shall_not_lead():
                 self.hand_over(replica)
             elif self.catalog.members.by_id and not replica.raft.is_handing_over and replica.raft.is_settled:
-                self._try_next_step(replica)
+                self._try_next_step(replica, now_ms)
 
     def _shall_not_lead(self) -> bool:
         own = self.roster.own
@@ -180,14 +220,13 @@ class Membership:
     def _votes_everywhere(self, member: str) -> bool:
         """What a replica here knows as committed may be old; but a voter leaves a group only after the catalog has
         removed it."""
-        rafts = [replica.raft for replica in self._member.replicas.values()]
-        return self._member.is_reachable(member) and all(
+        rafts = [replica.raft for replica in self._replicas.values()]
+        return self._peers.is_reachable(member) and all(
             raft.is_settled and member in raft.configuration.voters for raft in rafts
         )
 
-    def _try_next_step(self, replica: Replica) -> None:
+    def _try_next_step(self, replica: Replica, now_ms: int) -> None:
         """Without room in the log it is tried again later."""
-        now_ms = self._member.now_ms
         if now_ms >= replica.proposals.full_until_ms:
             try:
                 self._next_step(replica)
@@ -199,14 +238,14 @@ class Membership:
         now = raft.configuration
         for each in wished.by_id:
             has_room = len(now.everybody) < MAX_IDS
-            if has_room and each not in now.everybody and self._member.is_reachable(each):
+            if has_room and each not in now.everybody and self._peers.is_reachable(each):
                 raft.change_members(now.with_learner(each))
                 return
         for each in now.learners:
             if each in wished.removed and self._comes_last(replica, each):
                 raft.change_members(now.without(each))
                 return
-            knows_leases = self._member.lease_times.is_followed_by(self.roster.number(each))
+            knows_leases = self._lease_times.is_followed_by(self.roster.number(each))
             if each in wished.by_id and knows_leases and raft.is_caught_up(each):
                 grown = now.with_voter(each)
                 if raft.has_majority_of(grown.voters):
@@ -226,7 +265,7 @@ class Membership:
         raft = replica.raft
         left = raft.configuration.without(voter)
         if any(
-            self._member.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
+            self._peers.is_reachable(each) for each in left.learners if each in self.catalog.members.by_id
         ):
             return False
         if not left.voters or not raft.has_majority_of(left.voters):
@@ -238,7 +277,7 @@ class Membership:
         never hears that it was removed, and may lead another group. What the other groups' members are, this leader
         knows for sure only where it votes itself and hears who leads: a newcomer's replica that has heard nothing yet
         says nobody."""
-        others = (each.raft for each in self._member.replicas.values() if each.number != replica.number)
+        others = (each.raft for each in self._replicas.values() if each.number != replica.number)
         return replica.number != SYSTEM_GROUP or all(
             raft.is_voter
             and raft.leader is not None
@@ -249,21 +288,45 @@ class Membership:
 
     # ---- who leads
 
+    def leave(self) -> None:
+        """This process is about to stop."""
+        self.is_leaving = True
+
+    def transfer(self, group: int, to: str) -> None:
+        """Hands a group's leadership over, or passes the wish on to its leader."""
+        replica = self._replicas.get(group)
+        if replica is None:
+            return
+        leader = replica.raft.leader
+        if replica.raft.is_leader:
+            replica.wake()
+            self.hand_over(replica, to)
+        elif leader is not None:
+            self._send(leader, KIND_TRANSFER, [GROUP.pack(group), to.encode()])
+
+    def _asked_to_transfer(self, peer: str, data: Data, now_ms: int) -> None:
+        """By a peer that takes this node for the leader; a leader that is no longer one does nothing."""
+        view = memoryview(data)
+        replica = self._replicas.get(GROUP.unpack_from(view)[0])
+        if replica is not None and replica.raft.is_leader:
+            replica.wake()
+            self.hand_over(replica, str(view[GROUP.size :], "utf-8", "replace"))
+
     def hand_over(self, replica: Replica, to: str | None = None) -> bool:
         """Begins to hand a group's leadership to this member, or to the one best placed. False if there is none."""
         raft = replica.raft
         if not raft.is_leader or raft.is_handing_over:
             return False
         if to is not None:
-            return self._member.is_reachable(to) and raft.transfer_leadership(to)
+            return self._peers.is_reachable(to) and raft.transfer_leadership(to)
         candidates = [
             each
             for each in raft.configuration.voters
-            if each != self.roster.me and self._member.is_reachable(each) and self._may_lead(each)
+            if each != self.roster.me and self._peers.is_reachable(each) and self._may_lead(each)
         ]
         if not candidates:
             return False
-        led = [each.raft.leader for each in self._member.replicas.values()]
+        led = [each.raft.leader for each in self._replicas.values()]
         # few groups first: a drained node's groups spread over the others; then whoever lacks least
         best = min(candidates, key=lambda each: (led.count(each), -raft.match_index(each), each))
         return raft.transfer_leadership(best)
@@ -275,8 +338,8 @@ class Membership:
     @property
     def can_hand_over(self) -> bool:
         """Whether there is anybody to hand to."""
-        return any(self._member.is_reachable(each) and self._may_lead(each) for each in self.peers)
+        return any(self._peers.is_reachable(each) and self._may_lead(each) for each in self._peers.all)
 
     @property
     def leads_nothing(self) -> bool:
-        return not any(replica.raft.is_leader for replica in self._member.replicas.values())
+        return not any(replica.raft.is_leader for replica in self._replicas.values())

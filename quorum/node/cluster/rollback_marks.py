@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable
 from quorum.log import Log
 from quorum.node.identity.identity import Memory
 from quorum.node.replica.bootstrap import quarantine
+from quorum.node.schedule import NEVER, Due
+from quorum.node.wire.frames import FrameTable
 
 KIND_MARK, KIND_NEW_MARK = 22, 23
 """What is remembered of the receiver; and what it is to remember of the sender."""
@@ -47,16 +49,23 @@ class Marks:
         self._send = send
         self._ask_ms: dict[str, int] = {}
         self._given_ms: dict[str, int] = {}
+        self.due = Due(next_ms=NEVER)
+
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_MARK, self.remembered)
+        table.add(KIND_NEW_MARK, lambda peer, data, now_ms: self.told(peer, data))
 
     def connected(self, peer: str, now_ms: int) -> None:
         if self._memory.incarnation:
             self._ask_ms[peer] = now_ms + MARK_MS
+            self.due.next_ms = min(self.due.next_ms, now_ms + MARK_MS)
             self._send(peer, KIND_MARK, [_MARK.pack(self._memory.heard.get(peer, 0))])
 
     def turn(self, connected: Iterable[str], now_ms: int) -> None:
         for peer in connected:
             if now_ms >= self._ask_ms.get(peer, now_ms + 1):
                 self.connected(peer, now_ms)
+        self.due.next_ms = min((each for each in self._ask_ms.values() if each > now_ms), default=NEVER)
 
     def remembered(self, peer: str, data: bytes | memoryview, now_ms: int) -> None:
         """A peer says what it remembers of this node. RolledBack if that is more than this node knows of."""

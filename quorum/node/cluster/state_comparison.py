@@ -8,7 +8,7 @@ resort. That is remembered over restarts, until another member's state is here (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fifo.group import GroupMachine
@@ -17,13 +17,14 @@ from quorum.log import Log
 from quorum.log.files import commit_file, prepare_file
 from quorum.node import events as ev
 from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.peers import Peers
 from quorum.node.errors import BodyUnreadable, Diverged
 from quorum.node.identity.identity import Memory
 from quorum.node.replica.replica import Replica
+from quorum.node.replica.state_hashes import decode_claim
+from quorum.node.wire.frames import Data, FrameTable, Send
 
 KIND_DIGEST = 4
-
-Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
 
 
 class Comparing:
@@ -31,27 +32,42 @@ class Comparing:
 
     def __init__(
         self,
-        me: str,
         log: Log,
         memory: Memory,
         heartbeats: Heartbeats,
-        peers: Callable[[], Collection[str]],
+        peers: Peers,
+        replicas: Mapping[int, Replica],
         send: Send,
-        tell: Callable[[ev.Output], None],
+        outputs: ev.Outputs,
         logger: Any,
     ) -> None:
-        self._me = me
         self._log = log
         self._memory = memory
         self._heartbeats = heartbeats
         self._peers = peers
         self._send = send
-        self._tell = tell
+        self._replicas = replicas
+        self._outputs = outputs
         self._logger = logger
+
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_DIGEST, self._heard)
+
+    def _heard(self, peer: str, data: Data, now_ms: int) -> None:
+        group, index, running_hash = decode_claim(data)
+        replica = self._replicas.get(group)
+        if replica is not None:
+            replica.digests.claim(peer, index, running_hash)
+            self.judge(replica)
+
+    def introduce(self, replica: Replica, peer: str) -> None:
+        """Tells a peer that has connected what it has not heard."""
+        for claim in replica.digests.claims():
+            self._send(peer, KIND_DIGEST, [claim])
 
     def report(self, replica: Replica, claim: bytes) -> None:
         """Tells all others this member's hash, and compares."""
-        for peer in self._peers():
+        for peer in self._peers.all:
             self._send(peer, KIND_DIGEST, [claim])
         self.judge(replica)
 
@@ -60,7 +76,7 @@ class Comparing:
         if replica.parted:
             return
         try:
-            disputed = replica.digests.judge(self._me, replica.raft.configuration.voters)
+            disputed = replica.digests.judge(self._peers.me, replica.raft.configuration.voters)
         except Diverged as error:
             self._part(replica, error)
             return
@@ -70,7 +86,7 @@ class Comparing:
         replica.dispute(disputed)
         if disputed:
             self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
-            self._tell(ev.LeaseLapsed(group))
+            self._outputs.tell(ev.LeaseLapsed(group))
         else:
             self._logger.warning("a majority agrees again", group=group)
             self._heartbeats.lease_until[group] = 0
@@ -86,7 +102,7 @@ class Comparing:
         self._memory.parted = (*self._memory.parted, (replica.number, index))
         self._memory.try_save()
         replica.part(index)
-        self._tell(ev.LeaseLapsed(replica.number))
+        self._outputs.tell(ev.LeaseLapsed(replica.number))
 
     def _part(self, replica: Replica, error: Diverged) -> None:
         group = replica.number

@@ -16,10 +16,13 @@ A replica *wants* a state in three cases:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
+from quorum.node.cluster.peers import Peers
 from quorum.node.errors import PeerFrameError
 from quorum.node.replica.replica import Replica
+from quorum.node.schedule import Due
+from quorum.node.wire.frames import Data, FrameTable, Send
 
 KIND_STATE_REQUEST = 24
 ASK_MS = 500
@@ -27,30 +30,29 @@ ASK_MS = 500
 
 _REQUEST = struct.Struct("<IQ")
 
-Send = Callable[[str, int, Sequence[bytes | memoryview]], object]
-
 
 class Rebuilding:
     """The requests and answers of one member, for all its groups."""
 
-    def __init__(self, replicas: Mapping[int, Replica], send: Send) -> None:
+    def __init__(self, replicas: Mapping[int, Replica], peers: Peers, send: Send) -> None:
         self._replicas = replicas
         self._send = send
-        self._next_ms = 0
+        self._peers = peers
+        self.asking = Due(ASK_MS)
 
-    def ask(self, peers: Sequence[str], now_ms: int) -> None:
-        """Asks the peers for states, when that is due. One in quarantine is sent one anyway."""
-        if now_ms < self._next_ms:
-            return
-        self._next_ms = now_ms + ASK_MS
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_STATE_REQUEST, self._asked)
+
+    def ask(self, now_ms: int) -> None:
+        """Asks the peers for states. A replica in quarantine is sent one anyway."""
         for number, replica in self._replicas.items():
             replica.raft.want_state(is_wanted=replica.wants_state)
             if replica.wants_state and not replica.raft.quarantine.is_on:
-                for peer in peers:
+                for peer in self._peers.all:
                     self._send(peer, KIND_STATE_REQUEST, [_REQUEST.pack(number, replica.raft.state_from)])
 
-    def asked(self, peer: str, data: bytes | memoryview) -> None:
-        """A peer wants a state. What it has claimed about its own says nothing any more. Raises PeerFrameError."""
+    def _asked(self, peer: str, data: Data, now_ms: int) -> None:
+        """A peer wants a state. What it has claimed about its own says nothing any more."""
         try:
             group, from_index = _REQUEST.unpack(data)
         except struct.error as error:

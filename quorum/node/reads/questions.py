@@ -16,9 +16,9 @@ nothing is kept of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fifo.group import GroupMachine
 from quorum.node import events as ev
@@ -26,9 +26,6 @@ from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.read_indexes import ReadIndexes
 from quorum.node.repair.healer import Healer
 from quorum.node.replica.replica import Replica
-
-if TYPE_CHECKING:
-    from quorum.node.member import Member
 
 STEP_S = 0.005
 """No further question is begun in a step after this time. One at least is answered."""
@@ -38,11 +35,32 @@ STEP_S = 0.005
 class _Asked:
     """A question that waits."""
 
-    item: ev.Ask
+    item: ev.Ask[Any]
     groups: tuple[int, ...]
+    ready: deque[_Asked]
+    """where it goes once nothing else is waited for"""
     read_indexes: dict[int, int] = field(default_factory=dict)
     """group -> its read index, of a question about now"""
     is_forgotten: bool = False
+
+    def read_index_found(self, group: int, index: int) -> None:
+        self.read_indexes[group] = index
+        if len(self.read_indexes) == len(self.groups):
+            self.ready.append(self)
+
+    def repaired(self) -> None:
+        self.ready.append(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _BodyAwaited:
+    """The API waits for a body."""
+
+    token: object
+    outputs: ev.Outputs = field(compare=False)
+
+    def repaired(self) -> None:
+        self.outputs.tell(ev.Told(self.token, True))
 
 
 class Questions:
@@ -54,13 +72,13 @@ class Questions:
         read_indexes: ReadIndexes,
         healer: Healer,
         clock: Callable[[], float],
-        tell: Callable[[ev.Output], None],
+        outputs: ev.Outputs,
     ) -> None:
         self._replicas = replicas
         self._read_indexes = read_indexes
         self._healer = healer
         self._clock = clock
-        self._tell = tell
+        self._outputs = outputs
         self._asked: dict[object, _Asked] = {}
         """by token"""
         self._ready: deque[_Asked] = deque()
@@ -68,6 +86,11 @@ class Questions:
         """group -> questions that wait until it has applied this entry"""
         self._awaited: dict[object, ev.AwaitQueue | ev.AwaitConfigured] = {}
         """by token"""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `answer` has anything to look at."""
+        return bool(self._ready or self._asked or self._awaited)
 
     @property
     def is_due(self) -> bool:
@@ -78,24 +101,29 @@ class Questions:
         """How many questions and awaited changes are kept."""
         return len(self._asked) + len(self._awaited)
 
-    def ask(self, item: ev.Ask) -> None:
+    def ask(self, item: ev.Ask[Any], now_ms: int) -> None:
         """Told(token, answer) follows, in this step or a later one."""
         groups = tuple(self._replicas) if item.groups is None else item.groups
-        asked = self._asked[item.token] = _Asked(item, groups)
+        asked = self._asked[item.token] = _Asked(item, groups, self._ready)
         if item.is_current and groups:
             for group in groups:
                 self._read_indexes.ask(group, asked)
         else:
             self._ready.append(asked)
 
-    def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured) -> None:
+    def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured, now_ms: int) -> None:
         """Told(token, True) follows once it is so."""
         self._awaited[item.token] = item
 
-    def forget(self, token: Any) -> None:
+    def wait_for_body(self, item: ev.MendBody, now_ms: int) -> None:
+        """Told(token, True) follows once the body can be read."""
+        self._healer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
+
+    def forget(self, item: ev.Forget, now_ms: int) -> None:
         """Nobody waits for this answer any more."""
+        token = item.token
         self._awaited.pop(token, None)
-        self._healer.forget_waiter(token)
+        self._healer.forget_waiter(_BodyAwaited(token, self._outputs))
         asked = self._asked.pop(token, None)
         if asked is None:
             return
@@ -105,22 +133,9 @@ class Questions:
             self._read_indexes.forget(group, asked)
             self._behind.get(group, {}).pop(asked, None)
 
-    def found_read_index(self, waiter: Hashable, group: int, index: int) -> None:
-        """For read_indexes: an answer that a question about now has waited for."""
-        assert isinstance(waiter, _Asked)
-        waiter.read_indexes[group] = index
-        if len(waiter.read_indexes) == len(waiter.groups):
-            self._ready.append(waiter)
-
-    def mended(self, token: object) -> None:
-        """For the healer: a body can be read again that a question, or the API, has waited for."""
-        if isinstance(token, _Asked):
-            self._ready.append(token)
-        else:
-            self._tell(ev.Told(token, True))
-
-    def answer(self, member: Member) -> None:
-        """At the end of a step: answers what can be answered now, as far as the time goes."""
+    def answer(self, member: object) -> None:
+        """At the end of a step: answers what can be answered now, as far as the time goes. member: what the questions
+        are asked."""
         self._answer_awaited()
         self._take_caught_up()
         began_s = self._clock()
@@ -132,7 +147,7 @@ class Questions:
             if self._clock() - began_s >= STEP_S:
                 return
 
-    def _answer(self, asked: _Asked, member: Member) -> None:
+    def _answer(self, asked: _Asked, member: object) -> None:
         item = asked.item
         try:
             answer = item.question(member)
@@ -144,7 +159,7 @@ class Questions:
             self._ready.append(asked)  # it waits for another member's state
             raise
         del self._asked[item.token]
-        self._tell(ev.Told(item.token, answer))
+        self._outputs.tell(ev.Told(item.token, answer))
 
     def _waits_for_replica(self, asked: _Asked) -> bool:
         for group in asked.groups:
@@ -176,7 +191,7 @@ class Questions:
                 is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
             if is_done:
                 del self._awaited[item.token]
-                self._tell(ev.Told(item.token, True))
+                self._outputs.tell(ev.Told(item.token, True))
 
 
 def _is_doubtful(asked: _Asked, replica: Replica) -> bool:

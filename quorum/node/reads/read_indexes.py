@@ -12,10 +12,15 @@ its answer may be older than they are. A request is repeated until it is answere
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.leader_routes import LeaderRoutes
 from quorum.node.errors import PeerFrameError
+from quorum.node.replica.replica import Replica
+from quorum.node.wire.frames import FrameTable, Send
 
 KIND_READ, KIND_READ_INDEX = 20, 21
 
@@ -68,12 +73,20 @@ class ReadIndex:
         return cls(ReadRequest(group, boot, number), index)
 
 
+class Waiter(Protocol):
+    """A question about now. Waiters are hashable."""
+
+    def __hash__(self) -> int: ...
+
+    def read_index_found(self, group: int, index: int) -> None: ...
+
+
 @dataclass(slots=True)
 class _Round:
     """A request under way, and the questions that share it."""
 
     request: ReadRequest
-    waiters: dict[Hashable, None]
+    waiters: dict[Waiter, None]
     leader: str | None = None
     """whom it was sent to last; "" is this node"""
     repeat_ms: int = 0
@@ -83,32 +96,39 @@ class _Round:
 class ReadIndexes:
     """Those of one member. Times are of the member's clock.
 
-    link(group): the leader's id, "" if this node leads, None if no leader can be asked.
-    barrier(group, callback): Group.read_barrier of this node's replica; no replica: callback(None).
-    found(waiter, group, index): the answer.
+    While this member's disk is silent it answers nobody: no majority would be heard.
     """
 
     boot: int
-    link: Callable[[int], str | None]
-    barrier: Callable[[int, ReadCallback], None]
-    send: Callable[[str, int, Sequence[bytes | memoryview]], object]
-    found: Callable[[Hashable, int, int], None]
+    routes: LeaderRoutes
+    replicas: Mapping[int, Replica]
+    disk_watch: DiskWatch
+    send: Send
     _number: int = 0
     _now_ms: int = 0
-    _waiting: dict[int, dict[Hashable, None]] = field(default_factory=dict)
+    _waiting: dict[int, dict[Waiter, None]] = field(default_factory=dict)
     """group -> questions for the next request"""
     _rounds: dict[int, _Round] = field(default_factory=dict)
 
-    def ask(self, group: int, waiter: Hashable) -> None:
-        """found(waiter, group, index) is called later, with the read index of a moment after this call."""
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_READ, lambda peer, data, now_ms: self.requested(peer, ReadRequest.decode(data)))
+        table.add(KIND_READ_INDEX, lambda peer, data, now_ms: self.answered(ReadIndex.decode(data)))
+
+    def ask(self, group: int, waiter: Waiter) -> None:
+        """waiter.read_index_found is called later, with the read index of a moment after this call."""
         self._waiting.setdefault(group, {})[waiter] = None
 
-    def forget(self, group: int, waiter: Hashable) -> None:
+    def forget(self, group: int, waiter: Waiter) -> None:
         """Nobody waits for this answer any more."""
         if group in self._waiting:
             self._waiting[group].pop(waiter, None)
         if group in self._rounds:
             self._rounds[group].waiters.pop(waiter, None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `turn` has anything to look at."""
+        return bool(self._waiting or self._rounds)
 
     @property
     def is_due(self) -> bool:
@@ -133,22 +153,31 @@ class ReadIndexes:
 
     def _send(self, round_: _Round, now_ms: int) -> None:
         request = round_.request
-        leader = self.link(request.group)
+        leader = self.routes.link(request.group)
         if leader is None or (leader == round_.leader and now_ms < round_.repeat_ms):
             return
         round_.leader, round_.repeat_ms = leader, now_ms + REPEAT_MS
         if leader:
             self.send(leader, KIND_READ, [request.encode()])
         else:
-            self.barrier(request.group, lambda index: self.answered(ReadIndex(request, index or 0)))
+            self._barrier(request.group, lambda index: self.answered(ReadIndex(request, index or 0)))
 
     def requested(self, peer: str, request: ReadRequest) -> None:
         """A peer takes this node for the leader."""
+        if self.disk_watch.is_silent:
+            return  # its sender asks again
 
         def answer(index: int | None) -> None:
             self.send(peer, KIND_READ_INDEX, [ReadIndex(request, index or 0).encode()])
 
-        self.barrier(request.group, answer)
+        self._barrier(request.group, answer)
+
+    def _barrier(self, group: int, callback: ReadCallback) -> None:
+        replica = self.replicas.get(group)
+        if replica is None:
+            callback(None)
+        else:
+            replica.read_barrier(callback)
 
     def answered(self, answer: ReadIndex) -> None:
         """An answer to a request of this node; one to an earlier request is ignored."""
@@ -161,4 +190,4 @@ class ReadIndexes:
             return
         del self._rounds[group]
         for waiter in round_.waiters:
-            self.found(waiter, group, answer.index)
+            waiter.read_index_found(group, answer.index)

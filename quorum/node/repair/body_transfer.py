@@ -31,6 +31,8 @@ from typing import Protocol
 from quorum.log import EntryMissing, LogDamaged, LogFull
 from quorum.log.record import crc32c
 from quorum.node.errors import PeerFrameError
+from quorum.node.schedule import Due
+from quorum.node.wire.frames import FrameTable
 
 KIND_FETCH, KIND_BODIES = 16, 17
 
@@ -160,21 +162,36 @@ class Answer:
 # ---- answering
 
 
+class Commits(Protocol):
+    """What is known of the groups."""
+
+    def commit_index(self, group: int) -> int:
+        """0 for a group that is not here."""
+        ...
+
+
+class Notes(Protocol):
+    """Takes notice of damaged bodies (healer.py)."""
+
+    def note(self, group: int, index: int, term: int, reason: str) -> None: ...
+
+
 class Librarian:
     """Answers questions from this member's own log, a slice at a time."""
 
     def __init__(
         self,
         log: BodyLog,
-        commit_index: Callable[[int], int],
+        commits: Commits,
         send: Send,
-        unreadable: Callable[[int, int, str], None],
+        healer: Notes,
     ) -> None:
-        """commit_index(group): 0 where there is none. unreadable(group, index, why): found damaged while answering."""
+        """healer: told of bodies that were found damaged while answering."""
         self._log = log
-        self._commit_index = commit_index
+        self._commits = commits
         self._send = send
-        self._unreadable = unreadable
+        self._healer = healer
+        self.due = Due()
         self._asked: dict[str, deque[tuple[Question, int, int]]] = {}
         """peer -> (question, how many of its indices are answered, bytes sent for it), the oldest first"""
         self._resume_ms = 0
@@ -184,10 +201,14 @@ class Librarian:
         """When `serve` has something to do."""
         return self._resume_ms if self._asked else None
 
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_FETCH, lambda peer, data, now_ms: self.ask(peer, Question.decode(data)))
+
     def ask(self, peer: str, question: Question) -> None:
         waiting = self._asked.setdefault(peer, deque())
         if len(waiting) < MAX_QUESTIONS:
             waiting.append((question, 0, 0))
+        self.due.next_ms = self._resume_ms
 
     def forget(self, peer: str) -> None:
         """The connection is gone, and what was asked over it with it."""
@@ -214,6 +235,8 @@ class Librarian:
             self._send(peer, KIND_BODIES, answer.encode())
         served_bytes = max(SERVE_BYTES, SERVE_BYTES - left_bytes)
         self._resume_ms = now_ms + SERVE_PAUSE_MS * served_bytes // SERVE_BYTES
+        if self._asked:
+            self.due.next_ms = self._resume_ms
 
     def _answer(
         self, question: Question, at: int, sent: int, most_entries: int, most_bytes: int
@@ -234,14 +257,14 @@ class Librarian:
 
     def _find(self, group: int, index: int, term_there: int) -> Found:
         absent = Found(index, 0, State.ABSENT, 0, b"")
-        if not 1 <= index <= self._commit_index(group):
+        if not 1 <= index <= self._commits.commit_index(group):
             return absent
         try:
             term, body = self._log.read_entry(group, index)
         except EntryMissing:
             return absent
         except LogDamaged as error:
-            self._unreadable(group, index, str(error))
+            self._healer.note(group, index, 0, str(error))
             return absent
         if term == term_there:
             return Found(index, term, State.SAME, 0, b"")
@@ -311,6 +334,14 @@ class Job:
         self.peer = None
 
 
+class Candidates(Protocol):
+    """The members that may be asked."""
+
+    def candidates(self, group: int) -> Sequence[str]:
+        """In the order in which they should be asked."""
+        ...
+
+
 class Fetcher:
     """Asks other members for bodies and puts what comes into the log. One a member."""
 
@@ -318,13 +349,12 @@ class Fetcher:
         self,
         log: BodyLog,
         send: Send,
-        connected: Callable[[int], Sequence[str]],
+        peers: Candidates,
     ) -> None:
-        """connected(group): who may be asked now, in the order in which they should be."""
         self._log = log
         self._send = send
-        self._connected = connected
-        self._jobs: dict[int, Job] = {}
+        self._peers = peers
+        self.under_way: dict[int, Job] = {}
         """by their numbers, in the order of their beginning"""
         self._owner: dict[int, Job] = {}
         """question -> job"""
@@ -336,7 +366,10 @@ class Fetcher:
 
     @property
     def jobs(self) -> Iterable[Job]:
-        return self._jobs.values()
+        return self.under_way.values()
+
+    def take_frames(self, table: FrameTable) -> None:
+        table.add(KIND_BODIES, lambda peer, data, now_ms: self.take(peer, Answer.decode(data), now_ms))
 
     def fetch(
         self,
@@ -350,14 +383,14 @@ class Fetcher:
         """Begin. on_done() is called from `settle` once all are here and durable, unless it was cancelled."""
         self._numbers += 1
         job = Job(group, on_done, term_here, {} if terms is None else terms, array("Q", indexes))
-        self._jobs[self._numbers] = job
+        self.under_way[self._numbers] = job
         return job
 
     def cancel(self, job: Job) -> None:
         """What has come stays; answers that are still to come are dropped."""
-        for number, known in list(self._jobs.items()):
+        for number, known in list(self.under_way.items()):
             if known is job:
-                del self._jobs[number]
+                del self.under_way[number]
         for number in job.pending:
             del self._owner[number]
         job.pending.clear()
@@ -365,7 +398,7 @@ class Fetcher:
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do if nothing comes in."""
         times = []
-        for job in self._jobs.values():
+        for job in self.under_way.values():
             if job.pending:
                 times.append(self._heard(job) + SILENCE_MS)
             if job.resume_ms:
@@ -375,10 +408,10 @@ class Fetcher:
     def tick(self, now_ms: int) -> None:
         """Asks as much as the windows let; goes on to other members where one is silent."""
         window: dict[str, int] = {}
-        for job in self._jobs.values():
+        for job in self.under_way.values():
             for each in job.pending.values():
                 window[each.peer] = window.get(each.peer, 0) + QUESTION_BYTES
-        for job in list(self._jobs.values()):
+        for job in list(self.under_way.values()):
             self._check_silence(job, now_ms)
             if now_ms >= job.resume_ms and self._choose(job, now_ms):
                 self._ask(job, window, now_ms)
@@ -386,15 +419,15 @@ class Fetcher:
     def settle(self) -> None:
         """After the log was synced: jobs that have everything are done."""
         synced = self._log.synced_lsn
-        for number, job in list(self._jobs.items()):
-            if number in self._jobs and not job.missing and job.lsn <= synced:
+        for number, job in list(self.under_way.items()):
+            if number in self.under_way and not job.missing and job.lsn <= synced:
                 job.is_complete = True
-                del self._jobs[number]
+                del self.under_way[number]
                 job.on_done()
 
     def disconnected(self, peer: str) -> None:
         """What was asked of it will not be answered."""
-        for job in self._jobs.values():
+        for job in self.under_way.values():
             if job.peer == peer:
                 self._leave(job)
 
@@ -430,7 +463,7 @@ class Fetcher:
             if job.peer is not None:
                 job.tried.add(job.peer)
             job.left, job.at, job.refused = job.refused, 0, array("Q")
-        job.peer = next((name for name in self._connected(job.group) if name not in job.tried), None)
+        job.peer = next((name for name in self._peers.candidates(job.group) if name not in job.tried), None)
         if job.peer is None:
             job.tried.clear()
             job.resume_ms = now_ms + ROUND_MS

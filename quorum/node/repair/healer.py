@@ -7,7 +7,6 @@ that fail their check. A body is healed once a copy is in the log, on disk, and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +20,23 @@ class Reads(Protocol):
     def read(self, group: int, index: int) -> bytes: ...
 
 
+class Needed(Protocol):
+    def is_needed(self, group: int, index: int) -> bool:
+        """Whether the journal or a state that counts has this entry. Others may have let go of one that is not needed,
+        and nobody has to repair it."""
+        ...
+
+
+class Waiter(Protocol):
+    """Waits for a body. Waiters are hashable, and known by equality."""
+
+    def __hash__(self) -> int: ...
+
+    def repaired(self) -> None:
+        """The body can be read."""
+        ...
+
+
 class Healer:
     """What is to be mended here, and who waits for it."""
 
@@ -29,24 +45,20 @@ class Healer:
         log: Reads,
         fetcher: Fetcher,
         logger: Any,
-        tell: Callable[[object], None],
-        needed: Callable[[int, int], bool],
+        needed: Needed,
     ) -> None:
-        """tell(token): what this token waited for can be read. needed(group, index): whether the journal or a state
-        that counts has this entry; others may have let go of one that is not needed, and nobody has to mend it."""
         self._log = log
         self._fetcher = fetcher
         self._logger = logger
-        self._tell = tell
         self._needed = needed
         self._lost: dict[int, dict[int, int]] = {}
         """group -> index -> term, 0 where it is not known; what is noted and not healed"""
-        self._new: dict[int, list[int]] = {}
+        self.noted: dict[int, list[int]] = {}
         """noted since the last tick"""
         self._jobs: list[tuple[int, array[int], Job]] = []
-        self._waiting: dict[tuple[int, int], dict[Hashable, None]] = {}
-        self._waits_for: dict[Hashable, tuple[int, int]] = {}
-        """the same by token"""
+        self._waiting: dict[tuple[int, int], dict[Waiter, None]] = {}
+        self._waits_for: dict[Waiter, tuple[int, int]] = {}
+        """the same by waiter"""
         self.healed: dict[int, int] = {}
         """how many by group, in this life"""
 
@@ -63,38 +75,38 @@ class Healer:
         if index in lost:
             return
         lost[index] = term
-        self._new.setdefault(group, []).append(index)
+        self.noted.setdefault(group, []).append(index)
         self._logger.error("entry unreadable", group=group, index=index, term=term, reason=reason)
 
-    def wait(self, group: int, index: int, token: Hashable) -> None:
-        """tell(token) once the entry can be read; at once if it can be."""
+    def wait(self, group: int, index: int, waiter: Waiter) -> None:
+        """waiter.repaired() is called once the entry can be read; at once if it can be."""
         if not self.is_lost(group, index):
             try:
                 self._log.read(group, index)
             except (EntryMissing, LogDamaged) as error:
                 self.note(group, index, 0, str(error))
             else:
-                self._tell(token)
+                waiter.repaired()
                 return
-        self._waiting.setdefault((group, index), {})[token] = None
-        self._waits_for[token] = group, index
+        self._waiting.setdefault((group, index), {})[waiter] = None
+        self._waits_for[waiter] = group, index
 
     @property
     def waiters(self) -> int:
         """How many wait for a body."""
         return len(self._waits_for)
 
-    def forget_waiter(self, token: Hashable) -> None:
-        """Nobody waits with this token any more."""
-        place = self._waits_for.pop(token, None)
+    def forget_waiter(self, waiter: Waiter) -> None:
+        """It does not wait any more."""
+        place = self._waits_for.pop(waiter, None)
         if place is not None:
-            del self._waiting[place][token]
+            del self._waiting[place][waiter]
             if not self._waiting[place]:
                 del self._waiting[place]
 
     def tick(self) -> None:
         """Begin to fetch what was noted."""
-        noted, self._new = self._new, {}
+        noted, self.noted = self.noted, {}
         for group, indexes in noted.items():
             wanted = array("Q", sorted(indexes))
             terms = {index: term for index in indexes if (term := self._lost[group][index])}
@@ -109,7 +121,7 @@ class Healer:
                 try:
                     body = self._log.read(group, index)
                 except (EntryMissing, LogDamaged):
-                    if not self._needed(group, index) and (group, index) not in self._waiting:
+                    if not self._needed.is_needed(group, index) and (group, index) not in self._waiting:
                         del lost[index]
                     continue
                 self._healed(group, index, len(body))
@@ -145,6 +157,6 @@ class Healer:
         del self._lost[group][index]
         self.healed[group] = self.healed.get(group, 0) + 1
         self._logger.info("entry healed", group=group, index=index, size_bytes=size)
-        for token in self._waiting.pop((group, index), ()):
-            del self._waits_for[token]
-            self._tell(token)
+        for waiter in self._waiting.pop((group, index), ()):
+            del self._waits_for[waiter]
+            waiter.repaired()

@@ -11,7 +11,7 @@ an entry that a member has said to be the committed one (which by Log Matching p
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,17 @@ class Inventory(Protocol):
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]: ...
 
 
+class Receiver(Protocol):
+    """What is needed of the group's replica."""
+
+    @property
+    def raft(self) -> Journal: ...
+
+    def references(self, state: State) -> array[int]:
+        """The entries that a state refers to, sorted."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _Arrival:
     index: int
@@ -54,24 +65,22 @@ class Arrivals:
         self,
         log: Inventory,
         fetcher: Fetcher,
-        journal: Callable[[int], Journal],
-        references: Callable[[int, State], array[int]],
+        replicas: Mapping[int, Receiver],
     ) -> None:
-        """references(group, state): the entries that the state refers to, sorted."""
         self._log = log
         self._fetcher = fetcher
-        self._journal = journal
-        self._references = references
+        self._replicas = replicas
         self._arrivals: dict[int, _Arrival] = {}
 
     def prepare(self, group: int, index: int, term: int, state: State) -> int | None:
         """Up to where this member's own entries are right, once everything is here; None until then."""
-        journal = self._journal(group)
+        replica = self._replicas[group]
+        journal = replica.raft
         last = journal.last_index, journal.term_at(journal.last_index)
         arrival = self._arrivals.get(group)
         if arrival is None or (arrival.index, arrival.term, arrival.last) != (index, term, last):
             known = arrival is not None and (arrival.index, arrival.term) == (index, term)
-            references = arrival.references if arrival and known else self._references(group, state)
+            references = arrival.references if arrival and known else replica.references(state)
             self.drop(group)
             arrival = self._arrivals[group] = _Arrival(index, term, references, last)
         if arrival.job is not None:

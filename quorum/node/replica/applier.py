@@ -6,7 +6,8 @@ What was carried out before is not carried out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from fifo import commands as c
 from fifo.effects import Applied
@@ -15,9 +16,11 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.healer import Healer
+from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.skipped_entries import Skipping
 from quorum.node.replica.snapshotter import Snapshotter
+from quorum.node.schedule import Due
 from quorum.node.sessions.session_table import SessionTable
 from quorum.node.wire.operations import Command
 from quorum.replication.configuration import State
@@ -28,31 +31,40 @@ APPLY_STEPS = 1 << 16
 """The same in steps of evaluation: a member that lags behind applies costly entries one at a time."""
 
 
+class Comparison(Protocol):
+    """Compares the members' states (cluster/state_comparison.py)."""
+
+    def report(self, replica: Replica, claim: bytes) -> None:
+        """Tells the other members a running hash, and compares it."""
+        ...
+
+    def rebuilt(self, replica: Replica) -> None:
+        """A wrong or lost state was replaced."""
+        ...
+
+
 class Applier:
-    """One per member. claim: tells the other members a running hash, and compares it. rebuilt: a wrong or lost state
-    was replaced."""
+    """One per member. upkeep: hurried where what was applied has work for it, which should not wait for its time."""
 
     def __init__(
         self,
         log: Log,
         table: SessionTable,
         healer: Healer,
-        claim: Callable[[Replica, bytes], None],
-        rebuilt: Callable[[Replica], None],
+        comparison: Comparison,
         snapshotter: Snapshotter,
+        reconciler: Reconciler,
+        upkeep: Due,
         skipping: Skipping,
         *,
         entries: int,
     ) -> None:
-        self.catalog_changed = True
-        """The system group has applied something since this was last put back, or a queue came back."""
-        self.is_upkeep_due = False
-        """Something that was applied has work for the next upkeep, which should not wait for its time."""
         self._log = log
         self._table = table
         self._healer = healer
-        self._claim = claim
-        self._rebuilt = rebuilt
+        self._comparison = comparison
+        self._reconciler = reconciler
+        self._upkeep = upkeep
         self._snapshotter = snapshotter
         self._skipping = skipping
         self._entries = entries
@@ -108,7 +120,7 @@ class Applier:
             self._dispatch_effects(replica, operations, applied, now_ms)
         claim = replica.digests.applied(index, replica.machine.running_hash)
         if claim is not None:
-            self._claim(replica, claim)
+            self._comparison.report(replica, claim)
         return not replica.parted
 
     def _look_for_unreadable(self, replica: Replica, now_ms: int) -> None:
@@ -130,17 +142,18 @@ class Applier:
                 self._table.reply(replica.number, operation.origin, reply, now_ms)
             elif isinstance(operation.command, c.Wake):
                 replica.proposals.wake_applied()
-                self.is_upkeep_due = True  # what its budget has cut short goes on at once
+                self._upkeep.soon()  # what its budget has cut short goes on at once
             elif isinstance(operation.command, c.NodeDown) and operation.command.node == self._table.me:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):
-                self.catalog_changed = True  # it may have been removed while this was on its way
+                self._reconciler.request()  # it may have been removed while this was on its way
             elif isinstance(operation.command, c.Configured):
                 replica.barrier_applied(operation.command.mark)
-                self.catalog_changed = self.is_upkeep_due = True
+                self._reconciler.request()
+                self._upkeep.soon()
         if replica.number == SYSTEM_GROUP:
-            self.catalog_changed = True
-            self.is_upkeep_due = True
+            self._reconciler.request()
+            self._upkeep.soon()
         for effect in applied.effects:
             self._table.effect(replica.number, effect)
 
@@ -156,11 +169,11 @@ class Applier:
             self._log.journal(replica.number).remove_snapshots_before(replica.raft.applied_index)
         replica.install(state)
         if replica.wants_state:
-            self._rebuilt(replica)
+            self._comparison.rebuilt(replica)
         self._know_departed(replica)
         replica.resume()
         self._healer.forget(replica.number, replica.raft.applied_index)
-        self.catalog_changed = True
+        self._reconciler.request()
         if replica.raft.applied_index > replica.routed_to:
             self._table.answers_missed(replica.number)
 

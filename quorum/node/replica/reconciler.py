@@ -9,9 +9,10 @@ from fifo.group import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica.configuring import Configuring
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.node.schedule import NEVER, Due
 
 
-class CarryingOut:
+class Reconciler:
     """One of a member: what the catalog wishes and this node leads becomes idempotent commands."""
 
     def __init__(self, replicas: Mapping[int, Replica]) -> None:
@@ -19,6 +20,19 @@ class CarryingOut:
         self._configuring: dict[int, Configuring] = {}
         self.goes_on_at_once = False
         """There is more to do than one turn does."""
+        self.is_wanted = True
+        """It was requested, or the last turn did not finish: the next upkeep takes a turn."""
+        self.due = Due(next_ms=NEVER)
+
+    def request(self) -> None:
+        """The desired state, or the one here, may have changed."""
+        self.is_wanted = True
+
+    def run(self, catalog: CatalogMachine, now_ms: int) -> None:
+        """A turn; the next one with the next upkeep, or with the next step if the work goes on at once."""
+        self.is_wanted = not self.turn(catalog, now_ms)
+        if self.goes_on_at_once:
+            self.due.soon()
 
     def turn(self, catalog: CatalogMachine, now_ms: int) -> bool:
         """Returns whether all is done. Nothing is done while the catalog here is in doubt."""

@@ -153,6 +153,17 @@ class Replica:
             or self.can_propose
         )
 
+    def recent_from(self, log: Log) -> int:
+        """The first applied entry from which on all bodies are in memory. They leave in their order."""
+        first, behind = 1, self.raft.applied_index + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            if log.in_memory(self.number, middle):
+                behind = middle
+            else:
+                first = middle + 1
+        return first
+
     # ---- what comes in
 
     def wake(self) -> None:

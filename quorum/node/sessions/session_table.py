@@ -7,7 +7,8 @@ has spoken to has heard of its end, also when a later epoch of the same producer
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from fifo.commands import Address, Origin
 from fifo.effects import Deliver, Done, Effect, Notify, Refused, Reply
@@ -26,25 +27,30 @@ MOST_LINK_BYTES = 2 * LINK_BYTES
 connection holds back before it is given up (replication.connection), so that no amount of publishing, or of sending
 again, breaks the connection that it needs."""
 
-Send = Callable[[int, Sequence[bytes]], None]
-Link = Callable[[int], str | None]
-Tell = Callable[[ev.Output], None]
-Times = Callable[[], Mapping[int, int]]
+
+class Routes(Protocol):
+    """The ways to the groups (cluster/leader_routes.py)."""
+
+    def link(self, group: int) -> str | None:
+        """The leader that operations go to now; "" if that is this node, None if there is none or no way to it."""
+        ...
+
+    def send(self, group: int, operations: Sequence[bytes]) -> None: ...
+
+    def times(self) -> Mapping[int, int]:
+        """Group time of each group, as this node knows it."""
+        ...
 
 
 class SessionTable:
-    """link(group) is the leader that operations go to now, "" if that is this node, None if there is none or no way to
-    it; send(group, operations) takes them there. tell says something to the API. times() is each group's time as this
-    node knows it."""
+    """The sessions of one member."""
 
-    def __init__(self, me: int, boot: int, link: Link, send: Send, tell: Tell, times: Times) -> None:
+    def __init__(self, me: int, boot: int, routes: Routes, outputs: ev.Outputs) -> None:
         self.boot = boot
         """of sessions that are opened now: it grows when a group has declared this process down"""
         self.me = me
-        self._link = link
-        self._send = send
-        self._tell = tell
-        self._times = times
+        self._routes = routes
+        self._outputs = outputs
         self.by_number: dict[int, Session] = {}
         self._by_producer: dict[bytes, Session] = {}
         """the newest session of each producer"""
@@ -65,12 +71,12 @@ class SessionTable:
 
     # ---- what the API wants
 
-    def open(self, item: ev.OpenSession) -> None:
+    def open(self, item: ev.OpenSession, now_ms: int) -> None:
         address = Address(self.me, self.boot, item.number)
-        session = Session(item.number, item.producer, item.epoch, address, item.owner, self._times())
+        session = Session(item.number, item.producer, item.epoch, address, item.owner, self._routes.times())
         older = self._by_producer.get(item.producer)
         if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
-            self._tell(ev.Ended(item.number, "fenced"))
+            self._outputs.tell(ev.Ended(item.number, "fenced"))
             return
         if older is not None:
             self._end(older, "fenced")
@@ -132,7 +138,7 @@ class SessionTable:
             if isinstance(reply, Done):  # its own answer was in a snapshot
                 self._end(session, "resync")
             elif token is not None and not session.closing:
-                self._tell(ev.Answered(session.number, token, reply))
+                self._outputs.tell(ev.Answered(session.number, token, reply))
         elif (
             isinstance(reply, Refused)
             and conversation.unanswered
@@ -148,9 +154,9 @@ class SessionTable:
         if session is None or session.closing or session.address != effect.address:
             return
         if isinstance(effect, Deliver):
-            self._tell(ev.Delivered(session.number, group, effect))
+            self._outputs.tell(ev.Delivered(session.number, group, effect))
         else:
-            self._tell(ev.Notified(session.number, effect))
+            self._outputs.tell(ev.Notified(session.number, effect))
 
     def declared_down(self, group: int, boot: int) -> None:
         """A group holds our own process for down: what its sessions held there is no longer theirs. New ones are opened
@@ -199,7 +205,7 @@ class SessionTable:
     def _push(self, group: int, now_ms: int) -> None:
         """Sends what waits, as far as the way to the leader has room. This node's own replica takes everything."""
         waiting = self._waiting.get(group)
-        link = self._link(group) if waiting else None
+        link = self._routes.link(group) if waiting else None
         if not waiting or link is None:
             return
         in_flight = self._in_flight[link]
@@ -227,7 +233,7 @@ class SessionTable:
                 del waiting[key]
         in_flight[group] = own
         if operations:
-            self._send(group, operations)
+            self._routes.send(group, operations)
 
     def _conversations(self, group: int) -> list[Conversation]:
         return [s.conversations[group] for s in self.by_number.values() if group in s.conversations]
@@ -238,7 +244,7 @@ class SessionTable:
         """The service's own decision: the API closes the stream; groups hear of it."""
         if session.closing:
             return
-        self._tell(ev.Ended(session.number, reason))
+        self._outputs.tell(ev.Ended(session.number, reason))
         self._close(session)
 
     def _close(self, session: Session, *, is_clean: bool = False) -> None:

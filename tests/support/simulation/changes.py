@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from quorum.catalog.members import CatalogMember
-from quorum.node.member import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2, admin_pb2_grpc
 from support.simulation.clients import App, excuse
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorum.node.member import Frame
+from quorum.node.wire.frames import Frame
 from quorum.replication.network.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
 from quorum.replication.network.handshake import NONCE_BYTES, HandshakeError
 

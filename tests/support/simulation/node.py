@@ -21,8 +21,10 @@ from quorum.log.errors import LogError
 from quorum.node import events as ev
 from quorum.node.identity.identity import begin_life
 from quorum.node.identity.member_directory import Address
-from quorum.node.member import Frame, Member, MemberConfig
+from quorum.node.member import Member
+from quorum.node.member_config import MemberConfig
 from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.frames import Frame
 from quorum.replication.network.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
 from support.disk import Crashed

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from quorum.client.batch import BatchReader
-from quorum.node.member import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP
 
 if TYPE_CHECKING:
     from quorum.replication.group import Group

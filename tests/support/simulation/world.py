@@ -550,7 +550,7 @@ class World:
             len({(m.replicas[group].raft.applied_index, m.replicas[group].raft.last_index) for m in members})
             == 1
             for group in members[0].replicas
-        ) and all(len(member.sessions) <= 1 and not member.applier.catalog_changed for member in members)
+        ) and all(len(member.sessions) <= 1 and not member.reconciler.is_wanted for member in members)
 
     # ---- after it
 

@@ -1,0 +1,44 @@
+"""What a member is told at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fifo.limits import PRODUCTION, Limits
+from quorum.node.maintenance.scrubbing import Pace
+from quorum.replication.group import GroupConfig
+
+APPLY_ENTRIES = 64
+SNAPSHOT_BYTES = 128 << 20
+"""A snapshot is taken when this much of the group's log was applied since the last one."""
+SNAPSHOT_MS = 60_000
+"""One is taken this long after the first change since the last one, too: the disk space of settled messages is free
+after two."""
+QUEUE_MEMORY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """name: this member's id. members: those that the cluster began with, or none at a node that joins it; their
+    numbers are their places in sorted order, from 1. The catalog holds the current membership."""
+
+    name: str
+    members: tuple[str, ...]
+    boot: int
+    lease_ms: int = 4_000
+    queue_groups: int = 3
+    raft: GroupConfig = field(default_factory=GroupConfig)
+    snapshot_bytes: int | None = None
+    """see SNAPSHOT_BYTES"""
+    snapshot_ms: int = SNAPSHOT_MS
+    apply_entries: int = APPLY_ENTRIES
+    addresses: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """founding member -> (peer, client), host:port each"""
+    queue_memory_bytes: int = QUEUE_MEMORY_BYTES
+    """see maintenance/paging.py"""
+    limits: Limits = PRODUCTION
+    """of the machines of queues, the same on all members"""
+    scrubbing: Pace = field(default_factory=Pace)
+    skip_entries: tuple[tuple[int, int], ...] = ()
+    """(group, index) of entries whose effect is left out, see replica/skipped_entries.py"""

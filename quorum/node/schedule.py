@@ -1,0 +1,37 @@
+"""When each part of a member has work to do, so that a step calls no part that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+NEVER = 1 << 62
+
+
+@dataclass(slots=True, eq=False)
+class Due:
+    """When a part has work: every `period_ms`, and as soon as something has come for it. The part may set `next_ms`."""
+
+    period_ms: int = NEVER
+    next_ms: int = 0
+
+    def soon(self) -> None:
+        """In this step if the part's turn is still to come, else in the next one."""
+        self.next_ms = 0
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The work of a step behind the applying, in its order."""
+
+    _work: list[tuple[Due, Callable[[int], None]]] = field(default_factory=list)
+
+    def add(self, due: Due, work: Callable[[int], None]) -> None:
+        """work(now_ms) is called when `due` says so, after everything that was added before."""
+        self._work.append((due, work))
+
+    def run(self, now_ms: int) -> None:
+        for due, work in self._work:
+            if due.next_ms <= now_ms:
+                due.next_ms = now_ms + due.period_ms
+                work(now_ms)

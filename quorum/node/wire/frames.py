@@ -1,0 +1,76 @@
+"""Frames between members: what the network delivers, and the table of who takes which kind.
+
+A frame is whole and from a known peer, because the network checks both. A frame that does not decode comes from another
+version: it is counted, logged and ignored. Each part registers the kinds that it knows, and no kind has two owners.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quorum.node.errors import PeerFrameError
+from quorum.node.identity.member_directory import Address
+from quorum.replication.errors import WireError
+
+Data = bytes | memoryview
+Send = Callable[[str, int, Sequence[Data]], object]
+Handler = Callable[[str, Data, int], None]
+"""(peer, data, now_ms). Raises PeerFrameError, WireError or struct.error where the data does not decode."""
+
+
+class Network(Protocol):
+    """What a member needs of the peers' network. `send` only queues, `flush` writes without waiting."""
+
+    def send(self, peer: str, kind: int, parts: Sequence[Data]) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def links(self) -> Collection[str]:
+        """The peers that are connected now."""
+        ...
+
+    def incarnation_of(self, peer: str) -> bytes:
+        """The incarnation of a connected peer's data directory; zeros if it has none."""
+        ...
+
+    def set_peers(
+        self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
+    ) -> None:
+        """Sets the peers to dial at once, those to dial if they have not dialed this node, and those to refuse."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a peer sent: its kind, and the data without the kind."""
+
+    peer: str
+    kind: int
+    data: Data
+
+
+class FrameTable:
+    """The handlers of one member by kind of frame."""
+
+    def __init__(self, logger: Any) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._logger = logger
+        self.malformed = 0
+        """frames that were ignored"""
+
+    def add(self, kind: int, handler: Handler) -> None:
+        assert kind not in self._handlers, f"two owners of frame kind {kind}"
+        self._handlers[kind] = handler
+
+    def receive(self, frame: Frame, now_ms: int) -> None:
+        handler = self._handlers.get(frame.kind)
+        try:
+            if handler is None:
+                raise PeerFrameError(f"peer {frame.peer} sent a frame of unknown kind {frame.kind}")
+            handler(frame.peer, frame.data, now_ms)
+        except (PeerFrameError, WireError, struct.error) as error:
+            self.malformed += 1
+            self._logger.warning("frame ignored", peer=frame.peer, kind=frame.kind, error=str(error))
