@@ -16,18 +16,8 @@ CIRCLES: dict[str, list[str]] = {
         "checkout checkpoint expiry fields group group_views machine overflow pin_snapshot pin_views pins read_costs "
         "reader_snapshot reader_views readers selector_groups shared_front snapshot staging state storage views",
     ],
-    "quorum/node": [
-        "cluster.disk_monitor cluster.heartbeats cluster.membership cluster.state_comparison events member "
-        "reads.questions replica.applier sessions.session_table"
-    ],
 }
 """The circles that still exist, by package. This list only shrinks: a circle that is gone is taken off it."""
-
-
-FOLDER_CIRCLES: dict[str, list[str]] = {
-    "quorum/node": ["cluster/ events maintenance/ member reads/ replica/ sessions/"],
-}
-"""The same of whole folders."""
 
 
 def problems(found: dict[str, Structure], allowed: dict[str, list[str]]) -> list[str]:
