@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from sortedcontainers import SortedDict
 
 from fifo import bits
-from fifo.blocks import Block
+from fifo.blocks import Block, Stored
 from fifo.limits import Limits
-from fifo.pages import Pages, Stored, page_data, read_page, write_page
+from fifo.pages import Pages, page_data, read_page, write_page
 from quorum_selectors.summaries import summarise
 
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fifo import bits
+from fifo.codec import Reader, Writer
 from fifo.effects import Run
-
-if TYPE_CHECKING:
-    from fifo.pages import Stored
+from fifo.index_sets import Piece
+from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1
 """The expiry of what does not expire."""
@@ -145,6 +145,75 @@ class Runs:
         for column in (self.firsts, self.counts, self.indexes, self.operations, self.ordinals):
             del column[:]
         self.expiries = None
+
+
+class Stored:
+    """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
+
+    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
+    where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
+    producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
+    are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
+    negative before, and only from then on text_factor and long_texts are the block's. An instance takes some 500 bytes,
+    0.03 for each message of a full block, its summary, at most 4 KiB, and 2 KiB if texts are long.
+    """
+
+    __slots__ = (
+        "crc",
+        "earliest",
+        "first_slot",
+        "head",
+        "held_count",
+        "long_texts",
+        "number",
+        "page",
+        "placed",
+        "read_cost",
+        "ready_count",
+        "references",
+        "size_bytes",
+        "summary",
+        "text_factor",
+    )
+
+    def __init__(self, record: bytes | memoryview) -> None:
+        """From a checkpoint. Raises ValueError if it ends too early."""
+        reader = Reader(record)
+        self.number = reader.number()
+        self.page = reader.number()
+        self.crc = reader.number()
+        self.ready_count = reader.number()
+        self.held_count = reader.number()
+        self.first_slot = reader.number()
+        self.earliest = NEVER - reader.number()
+        self.placed = reader.number()
+        self.size_bytes = reader.number()
+        self.head = bytes(reader.data[: reader.position])
+        self.references = Piece(reader.blob())
+        self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
+        self.read_cost = -1
+        self.text_factor = self.long_texts = 0
+
+    @property
+    def live(self) -> int:
+        return self.ready_count + self.held_count
+
+    @property
+    def record(self) -> bytes:
+        """Its bytes in a checkpoint."""
+        out = Writer()
+        out.data += self.head
+        out.blob(self.references.packed)
+        if self.summary:
+            out.blob(self.summary)
+        return bytes(out.data)
+
+    def with_summary(self, summary: bytes) -> Stored:
+        """The same with another summary."""
+        found = Stored(self.record)
+        found.summary, found.read_cost = summary, self.read_cost
+        found.text_factor, found.long_texts = self.text_factor, self.long_texts
+        return found
 
 
 class Block:

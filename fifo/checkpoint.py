@@ -1,7 +1,7 @@
 """Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
 
 Local, unlike a snapshot: pages have other numbers on other members. Format 4: a magic word, the format number, the
-group's head, and for each queue in the order of ids a section: its head and the record of each block (pages.Stored) in
+group's head, and for each queue in the order of ids a section: its head and the record of each block (blocks.Stored) in
 the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
 last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
 
@@ -15,18 +15,15 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fifo import snapshot
-from fifo.blocks import Block
+from fifo.blocks import Block, Stored
 from fifo.codec import Reader, Writer
+from fifo.group_state import GroupState
 from fifo.index_sets import IndexSet, Piece, pack
 from fifo.machine import QueueMachine
-from fifo.pages import Pages, Stored, page_data
+from fifo.pages import Pages, Section, page_data
 from fifo.staging import Staging
-
-if TYPE_CHECKING:
-    from fifo.group import GroupMachine
 
 MAGIC = b"QPAGE"
 FORMAT = 4
@@ -47,16 +44,7 @@ class Checkpoint:
     pages: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One queue's part."""
-
-    data: bytes
-    entries: tuple[Piece, ...]
-    pages: array[int]
-
-
-def take(group: GroupMachine) -> Checkpoint:
+def take(group: GroupState) -> Checkpoint:
     """Writes the blocks that were changed since their pages were, and tells what the whole now consists of."""
     out = Writer()
     out.data += MAGIC
@@ -76,14 +64,14 @@ def take(group: GroupMachine) -> Checkpoint:
     )
 
 
-def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
+def write_ahead(group: GroupState, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
     """Does, for about so many bytes, what the next `take` would have to: writes changed blocks, and sections. From
     (queue, block) on; returns where to go on, None once it has passed everything. `take` then finds little to do."""
     for queue in sorted(queue for queue in group.queues if queue >= place[0]):
         machine = group.queues[queue]
         if machine.section is not None:
             continue
-        blocks = machine.blocks
+        blocks = machine.messages.blocks
         for number in blocks.numbers(place[1] if queue == place[0] else 0):
             if most_bytes <= 0:
                 return queue, number
@@ -98,7 +86,7 @@ def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) ->
     return None
 
 
-def missing_sections(group: GroupMachine) -> int:
+def missing_sections(group: GroupState) -> int:
     """How many sections `take` would have to make now."""
     return sum(1 for machine in group.queues.values() if machine.section is None)
 
@@ -107,7 +95,7 @@ def section(machine: QueueMachine) -> Section:
     """A queue's part, written where it is not yet."""
     out = Writer()
     out.blob(snapshot.queue_head(machine))
-    blocks = machine.blocks
+    blocks = machine.messages.blocks
     records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
     for stored in records:
         out.blob(stored.record)
@@ -150,7 +138,7 @@ def _records(part: Reader) -> Iterator[Stored]:
         yield Stored(part.blob())
 
 
-def resume(state: bytes | memoryview, group: GroupMachine) -> None:
+def resume(state: bytes | memoryview, group: GroupState) -> None:
     """Fills a new group; every block is cold. Raises ValueError for anything that is not a checkpoint."""
     reader = _begin(state)
     queue_count = snapshot.read_group_head(Reader(reader.blob()), group)
@@ -160,9 +148,10 @@ def resume(state: bytes | memoryview, group: GroupMachine) -> None:
         group.queues[machine.queue] = machine
         for stored in _records(part):
             snapshot.add_block(machine, stored)
-        if len(machine.blocks) != block_count:
+        if len(machine.messages.blocks) != block_count:
             raise ValueError(
-                f"reading a checkpoint: queue {machine.queue} has {len(machine.blocks)} blocks, not {block_count}"
+                f"reading a checkpoint: queue {machine.queue} has {len(machine.messages.blocks)} blocks, "
+                f"not {block_count}"
             )
         group.note_expiry(machine)
     if not reader.is_at_end():

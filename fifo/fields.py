@@ -10,19 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
 from fifo import bits
 from fifo.block_store import BlockStore
 from fifo.blocks import ONE_EACH, Block, Runs
-from fifo.state import FieldSource
-from quorum_selectors import canonical, vectorised
+from fifo.selector import Selector
+from quorum_selectors import vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
-from quorum_selectors.compiled import Condition, compile_expression
-from quorum_selectors.expression import Expression, steps
-from quorum_selectors.lookup_costs import Filed, cells_of
-from quorum_selectors.predicates import PredicateIndex, Requirement, requirement
+from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.single_columns import decode_singles
 
 READ_FIELD_BYTES = 1 << 20
@@ -42,40 +40,10 @@ def batch_columns(data: bytes | memoryview) -> BatchColumns:
     return decode(data, int.from_bytes(data[_COUNT], "little"))
 
 
-class Selector:
-    """An encoded selector, decoded. Raises EncodingError."""
+class FieldSource(Protocol):
+    """Gives the columns of an Enqueue or Stage again, from the log."""
 
-    __slots__ = ("_condition", "_found", "steps", "tree")
-
-    def __init__(self, encoded: bytes) -> None:
-        self.tree: Expression = canonical.decode(encoded)
-        self.steps = steps(self.tree)
-        self._condition: Condition | None = None
-        self._found: tuple[Requirement | None, Filed] | None = None
-
-    @property
-    def requirement(self) -> Requirement | None:
-        """Predicates of which one is TRUE wherever the selector is."""
-        return self._find()[0]
-
-    @property
-    def filed(self) -> Filed:
-        """For what looking up messages costs."""
-        return self._find()[1]
-
-    def _find(self) -> tuple[Requirement | None, Filed]:
-        """Both, found when they are first asked for."""
-        if self._found is None:
-            found = requirement(self.tree)
-            self._found = found, (cells_of(found), self.steps)
-        return self._found
-
-    @property
-    def condition(self) -> Condition:
-        """For one message; made when it is first asked for."""
-        if self._condition is None:
-            self._condition = compile_expression(self.tree)
-        return self._condition
+    def columns(self, index: int, operation: int) -> bytes | memoryview: ...
 
 
 class Fields:

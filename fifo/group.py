@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from sortedcontainers import SortedList
-
-from fifo import checkpoint, snapshot, staging, versions
-from fifo.block_store import BlockMemory
+from fifo import checkpoint, snapshot, versions
+from fifo.budgets import Entry
 from fifo.checkpoint import Checkpoint
 from fifo.codec import Source
 from fifo.commands import (
@@ -71,13 +68,13 @@ from fifo.effects import (
     Refused,
     Reply,
 )
+from fifo.fields import FieldSource
 from fifo.group_views import GroupViews, is_deleted, no_queue
 from fifo.limits import PRODUCTION, Limits
 from fifo.machine import QueueMachine
-from fifo.pages import MemoryPages, Pages
+from fifo.pages import Pages
 from fifo.readers import ReaderCommand
-from fifo.sessions import Producer, Sessions
-from fifo.state import Entry, FieldSource
+from fifo.sessions import Producer
 from fifo.versions import SHARED_BUDGETS
 
 FIRST_WAKE_QUEUES = 16
@@ -95,30 +92,12 @@ Unnumbered = Callable[[Entry, Any], Reply | None]
 
 
 class GroupMachine(GroupViews):
-    """Queues, sessions and group time. `field_source` gives columns again that were dropped; `pages` keeps blocks;
-    `limits` are the same on all members."""
+    """Applies entries to the state of a group."""
 
     def __init__(
         self, field_source: FieldSource, pages: Pages | None = None, limits: Limits = PRODUCTION
     ) -> None:
-        self.field_source = field_source
-        self.limits = limits
-        self.memory = BlockMemory(MemoryPages() if pages is None else pages, limits)  # local
-        self.touched: dict[
-            int, None
-        ] = {}  # local: queues that entries have touched since somebody cleared it
-        self.queues: dict[int, QueueMachine] = {}
-        self.deleted = array("Q")  # ids of deleted queues, ascending: they never come back
-        self.configured = 0  # the catalog's revision that all queues here are configured by
-        self.sessions = Sessions(limits)
-        self.index = 0
-        self.now_ms = 0
-        self.version = 1
-        self.running_hash = 0  # over (index, replies, effects) of all entries
-        self.last_steps = 0  # local: of evaluation, in the last entry
-        self.backlog: dict[int, None] = {}  # queues with unfinished work, the longest waiting first
-        self._wakes: SortedList[tuple[int, int]] = SortedList()  # (time, queue): follows from the queues
-        self._wake_of: dict[int, int] = {}
+        super().__init__(field_source, pages, limits)
         self._dirty: dict[int, None] = {}
         self._woken: dict[int, None] = {}  # to be finished in this order
         self._numbered: dict[type[Command], Handler] = {
@@ -233,7 +212,7 @@ class GroupMachine(GroupViews):
         """Finishes a queue, if the limits of the entry are enough for one more."""
         machine = self.queues.get(queue)
         if machine is None:  # deleted
-            self._set_wake(queue, None)
+            self.set_wake(queue, None)
             return
         machine.section = None
         left = entry.budget(queue).left
@@ -247,30 +226,6 @@ class GroupMachine(GroupViews):
         if machine.unfinished:
             self.backlog.setdefault(queue)
         self.note_expiry(machine)
-
-    def note_expiry(self, machine: QueueMachine) -> None:
-        """Files the queue under the time of its next expiry."""
-        self._set_wake(machine.queue, machine.next_expiry())
-
-    def wake_of(self, queue: int) -> int | None:
-        """The time a queue is filed under."""
-        return self._wake_of.get(queue)
-
-    def _set_wake(self, queue: int, wake: int | None) -> None:
-        before = self._wake_of.get(queue)
-        if wake != before:
-            if before is not None:
-                self._wakes.remove((before, queue))
-                del self._wake_of[queue]
-            if wake is not None:
-                self._wakes.add((wake, queue))
-                self._wake_of[queue] = wake
-
-    def next_wake(self) -> int | None:
-        """The group time at which the leader should propose Wake; at or before the present: now."""
-        if self.backlog or self.sessions.departing:
-            return self.now_ms
-        return self._wakes[0][0] if self._wakes else None
 
     # ---- sessions
 
@@ -441,9 +396,8 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        known = len(machine.staging.last_batches)
-        reply = staging.carry_out(machine, entry, operation.number, command)
-        if type(reply) is not Refused or len(machine.staging.last_batches) != known:
+        reply, is_changed = machine.stage(entry, operation.number, command)
+        if is_changed:
             self._dirty[command.queue] = None
         return reply
 
@@ -490,8 +444,8 @@ class GroupMachine(GroupViews):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        if machine.config != command.config:
-            machine.config = command.config
+        if machine.messages.config != command.config:
+            machine.messages.config = command.config
             self._dirty[command.queue] = None
         return Ok()
 
@@ -511,17 +465,17 @@ class GroupMachine(GroupViews):
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
                 )
                 entry.effects.append(event)
-        machine.blocks.clear()
+        machine.messages.blocks.clear()
         self.backlog.pop(command.queue, None)
         self._dirty[command.queue] = None  # so that its wake-up is forgotten
-        return Ok(machine.ready_count + machine.held_count)
+        return Ok(machine.messages.ready_count + machine.messages.held_count)
 
     def _purge(self, entry: Entry, command: Purge) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
         self._dirty[command.queue] = None
-        return Ok(machine.purge(machine.next_sequence if command.before is None else command.before))
+        return Ok(machine.purge(command.before))
 
     def _wake(self, entry: Entry, command: Wake) -> None:
         if entry.version < SHARED_BUDGETS:
@@ -585,7 +539,7 @@ class GroupMachine(GroupViews):
     def page_out(self, queue: int, block: int) -> None:
         """Makes a block of a queue cold, columns and all. Between entries."""
         machine = self.queues[queue]
-        machine.blocks.page_out(block)
+        machine.messages.blocks.page_out(block)
         machine.section = None  # its record may have a summary now
         machine.groups.fields.forget_laid()
 
@@ -597,7 +551,7 @@ class GroupMachine(GroupViews):
     def drop_summaries(self) -> None:
         """Forgets what values the fields of blocks have; blocks that were not in memory are read to know it again."""
         for machine in self.queues.values():
-            machine.blocks.forget_summaries()
+            machine.messages.blocks.forget_summaries()
             machine.section = None
 
     def drop_matches(self) -> None:

@@ -8,20 +8,16 @@ from collections.abc import Sequence
 
 from fifo import pin_views, reader_views, views
 from fifo.commands import QueueConfig
+from fifo.consumer import Consumer
 from fifo.effects import Deliver, Refused, Run
-from fifo.machine import QueueMachine
-from fifo.sessions import Sessions
+from fifo.group_state import GroupState
+from fifo.results import PinInfo, Portion, QueueInfo, ReaderInfo, Waiting
 from fifo.staging import StagedInfo
-from fifo.state import Consumer, PinInfo, Portion, QueueInfo, ReaderInfo, Waiting
 from fifo.storage import Storage, storage
 
 
-class GroupViews:
-    """The part of a GroupMachine that only looks."""
-
-    queues: dict[int, QueueMachine]
-    deleted: array[int]
-    sessions: Sessions
+class GroupViews(GroupState):
+    """A group's state with the questions that others ask of it."""
 
     def has_queue(self, queue: int) -> bool:
         return queue in self.queues
@@ -32,7 +28,7 @@ class GroupViews:
     def config_of(self, queue: int) -> QueueConfig | None:
         """As the queue is configured here; None if there is none."""
         machine = self.queues.get(queue)
-        return None if machine is None else machine.config
+        return None if machine is None else machine.messages.config
 
     def queue_ids(self) -> list[int]:
         """Ascending."""
@@ -66,7 +62,7 @@ class GroupViews:
     def block_count(self, queue: int) -> int:
         """How many blocks the queue's messages take: what `info` costs."""
         machine = self.queues.get(queue)
-        return 0 if machine is None else len(machine.blocks)
+        return 0 if machine is None else len(machine.messages.blocks)
 
     def info(self, queue: int) -> QueueInfo | None:
         machine = self.queues.get(queue)

@@ -7,18 +7,21 @@ from collections import Counter
 from fifo import bits, checkpoint, snapshot
 from fifo.blocks import NEVER, ONE_EACH, Block
 from fifo.commands import NODE
+from fifo.consumer import Consumer, SelectorGroup
 from fifo.group import GroupMachine
 from fifo.index_sets import unpack
-from fifo.machine import QueueMachine, by_number
+from fifo.machine import QueueMachine
 from fifo.matched import FORGOTTEN
+from fifo.messages import COUNTED, LIFE, PRIORITY, Place, by_number
 from fifo.pages import encode_block
 from fifo.readers import DurableReader
-from fifo.selector_groups import SelectorGroup
 from fifo.sessions import Producer
 from fifo.shared_front import TAIL
 from fifo.staging import PART_BYTES
-from fifo.state import PRIORITY, Consumer
 from quorum_selectors.evaluate import evaluate
+
+PLACES = tuple(place for place in Place if place.value)
+"""Where messages of a queue are."""
 
 
 def check(group: GroupMachine) -> None:
@@ -56,7 +59,7 @@ def check(group: GroupMachine) -> None:
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
     data = snapshot.encode(group)
     again = GroupMachine.restore(data, group.field_source, limits=limits)
-    warm = sum(block.measured for queue in group.queues.values() for block in queue.blocks.warm())
+    warm = sum(block.measured for queue in group.queues.values() for block in queue.messages.blocks.warm())
     _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
     _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
     _expect(again.next_wake() == group.next_wake(), "the next wake-up follows from the snapshot")
@@ -89,8 +92,8 @@ def _check_queue(machine: QueueMachine) -> None:
         _check_reader(machine, reader)
     ready_count = held_count = 0
     index, expiries = [], []
-    for number in machine.blocks.numbers():
-        block = machine.blocks.view(number)
+    for number in machine.messages.blocks.numbers():
+        block = machine.messages.blocks.view(number)
         _check_block(machine, block)
         _expect(block.held == held.pop(number, 0), "what a block shows as held is what consumers hold")
         ready_count += block.ready.bit_count()
@@ -100,9 +103,14 @@ def _check_queue(machine: QueueMachine) -> None:
         if block.earliest != NEVER:
             expiries.append((block.earliest, number))
     _expect(not held, "what a consumer holds is in a block")
-    _expect((ready_count, held_count) == (machine.ready_count, machine.held_count), "counts are right")
-    _expect(list(machine.index) == index, "the index has the blocks with ready messages")
-    _expect(list(machine.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    _expect(
+        (ready_count, held_count) == (machine.messages.ready_count, machine.messages.held_count),
+        "counts are right",
+    )
+    _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
+    _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    causes = {move.cause for move in LIFE}
+    _expect(tuple(machine.messages.dropped) == COUNTED and {*COUNTED} <= causes, "causes are of the table")
     _check_groups(machine)
     _check_staging(machine)
     _check_pages(machine)
@@ -119,14 +127,14 @@ def _check_pins(machine: QueueMachine) -> None:
     _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
     sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
     _expect(sizes <= machine.limits.max_copy_bytes, "copies take what they may")
-    numbers = machine.blocks.numbers()
+    numbers = machine.messages.blocks.numbers()
     for number in numbers:
-        block = machine.blocks.view(number)
+        block = machine.messages.blocks.view(number)
         for name in block.copies:
             _expect(name in known and number in known[name].blocks, "a copy belongs to a pin that knows it")
     for pin in all_pins:
         for number in pin.blocks:
-            has_copy = number in numbers and pin.number in machine.blocks.view(number).copies
+            has_copy = number in numbers and pin.number in machine.messages.blocks.view(number).copies
             _expect(number not in numbers or has_copy, "a pin's blocks have its copies")
 
 
@@ -164,13 +172,14 @@ def _check_staging(machine: QueueMachine) -> None:
 
 def _check_pages(machine: QueueMachine) -> None:
     """What is told of a block without its page is what the block says, whether it is warm or cold."""
-    for found in machine.blocks.values():
+    for found in machine.messages.blocks.values():
         stored = found.stored if isinstance(found, Block) else found
         if stored is None:
             continue
-        block = machine.blocks.view(stored.number)
+        block = machine.messages.blocks.view(stored.number)
         _expect(
-            machine.blocks.page_of(stored) == bytes(encode_block(block)), "a valid page is what the block is"
+            machine.messages.blocks.page_of(stored) == bytes(encode_block(block)),
+            "a valid page is what the block is",
         )
         for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
             _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
@@ -250,15 +259,20 @@ def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
     runs = block.runs
-    live = block.ready | block.held
-    is_tail = block.number == machine.next_sequence >> machine.limits.block_bits
-    _expect(not block.ready & block.held, "a message is in one place")
+    live = 0
+    for where in PLACES:
+        members = getattr(block, where.value)
+        _expect(not live & members, "a message is in one place")
+        live |= members
+    is_tail = block.number == machine.messages.next_sequence >> machine.limits.block_bits
     _expect(block.live == live.bit_count(), "live counts what is there")
     _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
     _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
     _expect(not block.kept >> block.size, "a copy has no more slots than its block")
     _expect(live.bit_length() <= block.size, "a block has as many slots as sequences")
-    _expect(block.base + live.bit_length() <= machine.next_sequence, "sequences come from the counter")
+    _expect(
+        block.base + live.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
+    )
     _expect(not block.redelivered & ~live, "only what is there was redelivered")
     _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")
     _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
@@ -292,8 +306,8 @@ def _check_groups(machine: QueueMachine) -> None:
         _check_group(machine, group)
     for group in groups.asleep():
         _expect(group.front == TAIL, "who sleeps has seen everything")
-        for number in machine.blocks.numbers():
-            block = machine.blocks.view(number)
+        for number in machine.messages.blocks.numbers():
+            block = machine.messages.blocks.view(number)
             seen = (1 << max(groups.shared.place - block.base, 0)) - 1
             _expect(not _selected(machine, group, block, block.ready & seen), "nothing waits for who sleeps")
 
@@ -305,15 +319,20 @@ def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members
 
 
 def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
-    _expect(group.front <= machine.next_sequence or group.front == TAIL, "a front is not beyond the end")
+    _expect(
+        group.front <= machine.messages.next_sequence or group.front == TAIL, "a front is not beyond the end"
+    )
     _expect(bool(group.eligible) or group.front != TAIL, "without credit a front stands still")
-    _expect(group.seen <= min(group.front, machine.next_sequence), "only what is behind the front is seen")
+    _expect(
+        group.seen <= min(group.front, machine.messages.next_sequence),
+        "only what is behind the front is seen",
+    )
     _expect(
         group.front != TAIL or group.seen <= machine.groups.shared.place,
         "nothing beyond the shared front is seen",
     )
-    for number in machine.blocks.numbers() if group.selector else ():
-        block = machine.blocks.view(number)
+    for number in machine.messages.blocks.numbers() if group.selector else ():
+        block = machine.messages.blocks.view(number)
         if group.seen > block.base:
             seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)

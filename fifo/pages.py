@@ -1,4 +1,4 @@
-"""Blocks as bytes, and what stays in memory of a block that is *cold*: paged out.
+"""Blocks as bytes, and where the pages are that hold them.
 
 A page holds one block in the bytes that the snapshot has for it; where pages lie is up to `Pages`. A block's page is
 valid until the block is changed; then a new page gets a new number, and the old one is read no more. What is cold is
@@ -8,12 +8,13 @@ local: it never changes a reply, an effect or a snapshot.
 from __future__ import annotations
 
 import zlib
+from array import array
+from dataclasses import dataclass
 from typing import Protocol
 
-from fifo.blocks import NEVER, Block
+from fifo.blocks import NEVER, Block, Stored
 from fifo.codec import Reader, Writer
 from fifo.index_sets import Piece, pack
-from quorum_selectors.summaries import trusted
 
 
 class Pages(Protocol):
@@ -42,73 +43,13 @@ class MemoryPages:
         return self.pages[page]
 
 
-class Stored:
-    """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One queue's part of a checkpoint, with the Raft indexes and the pages that it refers to."""
 
-    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
-    where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
-    producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
-    are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
-    negative before, and only from then on text_factor and long_texts are the block's. An instance takes some 500 bytes,
-    0.03 for each message of a full block, its summary, at most 4 KiB, and 2 KiB if texts are long.
-    """
-
-    __slots__ = (
-        "crc",
-        "earliest",
-        "first_slot",
-        "head",
-        "held_count",
-        "long_texts",
-        "number",
-        "page",
-        "placed",
-        "read_cost",
-        "ready_count",
-        "references",
-        "size_bytes",
-        "summary",
-        "text_factor",
-    )
-
-    def __init__(self, record: bytes | memoryview) -> None:
-        """From a checkpoint. Raises ValueError if it ends too early."""
-        reader = Reader(record)
-        self.number = reader.number()
-        self.page = reader.number()
-        self.crc = reader.number()
-        self.ready_count = reader.number()
-        self.held_count = reader.number()
-        self.first_slot = reader.number()
-        self.earliest = NEVER - reader.number()
-        self.placed = reader.number()
-        self.size_bytes = reader.number()
-        self.head = bytes(reader.data[: reader.position])
-        self.references = Piece(reader.blob())
-        self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
-        self.read_cost = -1
-        self.text_factor = self.long_texts = 0
-
-    @property
-    def live(self) -> int:
-        return self.ready_count + self.held_count
-
-    @property
-    def record(self) -> bytes:
-        """Its bytes in a checkpoint."""
-        out = Writer()
-        out.data += self.head
-        out.blob(self.references.packed)
-        if self.summary:
-            out.blob(self.summary)
-        return bytes(out.data)
-
-    def with_summary(self, summary: bytes) -> Stored:
-        """The same with another summary."""
-        found = Stored(self.record)
-        found.summary, found.read_cost = summary, self.read_cost
-        found.text_factor, found.long_texts = self.text_factor, self.long_texts
-        return found
+    data: bytes
+    entries: tuple[Piece, ...]
+    pages: array[int]
 
 
 def write_page(pages: Pages, queue: int, block: Block) -> Stored:

@@ -31,6 +31,7 @@ def read_pins(data: Reader, pins: Pins) -> None:
     pins.next_pin = data.number()
     pins.by_number = {pin.number: pin for pin in _read_part(data)}
     pins.ended = _read_part(data)
+    pins.watch()
 
 
 def _read_part(data: Reader) -> list[QueuePin]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fifo import bits
 from fifo.effects import Refused, Run
+from fifo.machine import QueueMachine
 from fifo.read_costs import within
-from fifo.selector_groups import decoded, refuse_selector
-from fifo.state import PinInfo, Waiting
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
+from fifo.results import PinInfo, Waiting
+from fifo.selector import decoded, refuse_selector
 
 
 def infos(machine: QueueMachine) -> tuple[PinInfo, ...]:
@@ -45,7 +41,7 @@ def pinned(
     pin = machine.pins.find(number)
     if isinstance(pin, Refused):
         return pin
-    refused = refuse_selector(machine.config, selector)
+    refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
         return refused
     wanted = decoded(selector) if selector else None
@@ -53,19 +49,19 @@ def pinned(
     runs: list[Run] = []
     limits = machine.limits
     rest, steps, passed = limit, limits.step_budget, 0
-    for block_number in machine.blocks.numbers(start >> limits.block_bits):
+    for block_number in machine.messages.blocks.numbers(start >> limits.block_bits):
         base = block_number << limits.block_bits
         if base >= end:
             break
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
             return Waiting(tuple(runs), max(base, start))
         passed += 1
-        if block_number not in pin.blocks and not machine.blocks.at(block_number).ready_count:
+        if block_number not in pin.blocks and not machine.messages.blocks.at(block_number).ready_count:
             continue
         if wanted is not None and machine.groups.ruled_out(wanted, block_number) is not None:
             steps -= wanted.steps
             continue
-        block = machine.blocks.get(block_number)
+        block = machine.messages.blocks.get(block_number)
         members = pin.shown(block) & bits.span(0, min(end - base, block.size))
         cut = 0
         if start > base:

@@ -13,17 +13,14 @@ entry.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fifo.blocks import NEVER, Block
+from fifo.budgets import Entry
 from fifo.commands import UNKNOWN, Pin, Unpin
 from fifo.effects import Ok, Pinned, Refused, Reply
+from fifo.messages import Messages
 from fifo.shares import Owned
-from fifo.state import Entry
 from fifo.versions import SHARED_PLACES
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
 
 MIN_TTL_MS = 1_000
 MAX_TTL_MS = 24 * 3600 * 1000
@@ -60,10 +57,10 @@ class QueuePin:
 class Pins:
     """The pins of one queue."""
 
-    __slots__ = ("by_number", "ended", "machine", "next_pin")
+    __slots__ = ("by_number", "ended", "messages", "next_pin")
 
-    def __init__(self, machine: QueueMachine) -> None:
-        self.machine = machine
+    def __init__(self, messages: Messages) -> None:
+        self.messages = messages
         self.next_pin = 1
         self.by_number: dict[int, QueuePin] = {}  # ascending
         self.ended: list[QueuePin] = []  # whose copies have not all been removed
@@ -71,32 +68,33 @@ class Pins:
     # ---- commands
 
     def pin(self, entry: Entry, command: Pin) -> Reply:
-        machine = self.machine
+        messages = self.messages
         if not MIN_TTL_MS <= command.ttl_ms <= MAX_TTL_MS:
             return Refused(
                 "bad_argument", f"a pin of {command.ttl_ms} ms; allowed: {MIN_TTL_MS} to {MAX_TTL_MS}"
             )
         owned = Owned([pin.owner for pin in (*self.by_number.values(), *self.ended)])
-        most = machine.limits.max_pins
-        refused = owned.refuse_more(entry.version, command.owner, most, machine.config.name, "pins")
+        most = messages.limits.max_pins
+        refused = owned.refuse_more(entry.version, command.owner, most, messages.config.name, "pins")
         if refused is not None:
             return refused
-        first = machine.next_sequence
-        if machine.index:
-            lowest = machine.blocks.at(machine.index[0][1])  # its first message may be a held one
-            first = (lowest.number << machine.limits.block_bits) + lowest.first_slot
+        first = messages.next_sequence
+        if messages.index:
+            lowest = messages.blocks.at(messages.index[0][1])  # its first message may be a held one
+            first = (lowest.number << messages.limits.block_bits) + lowest.first_slot
         made = QueuePin(
             self.next_pin,
             entry.index,
             entry.now_ms,
             entry.now_ms + command.ttl_ms,
             first,
-            machine.next_sequence,
-            machine.ready_count,
+            messages.next_sequence,
+            messages.ready_count,
             owner=command.owner if entry.version >= SHARED_PLACES else UNKNOWN,
         )
         self.next_pin += 1
         self.by_number[made.number] = made
+        self.watch()
         return Pinned(made.number, made.index, first, made.end_sequence, made.count)
 
     def unpin(self, command: Unpin) -> Reply:
@@ -110,12 +108,16 @@ class Pins:
         if found is None:
             return Refused(
                 "not_found",
-                f"queue {self.machine.config.name!r} has no pin {pin}: it was ended, has expired, or was the oldest"
-                f" while copies took more than {self.machine.limits.max_copy_bytes} bytes",
+                f"queue {self.messages.config.name!r} has no pin {pin}: it was ended, has expired, or was the oldest"
+                f" while copies took more than {self.messages.limits.max_copy_bytes} bytes",
             )
         return found
 
     # ---- what is ready changes
+
+    def watch(self) -> None:
+        """Asks to be told of changes while there is a pin."""
+        self.messages.before_ready_changes = self.keep if self.by_number else None
 
     def keep(self, block: Block) -> None:
         """The ready messages of a block are about to change."""
@@ -128,19 +130,20 @@ class Pins:
             pin.blocks[block.number] = None
             pin.copy_bytes += COPY_BYTES + (copy.bit_length() + 7) // 8
             is_grown = True
-        most_bytes = self.machine.limits.max_copy_bytes
+        most_bytes = self.messages.limits.max_copy_bytes
         while is_grown and sum([pin.copy_bytes for pin in self.by_number.values()]) > most_bytes:
             self._end(next(iter(self.by_number.values())))
 
     def reaches(self, number: int) -> bool:
         """Whether a block may have, or need, a copy."""
-        base = number << self.machine.limits.block_bits
+        base = number << self.messages.limits.block_bits
         return any(pin.end_sequence > base for pin in self.by_number.values()) or any(
             number in pin.blocks for pin in self.ended
         )
 
     def _end(self, pin: QueuePin) -> None:
         del self.by_number[pin.number]
+        self.watch()
         if pin.blocks:
             self.ended.append(pin)
 
@@ -151,19 +154,19 @@ class Pins:
         for pin in list(self.by_number.values()):
             if pin.expires_ms <= entry.now_ms:
                 self._end(pin)
-        left = entry.budget(self.machine.queue).left
+        left = entry.budget(self.messages.queue).left
         while self.ended and left.copies < entry.limits.block_budget:
             pin = self.ended[0]
             number = next(iter(pin.blocks))
             del pin.blocks[number]
             if not pin.blocks:
                 del self.ended[0]
-            block = self.machine.blocks.find(number)
+            block = self.messages.blocks.find(number)
             if block is not None and pin.number in block.copies:
                 left.copies += 1
                 block.stored = None
                 del block.copies[pin.number]
-                self.machine.let_lie(block)
+                self.messages.release_block(block)
         return not self.ended
 
     def next_due(self) -> int:

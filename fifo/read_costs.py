@@ -13,20 +13,17 @@ mean: so a few long texts are as dear among many short ones, and a text that all
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fifo import bits
-from fifo.blocks import ONE_EACH, Block
+from fifo.block_store import BlockStore
+from fifo.blocks import ONE_EACH, Block, Stored
+from fifo.budgets import Budget, Entry
+from fifo.limits import Limits
 from fifo.versions import PRICED_TEXTS
-
-if TYPE_CHECKING:
-    from fifo.block_store import BlockStore
-    from fifo.limits import Limits
-    from fifo.pages import Stored
-    from fifo.state import Budget, Entry
-    from quorum_selectors.columns import BatchColumns
+from quorum_selectors.columns import BatchColumns
 
 
 def block_cost(blocks: BlockStore, number: int) -> int:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fifo.codec import Reader, Writer
 from fifo.commands import Address
+from fifo.consumer import Consumer
 from fifo.limits import Limits
 from fifo.readers import ON_EXPIRY, DurableReader, Fate, Readers, Reservation
-from fifo.state import Consumer
-
-if TYPE_CHECKING:
-    from fifo.selector_groups import SelectorGroups
+from fifo.selector_groups import SelectorGroups
 
 
 def write_readers(out: Writer, readers: Readers) -> None:

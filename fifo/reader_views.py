@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fifo import bits, checkout
+from fifo import bits
 from fifo.blocks import Block
+from fifo.consumer import SelectorGroup
+from fifo.delivery import Delivery
 from fifo.effects import Refused
 from fifo.limits import Limits
+from fifo.machine import QueueMachine
 from fifo.matched import FORGOTTEN
+from fifo.messages import PRIORITY
 from fifo.readers import DurableReader
-from fifo.selector_groups import SelectorGroup
-from fifo.state import PRIORITY, Portion, ReaderInfo, ReservationInfo
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
+from fifo.results import Portion, ReaderInfo, ReservationInfo
 
 
 def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
@@ -60,7 +58,7 @@ def reserved(
     `Limits.reserved_blocks` go; at least one, if there is one."""
     reader = machine.readers.by_name.get(name)
     if reader is None:
-        return Refused("not_found", f"queue {machine.config.name!r} has no reader {name!r}")
+        return Refused("not_found", f"queue {machine.messages.config.name!r} has no reader {name!r}")
     found = reader.find(offset)
     if isinstance(found, Refused):
         return found
@@ -74,9 +72,9 @@ def reserved(
     if not count:
         return Portion((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
-    shown = checkout.Delivery(reader.consumer, machine.queue, first)
+    shown = Delivery(reader.consumer, machine.queue, first)
     ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1), machine.limits)
-    for block, members in machine.by_block(ranges):
+    for block, members in machine.messages.by_block(ranges):
         shown.describe(block, members)
     redelivered = bits.span(0, shown.count) if found.opens else shown.redelivered
     return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count)
@@ -104,7 +102,7 @@ def may_reserve(machine: QueueMachine, name: str) -> bool:
     reader = machine.readers.by_name.get(name)
     if reader is None:
         return True
-    if not machine.ready_count:
+    if not machine.messages.ready_count:
         return False
     group, start = reader.consumer.group, reader.start_sequence
     assert group is not None
@@ -112,13 +110,13 @@ def may_reserve(machine: QueueMachine, name: str) -> bool:
         return _may_match(machine, group, start)
     return any(
         _has(machine, number, -1, start)
-        for _, number in machine.index.irange((PRIORITY, start >> machine.limits.block_bits))
+        for _, number in machine.messages.index.irange((PRIORITY, start >> machine.limits.block_bits))
     )
 
 
 def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     groups = machine.groups
-    if groups.seen_by(group) < machine.next_sequence:
+    if groups.seen_by(group) < machine.messages.next_sequence:
         return True
     first_number = start >> machine.limits.block_bits
     for number in groups.matched.numbers(group.selector):
@@ -132,7 +130,7 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
 
 def _has(machine: QueueMachine, number: int, members: int, start: int) -> bool:
     """Whether some of these messages of a block may be ready, from a sequence on."""
-    block = machine.blocks.at(number)
+    block = machine.messages.blocks.at(number)
     if not isinstance(block, Block):
         return block.ready_count > 0
     asked = -1 << (start - block.base) if start > block.base else -1

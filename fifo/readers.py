@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-from fifo import bits, checkout
+from fifo import bits
 from fifo.blocks import NEVER, Block
+from fifo.budgets import Entry, Left
 from fifo.commands import (
     UNKNOWN,
     Address,
@@ -36,15 +36,15 @@ from fifo.commands import (
     Reserve,
     SettleReserved,
 )
+from fifo.consumer import Consumer
+from fifo.delivery import Delivery
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
-from fifo.selector_groups import refuse_selector
+from fifo.messages import Messages
+from fifo.selector import refuse_selector
+from fifo.selector_groups import SelectorGroups
 from fifo.shared_front import TAIL
 from fifo.shares import Owned
-from fifo.state import Consumer, Entry, Left
 from fifo.versions import SHARED_PLACES, TOLD_LOSSES
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
 
 MAX_NAME_BYTES = 255
 MIN_TIMEOUT_MS = 1_000
@@ -150,7 +150,7 @@ class DurableReader:
             released[:2] = [(released[0][0], released[1][1])]
 
 
-class Taking(checkout.Delivery):
+class Taking(Delivery):
     """What one Reserve takes: from a sequence on, at most so many bytes, but one message in any case."""
 
     __slots__ = ("is_full", "rest_bytes", "size_bytes", "start")
@@ -180,8 +180,8 @@ class Taking(checkout.Delivery):
         """All: what is reserved is not described, so it counts as messages only."""
         return members
 
-    def take(self, machine: QueueMachine, block: Block, members: int, count: int) -> int:
-        machine.hold(block, members, count)
+    def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
+        messages.check_out(block, members, count)
         consumer = self.consumer
         for slot, width in bits.ranges(members):
             consumer.held.add(consumer.next_tag, block.base + slot, width)
@@ -193,10 +193,11 @@ class Taking(checkout.Delivery):
 class Readers:
     """The readers of one queue."""
 
-    __slots__ = ("by_name", "deleted", "machine", "past_generation")
+    __slots__ = ("by_name", "deleted", "groups", "messages", "past_generation")
 
-    def __init__(self, machine: QueueMachine) -> None:
-        self.machine = machine
+    def __init__(self, messages: Messages, groups: SelectorGroups) -> None:
+        self.messages = messages
+        self.groups = groups
         self.by_name: dict[str, DurableReader] = {}  # in the order of being made
         self.deleted: list[DurableReader] = []  # which hold something that has not come back yet
         self.past_generation = 0  # the highest of readers that are deleted: a new one begins above
@@ -212,7 +213,7 @@ class Readers:
             return Ok()
         if reader is None:
             return Refused(
-                "not_found", f"queue {self.machine.config.name!r} has no reader {command.reader!r}"
+                "not_found", f"queue {self.messages.config.name!r} has no reader {command.reader!r}"
             )
         if command.generation not in (reader.generation, None):
             return Refused(
@@ -235,8 +236,8 @@ class Readers:
         return reader.state()
 
     def _open(self, entry: Entry, command: OpenReader) -> Reply:
-        machine, name = self.machine, command.reader
-        refused = refuse_open(command) or refuse_selector(machine.config, command.selector)
+        messages, name = self.messages, command.reader
+        refused = refuse_open(command) or refuse_selector(messages.config, command.selector)
         if refused is not None:
             return refused
         reader = self.by_name.get(name)
@@ -248,13 +249,13 @@ class Readers:
             if refused is not None:
                 return refused
             consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_held)
-            start = machine.next_sequence if command.start == "latest" else 0
+            start = messages.next_sequence if command.start == "latest" else 0
             reader = self.by_name[name] = DurableReader(consumer, self.past_generation, start)
         consumer = reader.consumer
         if consumer.group is not None and consumer.group.selector != command.selector:
-            machine.groups.leave(consumer)
+            self.groups.leave(consumer)
         if consumer.group is None:
-            machine.groups.join(consumer, command.selector)
+            self.groups.join(consumer, command.selector)
         reader.generation += 1
         reader.has_untold_loss = False
         reader.owner = command.owner if entry.version >= SHARED_PLACES else UNKNOWN
@@ -268,7 +269,7 @@ class Readers:
         """Why there is no room for one more reader."""
         owned = Owned([reader.owner for reader in (*self.by_name.values(), *self.deleted)])
         most = entry.limits.max_readers
-        return owned.refuse_more(entry.version, owner, most, self.machine.config.name, "readers")
+        return owned.refuse_more(entry.version, owner, most, self.messages.config.name, "readers")
 
     def _reserve(self, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
         after = command.after
@@ -315,10 +316,10 @@ class Readers:
 
     def _take(self, entry: Entry, reader: DurableReader, wanted: int, most_bytes: int) -> tuple[Taking, bool]:
         """Takes messages, and whether no budget ended that."""
-        groups, group = self.machine.groups, reader.consumer.group
+        groups, group = self.groups, reader.consumer.group
         assert group is not None
-        left = entry.budget(self.machine.queue).left
-        taking = Taking(reader, self.machine.queue, most_bytes)
+        left = entry.budget(self.messages.queue).left
+        taking = Taking(reader, self.messages.queue, most_bytes)
         if not left.may_hand_out:
             return taking, False
         groups.shared.move(entry)
@@ -341,14 +342,14 @@ class Readers:
         for each in [each for each in reader.reservations if not each.fate]:
             if each.offset > to or not self._may_move(entry, each):
                 break
-            self.machine.forget_held(self._give_up(reader, each))
+            self.messages.settle(self._give_up(reader, each))
             reader.settled = each.offset
         return reader.state()
 
     def _delete(self, entry: Entry, reader: DurableReader) -> Reply:
         outstanding = reader.state().outstanding
         reader.let_go(Fate.RETURNED, entry.limits.max_released)
-        self.machine.groups.leave(reader.consumer)
+        self.groups.leave(reader.consumer)
         del self.by_name[reader.name]
         self.past_generation = max(self.past_generation, reader.generation)
         if reader.reservations:
@@ -380,13 +381,13 @@ class Readers:
             return False
         ranges = self._give_up(reader, reservation)
         if reservation.fate == Fate.RETURNED:
-            self.machine.put_back(entry, ranges, failed=False)
+            self.messages.requeue(entry, ranges, failed=False)
         else:
-            self.machine.dropped["rejected"] += self.machine.forget_held(ranges)
+            self.messages.settle(ranges, "rejected")
         return True
 
     def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
-        left = entry.budget(self.machine.queue).left
+        left = entry.budget(self.messages.queue).left
         if left.moved and left.moved + reservation.count > entry.limits.message_budget:
             return False
         left.moved += reservation.count

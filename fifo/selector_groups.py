@@ -22,65 +22,20 @@ asked or not, so this decides nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from fifo import bits, checkout, expiry
-from fifo.blocks import Block
-from fifo.commands import QueueConfig
-from fifo.effects import Refused
-from fifo.fields import Fields, Selector
+from fifo import bits, expiry
+from fifo.blocks import Block, Stored
+from fifo.budgets import Entry
+from fifo.consumer import Consumer, Key, SelectorGroup
+from fifo.delivery import Delivery, take_first, take_some
+from fifo.fields import Fields, FieldSource
 from fifo.matched import FORGOTTEN, Matched
-from fifo.pages import Stored
+from fifo.messages import Messages
+from fifo.selector import Selector
 from fifo.shared_front import TAIL, SharedFront, pass_messages
-from fifo.state import Consumer, Entry, FieldSource
 from fifo.versions import BUDGETED_ARRIVALS
-from quorum_selectors.errors import EncodingError, FieldNameError
-from quorum_selectors.expression import field_names
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
-from quorum_selectors.wellknown import KeptFields, resolve_field_names
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
-
-Key = tuple[bytes, str]
-
-
-@lru_cache(maxsize=256)
-def decoded(selector: bytes) -> Selector:
-    """An encoded selector. Raises EncodingError."""
-    return Selector(selector)
-
-
-@lru_cache(maxsize=256)
-def kept_fields(names: tuple[str, ...]) -> KeptFields:
-    """What a queue keeps. Raises FieldNameError."""
-    return resolve_field_names(names)
-
-
-class SelectorGroup:
-    """The consumers with one selector; b"" is the group of those who take every message and need no front."""
-
-    __slots__ = ("_decoded", "eligible", "front", "seen", "selector", "size", "ticket")
-
-    def __init__(self, selector: bytes) -> None:
-        self.selector = selector
-        self.size = 0  # its consumers
-        self.front = 0
-        self.ticket = 0  # its place among the groups with credit
-        self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
-        self._decoded: Selector | None = None
-        self.seen = 0
-
-    @property
-    def decoded(self) -> Selector:
-        if self._decoded is None:
-            self._decoded = decoded(self.selector)
-        return self._decoded
-
-    def next_consumer(self) -> Consumer:
-        return next(iter(self.eligible.values()))
 
 
 class SelectorGroups:
@@ -96,15 +51,15 @@ class SelectorGroups:
         "draining",
         "eligible_count",
         "fields",
-        "machine",
         "matched",
+        "messages",
         "shared",
         "turns",
     )
 
-    def __init__(self, machine: QueueMachine, field_source: FieldSource) -> None:
-        self.machine = machine
-        self.fields = Fields(field_source, machine.blocks)
+    def __init__(self, messages: Messages, field_source: FieldSource) -> None:
+        self.messages = messages
+        self.fields = Fields(field_source, messages.blocks)
         self.by_selector: dict[bytes, SelectorGroup] = {}
         self.turns: OrderedDict[bytes, SelectorGroup] = (
             OrderedDict()
@@ -118,8 +73,10 @@ class SelectorGroups:
         self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
         """up to where the followers have seen everything"""
-        self.matched = Matched(machine.limits)
-        self.shared = SharedFront(machine)
+        self.matched = Matched(messages.limits)
+        self.shared = SharedFront(messages)
+        messages.on_requeued = self._requeued
+        messages.on_emptied = self.matched.drop_block
 
     # ---- who belongs where
 
@@ -185,15 +142,15 @@ class SelectorGroups:
 
     def _pass_nothing(self, group: SelectorGroup, entry: Entry) -> None:
         """A group that gets credit is at the end where nothing is left to pass, and asleep if nothing waits for it."""
-        machine = self.machine
-        is_empty = not machine.ready_count and not machine.held_count
-        if not group.selector or (group.front < machine.next_sequence and not is_empty):
+        messages = self.messages
+        is_empty = not messages.ready_count and not messages.held_count
+        if not group.selector or (group.front < messages.next_sequence and not is_empty):
             return
         if is_empty:
             self.shared.behind = None
-            group.seen = machine.next_sequence
+            group.seen = messages.next_sequence
         if not self.shared.join(group, entry):
-            group.front = machine.next_sequence
+            group.front = messages.next_sequence
         elif not self.matched.has(group.selector):
             self.look_up_arrivals()
             self.found_all(group)
@@ -222,13 +179,19 @@ class SelectorGroups:
         """Who has credit and is not asked, since nothing has come for it."""
         return [group for selector, group in self.turns.items() if selector not in self._awake]
 
-    def came_back(self, number: int, members: int) -> None:
+    def _requeued(self, number: int, members: int) -> None:
         """These messages of a block are ready again."""
         self.matched.came_back(number)
         for selector in self.matched.selectors(number):
             group = self.turns.get(selector)
             if group is not None and self.matched.get(selector, number) & members:
                 self._awake[selector] = group
+
+    def arrivals_begin(self, entry: Entry) -> None:
+        """To be called before messages are appended: notes from where on they are of this entry."""
+        entry.arrived_from.setdefault(self.messages.queue, self.messages.next_sequence)
+        if entry.version >= BUDGETED_ARRIVALS:
+            self.shared.stay()
 
     def go_back(self, sequence: int) -> None:
         """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
@@ -255,17 +218,15 @@ class SelectorGroups:
 
     # ---- which messages
 
-    def take(
-        self, group: SelectorGroup, entry: Entry, delivery: checkout.Delivery, wanted: int
-    ) -> tuple[int, bool]:
+    def take(self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
         """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
         if not group.selector:
-            return checkout.take_first(self.machine, entry, delivery, wanted)
-        left = entry.budget(self.machine.queue).left
+            return take_first(self.messages, entry, delivery, wanted)
+        left = entry.budget(self.messages.queue).left
         is_known = group.seen == group.front and not self.matched.has(group.selector)
         if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
-        blocks = self.machine.blocks
+        blocks = self.messages.blocks
         taken = 0
         first_number = delivery.start >> entry.limits.block_bits
         for number in self.matched.numbers(group.selector):
@@ -308,30 +269,28 @@ class SelectorGroups:
                     return taken, False
         return taken, True
 
-    def _take_from(
-        self, entry: Entry, delivery: checkout.Delivery, block: Block, matched: int, wanted: int
-    ) -> int:
+    def _take_from(self, entry: Entry, delivery: Delivery, block: Block, matched: int, wanted: int) -> int:
         """Hands out matches of a block; how many, -1 if the budget forbids it, or to look for expired ones before."""
         matched &= delivery.asked(block)
         if not block.ready & matched:
             return 0
-        budget = entry.budget(self.machine.queue)
+        budget = entry.budget(self.messages.queue)
         if not budget.left.runs:
             return -1
         if block.earliest <= entry.now_ms and block.number not in budget.expired:
             if not budget.left.blocks:
                 return -1
-            expiry.expire_block(self.machine, entry, block, spares_new=True)
-        return checkout.take_some(self.machine, delivery, budget.left, block, block.ready & matched, wanted)
+            expiry.expire_block(self.messages, entry, block, spares_new=True)
+        return take_some(self.messages, delivery, budget.left, block, block.ready & matched, wanted)
 
     def _see_block(self, group: SelectorGroup) -> int:
         """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
-        end = min(group.front, self.shared.place if group.front == TAIL else self.machine.next_sequence)
+        end = min(group.front, self.shared.place if group.front == TAIL else self.messages.next_sequence)
         group.seen = self.seen_by(group)
         if group.seen >= end:
             return -1
         number = self._next_block(group.seen)
-        block_bits = self.machine.limits.block_bits
+        block_bits = self.messages.limits.block_bits
         if number is None or number << block_bits >= end:
             group.seen = end
             return -1
@@ -339,7 +298,7 @@ class SelectorGroups:
         if self.ruled_out(group.decoded, number) is not None:
             group.seen = last
             return number
-        block = self.machine.blocks.get(number)
+        block = self.messages.blocks.get(number)
         first = max(group.seen - block.base, 0)
         members = (block.ready | block.held) & bits.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
@@ -350,9 +309,11 @@ class SelectorGroups:
 
     def _next_block(self, sequence: int) -> int | None:
         """The first block with a message at or above a sequence; pinned ones do not count."""
-        machine = self.machine
-        block_bits = machine.limits.block_bits
-        return machine.blocks.next_with_messages(sequence >> block_bits, machine.next_sequence >> block_bits)
+        messages = self.messages
+        block_bits = messages.limits.block_bits
+        return messages.blocks.next_with_messages(
+            sequence >> block_bits, messages.next_sequence >> block_bits
+        )
 
     def seen_by(self, group: SelectorGroup) -> int:
         """Up to where its matches are known here."""
@@ -369,7 +330,7 @@ class SelectorGroups:
 
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
         """Nothing is ahead of its front. From then on it shares the shared front, if it may."""
-        end = self.machine.next_sequence
+        end = self.messages.next_sequence
         if group.front == TAIL:
             return True
         if group.front < end and self._next_block(group.front) is not None:
@@ -381,32 +342,32 @@ class SelectorGroups:
 
     def _move_front(self, group: SelectorGroup, entry: Entry) -> bool:
         """Moves the front past the next block, or some messages of it; False if the budget forbids it."""
-        machine, budget = self.machine, entry.budget(self.machine.queue)
+        messages, budget = self.messages, entry.budget(self.messages.queue)
         number = self._next_block(group.front)
         assert number is not None
         if not budget.left.may_pass:
             return False
         budget.left.blocks -= 1
         if entry.version >= BUDGETED_ARRIVALS:
-            group.front = pass_messages(machine, budget, group.front, number, group.decoded.steps)
+            group.front = pass_messages(messages, budget, group.front, number, group.decoded.steps)
         else:
-            limits = machine.limits
+            limits = messages.limits
             passed = group.front & limits.slot_mask if group.front >> limits.block_bits == number else 0
             if passed:
-                block = machine.blocks.get(number)
+                block = messages.blocks.get(number)
                 there = ((block.ready | block.held) >> passed).bit_count()
             else:
-                there = machine.blocks.at(number).live
+                there = messages.blocks.at(number).live
             budget.left.steps -= there * group.decoded.steps
-            group.front = min((number + 1) << limits.block_bits, machine.next_sequence)
-        if group.front == machine.next_sequence:
+            group.front = min((number + 1) << limits.block_bits, messages.next_sequence)
+        if group.front == messages.next_sequence:
             self.shared.join(group, entry)
         return True
 
     def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
         """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
         messages matches; else None."""
-        found = self.machine.blocks.at(number)
+        found = self.messages.blocks.at(number)
         if not found.summary or (isinstance(found, Block) and found.has_fields):
             return None
         return None if may_match(selector.tree, decode(found.summary)) else found
@@ -415,13 +376,13 @@ class SelectorGroups:
 
     def look_up_arrivals(self) -> None:
         """What has come since the last time, for all followers."""
-        machine, followers = self.machine, self._followers
-        end, block_bits = self.shared.place, machine.limits.block_bits
+        messages, followers = self.messages, self._followers
+        end, block_bits = self.shared.place, messages.limits.block_bits
         while followers and self._followed < end:
             number = self._next_block(self._followed)
             if number is None or number << block_bits >= end:
                 break
-            block = machine.blocks.get(number)
+            block = messages.blocks.get(number)
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << block_bits)
             members = (block.ready | block.held) & bits.span(first, last - block.base - first)
@@ -456,25 +417,6 @@ class SelectorGroups:
     def forget_columns(self) -> None:
         """Drops the columns of every block."""
         self.fields.forget_laid()
-        for block in self.machine.blocks.warm():
+        for block in self.messages.blocks.warm():
             block.columns = None
-            self.machine.blocks.measure(block)
-
-
-def refuse_selector(config: QueueConfig, selector: bytes) -> Refused | None:
-    """Why a queue cannot answer this selector."""
-    if not selector:
-        return None
-    if not config.filter_enabled:
-        return Refused(
-            "bad_argument", f"queue {config.name!r} does not filter: it was declared without x-filter-enabled"
-        )
-    try:
-        keys = field_names(decoded(selector).tree)
-        missing = kept_fields(config.filter_field_names).first_not_kept(keys)
-    except (EncodingError, FieldNameError) as error:
-        return Refused("bad_argument", f"selector: {error}")
-    if missing is None:
-        return None
-    kept = ", ".join(config.filter_field_names)
-    return Refused("field_not_kept", f"queue {config.name!r} keeps no field {missing!r}; kept: {kept}")
+            self.messages.blocks.measure(block)

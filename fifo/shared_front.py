@@ -10,16 +10,12 @@ Entries of version 1 have no such budget: there the shared front is always at th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fifo.budgets import Budget, Entry
+from fifo.consumer import SelectorGroup
+from fifo.messages import Messages
 from fifo.read_costs import Prices, block_cost, newly_passed, part_cost
-from fifo.state import Budget, Entry
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
-    from fifo.selector_groups import SelectorGroup
 
 TAIL = 1 << 62
 """The front of a group that shares the shared front; in a snapshot with the distance to the end added."""
@@ -28,17 +24,17 @@ TAIL = 1 << 62
 class SharedFront:
     """`behind`: the first sequence that is not looked up; None if there is none, or no group shares the front."""
 
-    __slots__ = ("_costs", "_machine", "behind")
+    __slots__ = ("_costs", "_messages", "behind")
 
-    def __init__(self, machine: QueueMachine) -> None:
-        self._machine = machine
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
         self._costs: LookupCosts[bytes] = LookupCosts()
         self.behind: int | None = None
 
     @property
     def place(self) -> int:
         """All below has been looked up."""
-        return self._machine.next_sequence if self.behind is None else self.behind
+        return self._messages.next_sequence if self.behind is None else self.behind
 
     # ---- who shares it
 
@@ -65,26 +61,26 @@ class SharedFront:
     def stay(self) -> None:
         """Messages arrive: they are looked up at the end of the entry."""
         if self.behind is None and len(self._costs):
-            self.behind = self._machine.next_sequence
+            self.behind = self._messages.next_sequence
 
     def move(self, entry: Entry) -> None:
         """Moves it towards the end, as far as the budget goes."""
-        machine, end = self._machine, self._machine.next_sequence
+        messages, end = self._messages, self._messages.next_sequence
         if entry.version < BUDGETED_ARRIVALS:
             self.behind = None
-        budget = entry.budget(machine.queue)
-        arrived_from = entry.arrived_from.get(machine.queue, end)
+        budget = entry.budget(messages.queue)
+        arrived_from = entry.arrived_from.get(messages.queue, end)
         each = max(self._costs.steps, 1)
-        block_bits, fewest = machine.limits.block_bits, machine.limits.fewest
+        block_bits, fewest = messages.limits.block_bits, messages.limits.fewest
         while self.behind is not None and budget.left.arrivals > 0:
-            number = machine.blocks.next_with_messages(self.behind >> block_bits, end >> block_bits)
+            number = messages.blocks.next_with_messages(self.behind >> block_bits, end >> block_bits)
             if number is None or number << block_bits >= end:
                 self.behind = None
                 break
             first = max(self.behind, number << block_bits)
             is_read = first < arrived_from or budget.reads_arrivals
             last, evaluation, reading = _pass(
-                machine, budget, first, each, budget.left.arrivals, is_read=is_read
+                messages, budget, first, each, budget.left.arrivals, is_read=is_read
             )
             budget.left.arrivals -= max(evaluation, fewest * each) + reading
             self.behind = last if last < end else None
@@ -93,7 +89,7 @@ class SharedFront:
 
     def encode(self, front: int) -> int:
         """A group's front."""
-        return front if front != TAIL else TAIL + self._machine.next_sequence - self.place
+        return front if front != TAIL else TAIL + self._messages.next_sequence - self.place
 
     def decode(self, group: SelectorGroup, front: int) -> None:
         """Gives a group the front that `encode` has said."""
@@ -101,29 +97,29 @@ class SharedFront:
         if front >= TAIL:
             self._costs.add(group.selector, group.decoded.filed)
             if front > TAIL:
-                self.behind = self._machine.next_sequence - (front - TAIL)
+                self.behind = self._messages.next_sequence - (front - TAIL)
 
 
-def pass_messages(machine: QueueMachine, budget: Budget, front: int, number: int, each: int) -> int:
+def pass_messages(messages: Messages, budget: Budget, front: int, number: int, each: int) -> int:
     """Charges a group's own front for the next messages of a block. Where the front is then."""
-    first = max(front, number << machine.limits.block_bits)
-    end, evaluation, reading = _pass(machine, budget, first, each, budget.left.steps, is_read=True)
+    first = max(front, number << messages.limits.block_bits)
+    end, evaluation, reading = _pass(messages, budget, first, each, budget.left.steps, is_read=True)
     budget.left.steps -= evaluation + reading
     return end
 
 
 def _pass(
-    machine: QueueMachine, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
+    messages: Messages, budget: Budget, first: int, each: int, steps: int, *, is_read: bool
 ) -> tuple[int, int, int]:
     """How far so many steps are enough for in the block of `first`, what evaluating the messages up to there costs, and
     what reading their fields does. Some are passed however few the steps are: `fewest`, fewer only where their texts
     are long, and one at least. each: of a message with short texts. is_read: their fields may have to be read, too."""
-    block_bits, fewest = machine.limits.block_bits, machine.limits.fewest
+    block_bits, fewest = messages.limits.block_bits, messages.limits.fewest
     number = first >> block_bits
-    live = machine.blocks.at(number).live
-    whole = block_cost(machine.blocks, number) if is_read else 0
-    prices = Prices(machine.blocks, number, each)
-    end = min(machine.next_sequence, (number + 1) << block_bits)
+    live = messages.blocks.at(number).live
+    whole = block_cost(messages.blocks, number) if is_read else 0
+    prices = Prices(messages.blocks, number, each)
+    end = min(messages.next_sequence, (number + 1) << block_bits)
     there = min(end - first, live)
     cost = prices.of(first, end) + part_cost(whole, live, there)
     if cost > steps and prices.differ:

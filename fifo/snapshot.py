@@ -11,24 +11,22 @@ queues' heads before the owners of readers and pins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from fifo.blocks import NEVER, Block
+from fifo.blocks import NEVER, Block, Stored
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import UNKNOWN, Address, QueueConfig
+from fifo.consumer import Consumer
+from fifo.group_state import GroupState
 from fifo.limits import PRODUCTION, Limits
-from fifo.machine import REASONS, QueueMachine
-from fifo.pages import Stored, decode_block, encode_block, page_data
+from fifo.machine import QueueMachine
+from fifo.messages import COUNTED, PRIORITY
+from fifo.pages import decode_block, encode_block, page_data
 from fifo.pin_snapshot import read_pins, write_pins
 from fifo.pins import QueuePin
 from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_readers
 from fifo.readers import DurableReader
 from fifo.sessions import Fence, Producer
 from fifo.staging import Staging
-from fifo.state import PRIORITY, Consumer
-
-if TYPE_CHECKING:
-    from fifo.group import GroupMachine
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -36,7 +34,7 @@ FORMATS = (3, 4)
 """Those that are read."""
 
 
-def encode(group: GroupMachine) -> bytes:
+def encode(group: GroupState) -> bytes:
     """The whole group. O(state); about 1 ms a million messages published in batches."""
     out = Writer()
     out.data += MAGIC
@@ -46,13 +44,13 @@ def encode(group: GroupMachine) -> bytes:
     return bytes(out.data)
 
 
-def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
+def sections(group: GroupState) -> Iterator[bytes | bytearray | memoryview]:
     """The sections in their order."""
     yield group_head(group)
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         yield queue_head(machine)
-        for block in machine.blocks.values():
+        for block in machine.messages.blocks.values():
             if isinstance(block, Block):
                 yield encode_block(block)
             else:
@@ -76,7 +74,7 @@ def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections
     return reader
 
 
-def decode(data: bytes | memoryview | Source, group: GroupMachine) -> None:
+def decode(data: bytes | memoryview | Source, group: GroupState) -> None:
     """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
     reader = open_sections(data, group.limits)
     queue_count = read_group_head(Reader(reader.blob()), group)
@@ -93,7 +91,7 @@ def decode(data: bytes | memoryview | Source, group: GroupMachine) -> None:
 # ---- group
 
 
-def group_head(group: GroupMachine) -> bytearray:
+def group_head(group: GroupState) -> bytearray:
     out = Writer()
     for value in (group.index, group.now_ms, group.version, group.running_hash, len(group.queues)):
         out.number(value)
@@ -127,7 +125,7 @@ def group_head(group: GroupMachine) -> bytearray:
     return out.data
 
 
-def read_group_head(reader: Reader, group: GroupMachine) -> int:
+def read_group_head(reader: Reader, group: GroupState) -> int:
     group.index = reader.number()
     group.now_ms = reader.number()
     group.version = reader.number()
@@ -223,14 +221,14 @@ def _read_config(reader: Reader) -> QueueConfig:
 def queue_head(machine: QueueMachine) -> bytearray:
     out = Writer()
     out.number(machine.queue)
-    out.number(len(machine.blocks))
+    out.number(len(machine.messages.blocks))
     out.blob(machine.staging.encode())
-    _config(out, machine.config)
-    out.number(machine.next_sequence)
+    _config(out, machine.messages.config)
+    out.number(machine.messages.next_sequence)
     out.number(machine.next_attach)
     out.number(machine.unfinished)
-    for reason in REASONS:
-        out.number(machine.dropped[reason])
+    for reason in COUNTED:
+        out.number(machine.messages.dropped[reason])
     places = {key: place for place, key in enumerate(machine.consumers)}
     out.number(len(places))
     for consumer in machine.consumers.values():
@@ -285,16 +283,16 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
     out.column(consumer.held.counts)
 
 
-def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
+def read_queue_head(reader: Reader, group: GroupState) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
     staging = Staging.decode(reader.blob(), group.limits)
     machine = QueueMachine(queue, _read_config(reader), group.field_source, group.memory)
     machine.staging = staging
-    machine.next_sequence = reader.number()
+    machine.messages.next_sequence = reader.number()
     machine.next_attach = reader.number()
     machine.unfinished = bool(reader.number())
-    machine.dropped = {reason: reader.number() for reason in REASONS}
+    machine.messages.dropped = {reason: reader.number() for reason in COUNTED}
     members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
     consumers = [consumer for consumer, _ in members]
     machine.consumers = {consumer.key: consumer for consumer in consumers}
@@ -348,11 +346,11 @@ def _read_consumer(reader: Reader, limits: Limits) -> tuple[Consumer, bytes | No
 
 def add_block(machine: QueueMachine, block: Block | Stored) -> None:
     """Puts a block of a snapshot or checkpoint where it belongs."""
-    machine.blocks.add(block)
+    machine.messages.blocks.add(block)
     ready = block.ready_count
-    machine.ready_count += ready
-    machine.held_count += block.held_count
+    machine.messages.ready_count += ready
+    machine.messages.held_count += block.held_count
     if ready:
-        machine.index.add((PRIORITY, block.number))
+        machine.messages.index.add((PRIORITY, block.number))
     if block.earliest != NEVER:
-        machine.expiries.add((block.earliest, block.number))
+        machine.messages.expiries.add((block.earliest, block.number))

@@ -26,25 +26,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fifo.blocks import ONE_EACH
+from fifo.budgets import Entry
 from fifo.codec import Reader, Writer
 from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.limits import Limits
+from fifo.messages import Messages
 from fifo.read_costs import text_factor
+from fifo.selector_groups import SelectorGroups
 from fifo.shares import Owned
-from fifo.state import Entry
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
 
 PART_BYTES = 16
 """The size of a part's name."""
@@ -337,18 +335,23 @@ class Staging:
 # ---- commands
 
 
-def carry_out(
-    machine: QueueMachine, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
+def execute(
+    staging: Staging,
+    messages: Messages,
+    groups: SelectorGroups,
+    entry: Entry,
+    operation: int,
+    command: Stage | PublishStaged | DiscardStaged,
 ) -> Reply:
     """Refused has changed nothing, but for old producers that were forgotten."""
     refused = _refuse_names(command, entry.limits)
     if refused is not None:
         return refused
     if isinstance(command, Stage):
-        return _stage(machine.staging, entry, operation, command)
+        return _stage(staging, entry, operation, command)
     if isinstance(command, PublishStaged):
-        return _publish(machine, entry, command)
-    return _discard(machine.staging, command)
+        return _publish(staging, messages, groups, entry, command)
+    return _discard(staging, command)
 
 
 def _refuse_names(command: Stage | PublishStaged | DiscardStaged, limits: Limits) -> Refused | None:
@@ -441,15 +444,18 @@ def _refuse_more(staging: Staging, command: Stage, is_new: bool, ttl_count: int)
     return None
 
 
-def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Reply:
-    staging = machine.staging
+def _publish(
+    staging: Staging, messages: Messages, groups: SelectorGroups, entry: Entry, command: PublishStaged
+) -> Reply:
     producer, batch = command.producer, command.batch
     if staging.is_done(entry, producer, batch):
         return Published(0, 0, is_duplicate=True)
     is_nothing = staging.needs_no_place(entry, producer)
     if is_nothing and not any(count for _, count in command.parts):
-        return Published(machine.next_sequence, 0)
-    refused = staging.refuse_producer(entry, producer) or _refuse_place(machine, entry, command)
+        return Published(messages.next_sequence, 0)
+    refused = staging.refuse_producer(entry, producer) or _refuse_place(
+        staging, entry, command, messages.config.name
+    )
     if refused is not None:
         return refused
     parts: list[Part] = []
@@ -464,51 +470,51 @@ def _publish(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Rep
         if part is not None:
             parts.append(part)
     count = sum(part.rows for part in parts)
-    refused = machine.refuse_more(count)
+    refused = messages.refuse_more(count)
     if refused is not None:
         return refused
-    first = machine.next_sequence
-    _place(machine, entry, parts)
+    first = messages.next_sequence
+    _place(messages, groups, entry, parts)
     staging.published(entry, producer, batch, command.owner)
     return Published(first, count)
 
 
-def _refuse_place(machine: QueueMachine, entry: Entry, command: PublishStaged) -> Refused | None:
+def _refuse_place(staging: Staging, entry: Entry, command: PublishStaged, queue: str) -> Refused | None:
     """Why the producer cannot be remembered in the share of its owner. What is old makes room, even if not enough."""
-    staging, owner = machine.staging, command.owner
+    owner = command.owner
     if entry.version < SHARED_PLACES or command.producer in staging.last_batches:
         return None
     staging.make_room(entry, owner)
     most, what = staging.limits.known_producers, "producers of staged batches"
-    return staging.owned.refuse_more(entry.version, owner, most, machine.config.name, what)
+    return staging.owned.refuse_more(entry.version, owner, most, queue, what)
 
 
-def _place(machine: QueueMachine, entry: Entry, parts: list[Part]) -> None:
+def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list[Part]) -> None:
     """The messages come to the end of the queue, in this order."""
-    fields, first, limits = machine.groups.fields, machine.next_sequence, entry.limits
+    fields, first, limits = groups.fields, messages.next_sequence, entry.limits
     is_looked_up = (
         sum(part.rows for part in parts) <= limits.looked_up_messages
         and sum(len(part.indexes) for part in parts) <= limits.looked_up_chunks
         and sum(part.size_bytes for part in parts) <= limits.looked_up_bytes
     )
-    machine.arrives(entry)
+    groups.arrivals_begin(entry)
     for part in parts:
         for index, operation, count, size, stretches, texts in part.chunks():
             columns: BatchColumns | None = None
-            if is_looked_up and machine.config.filter_enabled:
+            if is_looked_up and messages.config.filter_enabled:
                 columns = fields.fetch(index, operation)
-            sequence = machine.next_sequence
+            sequence = messages.next_sequence
             for ordinal, width, ttl in stretches:
                 place = ONE_EACH if count == 1 else ordinal
-                expires = machine.expires(entry.now_ms, ttl)
-                machine.place(index, operation, place, width, expires, size * width // count, texts)
-            if is_looked_up and machine.config.filter_enabled:
-                fields.arrived(machine.blocks, sequence, columns, [(0, count)])
+                expires = messages.expires_at(entry.now_ms, ttl)
+                messages.append(index, operation, place, width, expires, size * width // count, texts)
+            if is_looked_up and messages.config.filter_enabled:
+                fields.arrived(messages.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:
         if entry.version >= BUDGETED_ARRIVALS:
-            entry.budget(machine.queue).reads_arrivals = True
+            entry.budget(messages.queue).reads_arrivals = True
         else:
-            machine.groups.go_back(first)
+            groups.go_back(first)
 
 
 def _discard(staging: Staging, command: DiscardStaged) -> Reply:

@@ -32,7 +32,7 @@ class Storage:
 def storage(machine: QueueMachine, recent_from: int) -> Storage:
     """Walks over a queue's blocks. recent_from: the first Raft index whose body is in memory."""
     alpha = beta = gamma = delta = warm_blocks = cold_blocks = warm_bytes = 0
-    for block in machine.blocks.values():
+    for block in machine.messages.blocks.values():
         if not isinstance(block, Block):
             cold_blocks += 1
             delta += block.live
@@ -62,8 +62,8 @@ def _recent(block: Block, recent_from: int) -> int:
 def readers(machine: QueueMachine) -> dict[bytes, int]:
     """Where messages are taken next: the sequence of each selector's front, and of the first ready one as b""."""
     found: dict[bytes, int] = {}
-    if machine.index:
-        block = machine.blocks.at(machine.index[0][1])
+    if machine.messages.index:
+        block = machine.messages.blocks.at(machine.messages.index[0][1])
         slot = bits.first(block.ready) if isinstance(block, Block) else block.first_slot
         found[b""] = (block.number << machine.limits.block_bits) + slot
     reserving = {reader.selector: None for reader in machine.readers.by_name.values()}

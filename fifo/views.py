@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from fifo import bits, checkout
+from fifo import bits
 from fifo.blocks import Block
+from fifo.consumer import Consumer
+from fifo.delivery import Delivery
 from fifo.effects import Deliver, Refused, Run
+from fifo.machine import QueueMachine
 from fifo.read_costs import within
-from fifo.selector_groups import decoded, refuse_selector
-from fifo.state import Consumer, QueueInfo, Waiting
-
-if TYPE_CHECKING:
-    from fifo.machine import QueueMachine
+from fifo.results import QueueInfo, Waiting
+from fifo.selector import decoded, refuse_selector
 
 
 def info(machine: QueueMachine) -> QueueInfo:
     """What the queue holds; a constant number of steps a block."""
-    first_sequence = machine.next_sequence
+    first_sequence = machine.messages.next_sequence
     ready_bytes = 0
-    for block in machine.blocks.values():
+    for block in machine.messages.blocks.values():
         if not block.live:
             continue
-        if first_sequence == machine.next_sequence:
+        if first_sequence == machine.messages.next_sequence:
             first_sequence = (block.number << machine.limits.block_bits) + block.first_slot
         ready_bytes += block.size_bytes * block.ready_count // block.placed
     return QueueInfo(
-        ready=machine.ready_count,
-        checked_out=machine.held_count,
-        total=machine.ready_count + machine.held_count,
+        ready=machine.messages.ready_count,
+        checked_out=machine.messages.held_count,
+        total=machine.messages.ready_count + machine.messages.held_count,
         consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
         first_sequence=first_sequence,
-        next_sequence=machine.next_sequence,
+        next_sequence=machine.messages.next_sequence,
         ready_bytes=ready_bytes,
-        dropped=tuple(machine.dropped.values()),
+        dropped=tuple(machine.messages.dropped.values()),
     )
 
 
 def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
     """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
     found: list[Deliver] = []
-    delivery: checkout.Delivery | None = None
+    delivery: Delivery | None = None
     held = consumer.held
     for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
         if delivery is None or delivery.first_tag + delivery.count != tag:
             if delivery is not None:
                 found.append(delivery.effect())
-            delivery = checkout.Delivery(consumer, machine.queue, tag)
-        for block, members in machine.by_block([(first, count)]):
+            delivery = Delivery(consumer, machine.queue, tag)
+        for block, members in machine.messages.by_block([(first, count)]):
             delivery.describe(block, members)
     if delivery is not None:
         found.append(delivery.effect())
@@ -59,14 +58,16 @@ def waiting(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
 ) -> Waiting | Refused:
     """A page of the ready messages that match, from a sequence on. Decides nothing."""
-    refused = refuse_selector(machine.config, selector)
+    refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
         return refused
     wanted = decoded(selector) if selector else None
     runs: list[Run] = []
     limits = machine.limits
     rest, steps = limit, limits.step_budget
-    for passed, number in enumerate(machine.blocks.numbers(max(start_sequence, 0) >> limits.block_bits)):
+    for passed, number in enumerate(
+        machine.messages.blocks.numbers(max(start_sequence, 0) >> limits.block_bits)
+    ):
         base = number << limits.block_bits
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
             return Waiting(tuple(runs), max(base, start_sequence))
@@ -75,9 +76,9 @@ def waiting(
             if cold is not None:
                 steps -= cold.ready_count * wanted.steps
                 continue
-        if not machine.blocks.at(number).ready_count:
+        if not machine.messages.blocks.at(number).ready_count:
             continue
-        block = machine.blocks.get(number)
+        block = machine.messages.blocks.get(number)
         members, cut = block.ready, 0
         if start_sequence > base:
             members &= -1 << (start_sequence - base)
@@ -105,7 +106,7 @@ def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple
     for run in runs:
         if run.first_sequence >> limits.block_bits != number:
             number = run.first_sequence >> limits.block_bits
-            block = machine.blocks.find(number)
+            block = machine.messages.blocks.find(number)
             failed = 0 if block is None else block.failures.nonzero()
         if failed and block is not None:
             slot = run.first_sequence & limits.slot_mask

@@ -11,7 +11,7 @@ from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.limits import PRODUCTION
 from fifo.readers import MAX_NAME_BYTES
-from fifo.state import Portion, ReaderInfo, Waiting
+from fifo.results import Portion, ReaderInfo, Waiting
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted

@@ -8,7 +8,7 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, Pinned, Refused
-from fifo.state import Waiting
+from fifo.results import Waiting
 from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address

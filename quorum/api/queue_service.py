@@ -9,7 +9,7 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
-from fifo.state import Waiting
+from fifo.results import Waiting
 from quorum.api import deliveries, status
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields, parse

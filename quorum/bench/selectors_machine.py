@@ -172,4 +172,4 @@ class LocalQueue:
     @property
     def waiting(self) -> int:
         """Messages that are ready."""
-        return self.machine.queues[QUEUE].ready_count
+        return self.machine.queues[QUEUE].messages.ready_count

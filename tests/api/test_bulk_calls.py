@@ -13,7 +13,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
-from fifo.state import Portion, Waiting
+from fifo.results import Portion, Waiting
 from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
 from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures

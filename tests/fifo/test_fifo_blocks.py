@@ -127,7 +127,7 @@ def test_a_million_messages_published_one_at_a_time_would_take_under_40_mb() -> 
     """The worst case: every message in an entry of its own, so that no run merges."""
     added, world = published(20_000, 1, 100, 1)
     assert added * 50 < 40_000_000
-    block = world.machine.queues[1].blocks.get(1)
+    block = world.machine.queues[1].messages.blocks.get(1)
     columns: list[array[int]] = [
         getattr(block.runs, name) for name in ("firsts", "counts", "indexes", "operations", "ordinals")
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fifo.commands import Get, Purge, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Ok
 from fifo.limits import SMALL
-from fifo.state import QueueInfo
+from fifo.results import QueueInfo
 from support.fifo_world import START_MS, World, sequences
 
 

@@ -228,11 +228,11 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert twin is not None
         place = 0
         for queue in sorted(twin.queues):
-            for block in twin.queues[queue].blocks.warm():
+            for block in twin.queues[queue].messages.blocks.warm():
                 place += 1
                 if chosen[place % len(chosen)]:
                     if write_only:
-                        twin.queues[queue].blocks.write(block)
+                        twin.queues[queue].messages.blocks.write(block)
                     else:
                         twin.page_out(queue, block.number)
         invariants.check(twin)
@@ -246,9 +246,8 @@ class FifoAgainstModel(RuleBasedStateMachine):
         found = twin.checkpoint()
         assert b"".join(checkpoint.export_snapshot(found.state, pages)) == self.world.machine.snapshot()
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
-        blocks = [
-            b for q in self.world.machine.queues.values() for b in map(q.blocks.get, q.blocks.numbers())
-        ]
+        stores = [queue.messages.blocks for queue in self.world.machine.queues.values()]
+        blocks = [store.get(number) for store in stores for number in store.numbers()]
         staged = {i for q in self.world.machine.queues.values() for i in q.staging.indexes().tolist()}
         assert list(found.entries) == sorted(
             staged | {index for b in blocks for index in invariants.live_indexes(b)}
@@ -288,7 +287,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         found = matching(self.world.machine, selector(text))
         assert matching(twin, selector(text)) == found
         for queue, machine in twin.queues.items():
-            for block in machine.blocks.warm():
+            for block in machine.messages.blocks.warm():
                 twin.page_out(queue, block.number)
         assert matching(twin, selector(text)) == found
 

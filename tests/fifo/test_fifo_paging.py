@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo import checkpoint, invariants
-from fifo.blocks import Block
+from fifo.blocks import Block, Stored
 from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
 from fifo.group import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
-from fifo.pages import MemoryPages, Stored
-from fifo.selector_groups import decoded
-from fifo.state import Waiting
+from fifo.pages import MemoryPages
+from fifo.results import Waiting
+from fifo.selector import decoded
 from fifo.versions import CURRENT
 from support.fifo_world import World, selector, sequences
 
@@ -41,7 +41,7 @@ def filled(count: int, batch: int = 1_000, **queue: object) -> World:
 
 
 def page_out_all(machine: GroupMachine, queue: int = 1) -> None:
-    for block in machine.queues[queue].blocks.warm():
+    for block in machine.queues[queue].messages.blocks.warm():
         machine.page_out(queue, block.number)
 
 
@@ -195,7 +195,7 @@ def test_a_cold_block_takes_a_few_hundred_bytes(batch: int) -> None:
         command = Enqueue(1, i * batch, i * batch, batch, batch * 100)
         meta = Meta(world.index + i + 1, 1, world.now_ms, CURRENT)
         machine.apply(meta, [Operation(0, Origin(name, 1, i + 1), command)])
-    blocks = machine.queues[1].blocks
+    blocks = machine.queues[1].messages.blocks
     blocks.write(blocks.get(0))  # the first time other things are made, too
     gc.collect()
     tracemalloc.start()
@@ -207,7 +207,7 @@ def test_a_cold_block_takes_a_few_hundred_bytes(batch: int) -> None:
     assert added < 1_000
     page_out_all(machine)
     assert machine.memory.warm_bytes == 0
-    assert all(isinstance(block, Stored) for block in machine.queues[1].blocks.values())
+    assert all(isinstance(block, Stored) for block in machine.queues[1].messages.blocks.values())
 
 
 @given(st.lists(st.integers(0, (1 << 63) - 1), unique=True, max_size=300) | st.sets(st.integers(5, 700)))
@@ -270,8 +270,8 @@ def test_what_ten_million_waiting_single_messages_refer_to_takes_little_memory()
 
 def test_a_record_comes_back() -> None:
     world = filled(2 * PRODUCTION.block_size)
-    for block in world.machine.queues[1].blocks.warm():
-        stored = world.machine.queues[1].blocks.write(block)
+    for block in world.machine.queues[1].messages.blocks.warm():
+        stored = world.machine.queues[1].messages.blocks.write(block)
         again = Stored(stored.record)
         assert again.record == stored.record
         names = [name for name in Stored.__slots__ if name != "references"]
@@ -282,13 +282,13 @@ def test_a_record_comes_back() -> None:
 def test_the_bytes_of_warm_blocks_are_counted() -> None:
     world = filled(4 * PRODUCTION.block_size, batch=8)
     queue = world.machine.queues[1]
-    full = [block for block in queue.blocks.warm() if block.number < 4]
+    full = [block for block in queue.messages.blocks.warm() if block.number < 4]
     runs = sum(len(block.runs) * 20 for block in full)
     assert runs <= world.machine.memory.warm_bytes <= runs + 4 * 8_192
     world.machine.page_out(1, 1)
     assert world.machine.memory.warm_bytes < runs
-    assert isinstance(queue.blocks.at(1), Stored)
-    assert isinstance(queue.blocks.get(1), Block)
+    assert isinstance(queue.messages.blocks.at(1), Stored)
+    assert isinstance(queue.messages.blocks.get(1), Block)
     assert runs <= world.machine.memory.warm_bytes
 
 
@@ -339,11 +339,11 @@ def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
     world = World(SMALL, has_model=True)
     name = sized(world, 45)
     page_out_all(world.machine)
-    blocks = world.machine.queues[1].blocks
+    blocks = world.machine.queues[1].messages.blocks
     known = {number: blocks.at(number).summary for number in blocks.numbers()}
     assert all(known.values())
     again = world.resumed(world.machine.checkpoint().state, world.machine.memory.pages)
-    assert {number: again.queues[1].blocks.at(number).summary for number in known} == known
+    assert {number: again.queues[1].messages.blocks.at(number).summary for number in known} == known
     world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
     assert blocks.at(0).summary == known[0]
     world.publish(name, 1, [{"application-properties.size": 1_000}])  # what comes does
@@ -372,11 +372,11 @@ def test_a_cold_block_with_five_fields_takes_less_than_a_byte_a_message() -> Non
             for n in range(first, first + 1_024)
         ]
         world.publish(name, 1_024, rows)
-    block = world.machine.queues[1].blocks.get(0)
+    block = world.machine.queues[1].messages.blocks.get(0)
     assert block.memory_bytes() < 64 * PRODUCTION.block_size
     page_out_all(world.machine)
     gc.collect()
-    cold = world.machine.queues[1].blocks.at(0)
+    cold = world.machine.queues[1].messages.blocks.at(0)
     assert isinstance(cold, Stored)
     held = [cold, *(getattr(cold, slot) for slot in Stored.__slots__), cold.references.packed]
     assert sum(map(sys.getsizeof, held)) < PRODUCTION.block_size // 4

@@ -13,7 +13,7 @@ from fifo.effects import Ok, Pinned, Refused
 from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION, Limits
 from fifo.references import references
-from fifo.state import Waiting
+from fifo.results import Waiting
 from support.fifo_world import World, bodies_of, selector
 
 HOUR_MS = 3600 * 1000
@@ -136,11 +136,11 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     before = waiting(world)
     entries = sorted({body[1] for body in before})
     made = pin(world)
-    for block in world.machine.queues[1].blocks.warm():
+    for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     world.apply([(None, Purge(1))])
     assert world.machine.info(1).total == 0  # type: ignore[union-attr]
-    for block in world.machine.queues[1].blocks.warm():
+    for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     assert list(references(world.machine.snapshot())) == entries
     found = world.machine.checkpoint()
@@ -155,7 +155,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     assert world.do(name, Unpin(1, made.pin)) == Ok()
     assert list(references(world.machine.snapshot())) == []
     assert refusal(world.machine.pinned(1, made.pin, 0, 100, 1)) == "not_found"
-    assert len(world.machine.queues[1].blocks) == 1
+    assert len(world.machine.queues[1].messages.blocks) == 1
     assert world.do(name, Unpin(1, made.pin)) == Ok()
 
 
@@ -165,7 +165,7 @@ def test_a_pin_reads_no_page_and_consumers_pass_what_is_pinned_alone(world: Worl
     for _ in range(4):
         world.publish(name, PRODUCTION.block_size)
     machine = world.machine
-    for block in machine.queues[1].blocks.warm():
+    for block in machine.queues[1].messages.blocks.warm():
         machine.page_out(1, block.number)
     loads = machine.memory.loads
     made = pin(world)
@@ -173,7 +173,7 @@ def test_a_pin_reads_no_page_and_consumers_pass_what_is_pinned_alone(world: Worl
     attach, _ = world.attach(name, "a", 3 * PRODUCTION.block_size)
     world.wake_until_done()
     world.do(name, Settle(1, "a", attach, ((1, 3 * PRODUCTION.block_size),)))
-    for block in machine.queues[1].blocks.warm():
+    for block in machine.queues[1].messages.blocks.warm():
         machine.page_out(1, block.number)
     loads = machine.memory.loads
     world.do(name, Get(1, 10, settled=True))
@@ -206,12 +206,12 @@ def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(wor
     made = pin(world)
     world.apply([(None, Purge(1))])
     world.do(name, Unpin(1, made.pin))
-    blocks = world.machine.queues[1].blocks
+    blocks = world.machine.queues[1].messages.blocks
     assert len(blocks) == 7  # of 71, 64 went in the entry of Unpin
     assert world.machine.next_wake() == world.now_ms
     world.machine = world.restored(world.machine.snapshot())
     world.wake_until_done()
-    assert len(world.machine.queues[1].blocks) == 1
+    assert len(world.machine.queues[1].messages.blocks) == 1
     assert world.machine.next_wake() is None
 
 

@@ -24,9 +24,10 @@ from fifo.commands import (
     Settle,
     UpdateConfig,
 )
+from fifo.consumer import Held
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION, SMALL
-from fifo.state import Held, QueueInfo, Waiting
+from fifo.results import QueueInfo, Waiting
 from support.fifo_world import World, sequences
 
 

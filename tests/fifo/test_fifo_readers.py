@@ -28,7 +28,7 @@ from fifo.commands import (
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
 from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION, Limits
-from fifo.state import Portion, QueueInfo
+from fifo.results import Portion, QueueInfo
 from fifo.storage import readers as positions
 from support.fifo_world import World, bodies_of, selector, sequences
 
@@ -304,7 +304,7 @@ def sparse_and_cold(world: World, blocks: int) -> None:
 
 
 def go_cold(world: World) -> None:
-    for block in world.machine.queues[1].blocks.warm():
+    for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
 
 

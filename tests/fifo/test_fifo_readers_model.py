@@ -18,7 +18,7 @@ from fifo.group import GroupMachine
 from fifo.limits import SMALL
 from fifo.pages import MemoryPages
 from fifo.references import references
-from fifo.state import Waiting
+from fifo.results import Waiting
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
@@ -180,7 +180,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         assert twin is not None
         place = 0
         for queue in sorted(twin.queues):
-            for block in twin.queues[queue].blocks.warm():
+            for block in twin.queues[queue].messages.blocks.warm():
                 place += 1
                 if chosen[place % len(chosen)]:
                     twin.page_out(queue, block.number)

@@ -15,8 +15,8 @@ from support.fifo_world import World
 def walked(world: World) -> list[int]:
     found = set()
     for machine in world.machine.queues.values():
-        for number in machine.blocks.numbers():
-            block = machine.blocks.get(number)
+        for number in machine.messages.blocks.numbers():
+            block = machine.messages.blocks.get(number)
             runs = block.runs
             for slot in bits.members(block.ready | block.held):
                 place = max(at for at, first in enumerate(runs.firsts) if first <= slot)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fifo import fields
+from fifo import selector as selector_module
 from fifo.commands import Attach, Credit, Get, QueueConfig, Return, Settle, UpdateConfig
+from fifo.consumer import SelectorGroup
 from fifo.effects import Refused
 from fifo.limits import SMALL
-from fifo.selector_groups import TAIL, SelectorGroup
+from fifo.shared_front import TAIL
 from quorum_selectors import compiled as compiled_module
 from support.fifo_world import World, selector, sequences
 
@@ -282,7 +283,7 @@ def test_selectors_are_compiled_once(world: World, monkeypatch: pytest.MonkeyPat
         calls.append(expression)
         return compiled_module.compile_expression(expression)
 
-    monkeypatch.setattr(fields, "compile_expression", counted)
+    monkeypatch.setattr(selector_module, "compile_expression", counted)
     name = world.session()
     world.attach(name, "a", 100, "colour = 'red' OR colour = 'seen only here'")
     for _ in range(5):

@@ -388,7 +388,7 @@ def test_a_queue_that_drops_its_head_drops_older_messages_first() -> None:
     world.stage(name, 1, 1, 0, 4)
     assert reply_to_publish(world, name, 1, (1, 4)) == Published(3, 4)
     assert [each[0] for each in waiting(world)] == [4, 5, 6]
-    assert world.machine.queues[1].dropped["maxlen"] == 3
+    assert world.machine.queues[1].messages.dropped["maxlen"] == 3
 
 
 def test_times_to_live_count_from_the_publication() -> None:
@@ -411,10 +411,10 @@ def test_a_published_message_with_a_ttl_of_0_is_delivered_at_once_or_never() -> 
     world.stage(name, 1, 1, 0, 2, ttl_ms=0)
     world.stage(name, 2, 1, 0, 2, ttl_ms=0)
     world.publish_staged(name, 1, (1, 2))
-    assert world.machine.queues[1].dropped["expired"] == 2
+    assert world.machine.queues[1].messages.dropped["expired"] == 2
     world.attach(name, "c", 1)
     assert sequences(world.publish_staged(name, 2, (1, 2))) == [3]
-    assert world.machine.queues[1].dropped["expired"] == 3
+    assert world.machine.queues[1].messages.dropped["expired"] == 3
 
 
 def test_what_expired_before_goes_though_it_lies_in_the_block_that_is_published_into() -> None:
@@ -425,7 +425,7 @@ def test_what_expired_before_goes_though_it_lies_in_the_block_that_is_published_
     applied = world.apply([publish, world.op(name, Attach(1, "c", b"", 10))], passed_ms=100)
     assert applied.replies[0] == Published(3, 2)
     assert sequences(applied) == [3, 4]
-    assert world.machine.queues[1].dropped["expired"] == 2
+    assert world.machine.queues[1].messages.dropped["expired"] == 2
 
 
 def test_a_purge_leaves_staged_messages_alone() -> None:

@@ -20,7 +20,7 @@ from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION, SMALL
 from fifo.pages import MemoryPages
 from fifo.references import references
-from fifo.state import Waiting
+from fifo.results import Waiting
 from support.fifo_staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
 from support.fifo_world import World, selector, sequences
 
@@ -113,7 +113,7 @@ def test_fields_are_rebuilt_where_entries_do_not_ascend(looked_up: int) -> None:
 def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend(looked_up: int) -> None:
     world, _, red, everything = interleaved(looked_up)
     before, where = world.machine.snapshot(), waiting(world)
-    for block in world.machine.queues[1].blocks.warm():
+    for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     invariants.check(world.machine)
     assert world.machine.snapshot() == before
@@ -166,7 +166,7 @@ def test_followers_are_woken_by_what_is_published_for_them(looked_up: int) -> No
     assert sequences(published, "red") == [3]
     assert sequences(published, "green") == [2, 4]
     world.publish(name, 1, [GREEN])
-    assert world.machine.queues[1].held_count == 4
+    assert world.machine.queues[1].messages.held_count == 4
 
 
 class Counting:
@@ -246,7 +246,7 @@ def test_live_indexes_ascend_each_once_whatever_the_order_of_the_runs() -> None:
     first = world.index - 3
     world.publish(name, 1)
     world.publish_staged(name, 1, (3, 2), (1, 4), (2, 2))
-    block = world.machine.queues[1].blocks.get(0)
+    block = world.machine.queues[1].messages.blocks.get(0)
     assert list(block.runs.indexes) == [first + 4, first + 2, first, first + 3, first + 1]
     assert block.live_indexes().tolist() == [first, first + 1, first + 2, first + 3, first + 4]
     world.do(name, Get(1, 4, settled=True))  # the one published, those of part 3, one of part 1
@@ -261,7 +261,7 @@ def test_a_part_is_published_across_blocks() -> None:
         world.stage(name, 1, 1, number, 10_000, rows)
     world.publish(name, 1, [GREEN])
     world.publish_staged(name, 1, (1, 40_000))
-    assert len(world.machine.queues[1].blocks) == 40_001 // PRODUCTION.block_size + 1
+    assert len(world.machine.queues[1].messages.blocks) == 40_001 // PRODUCTION.block_size + 1
     invariants.check(world.machine)
     red = [each[0] for each in waiting(world, "colour = 'red'")]
     assert red == list(range(2, 40_002, 2))
@@ -315,7 +315,7 @@ def test_single_messages_staged_in_one_entry_are_one_run() -> None:
     world, name = prepared()
     world.apply([world.chunk(name, 1, 1, number, 1, place=number) for number in range(10)])
     world.publish_staged(name, 1, (1, 10))
-    assert len(world.machine.queues[1].blocks.get(0).runs) == 1
+    assert len(world.machine.queues[1].messages.blocks.get(0).runs) == 1
     assert waiting(world) == [(1 + number, world.index - 1, number, 0) for number in range(10)]
 
 

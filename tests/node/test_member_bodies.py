@@ -16,7 +16,7 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.references import references
-from fifo.state import Waiting
+from fifo.results import Waiting
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import events as ev
 from quorum.node.member import Member
@@ -289,7 +289,7 @@ def reader_of_damaged(settled: int) -> tuple[Cluster, str, int, int]:
     cluster.settle()
     for index in live(cluster, group)[settled + 1 : settled + 4]:
         damage(cluster, name, group, index)
-    blocks = cluster.members[name].queue_machine(group).queues[queue].blocks
+    blocks = cluster.members[name].queue_machine(group).queues[queue].messages.blocks
     for number in blocks.numbers():
         block = blocks.get(number)
         assert block is not None
@@ -390,8 +390,8 @@ def test_a_replica_that_needs_a_damaged_body_waits_for_it_and_goes_on_as_the_oth
     for index in live(cluster, group)[20:23]:
         damage(cluster, name, group, index)
     machine = cluster.members[name].queue_machine(group)
-    for number in machine.queues[queue].blocks.numbers():
-        machine.queues[queue].blocks.get(number).columns = None
+    for number in machine.queues[queue].messages.blocks.numbers():
+        machine.queues[queue].messages.blocks.get(number).columns = None
     other = next(n for n in cluster.names if n != name)
     consumer = consume(cluster, other, group, queue, "n >= 0")
     cluster.until(lambda: len(consumer.received(group)) == 100, "all")
@@ -428,8 +428,8 @@ def test_a_replica_goes_back_to_an_older_snapshot_where_the_newest_is_damaged_wi
     for index in live(cluster, group)[20:23]:
         damage(cluster, name, group, index)
     machine = member.queue_machine(group)
-    for number in machine.queues[queue].blocks.numbers():
-        machine.queues[queue].blocks.get(number).columns = None
+    for number in machine.queues[queue].messages.blocks.numbers():
+        machine.queues[queue].messages.blocks.get(number).columns = None
     taker = Session(cluster, "n2")
     taker.send(group, c.Attach(queue, "one", canonical.encode(jms.parse("n = 99")), 1), "attach")
     cluster.until(lambda: replica.stalled > 0, "it has gone back")

@@ -39,11 +39,11 @@ class Node:
 
     @property
     def warm(self) -> list[int]:
-        return [block.number for block in self.world.machine.queues[1].blocks.warm()]
+        return [block.number for block in self.world.machine.queues[1].messages.blocks.warm()]
 
     @property
     def written(self) -> list[int]:
-        blocks = self.world.machine.queues[1].blocks
+        blocks = self.world.machine.queues[1].messages.blocks
         return [block.number for block in blocks.values() if not isinstance(block, Block) or block.stored]
 
 

@@ -152,7 +152,9 @@ def test_expiry_in_many_queues_goes_through_a_number_of_blocks() -> None:
     expired = []
     world.wake(passed_ms=1_000)
     while True:
-        expired.append(sum(world.machine.queues[queue].dropped["expired"] for queue in range(1, queues + 1)))
+        expired.append(
+            sum(world.machine.queues[queue].messages.dropped["expired"] for queue in range(1, queues + 1))
+        )
         if world.machine.next_wake() is None:
             break
         world.wake()

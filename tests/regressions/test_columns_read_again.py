@@ -22,10 +22,10 @@ from fifo.commands import (
     Wake,
 )
 from fifo.effects import Deliver
-from fifo.fields import Selector
 from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION
-from fifo.state import Waiting
+from fifo.results import Waiting
+from fifo.selector import Selector
 from fifo.versions import CURRENT
 from quorum.log import Log
 from quorum.node.replica.replica import FieldSource
@@ -75,7 +75,7 @@ def published(entries: int, each: int) -> tuple[CountedLog, GroupMachine]:
 def rebuild(machine: GroupMachine) -> list[Any]:
     """The field `n` of all messages of the first block."""
     queue = machine.queues[1]
-    block = queue.blocks.get(0)
+    block = queue.messages.blocks.get(0)
     found = queue.groups.fields.columns(block, block.kept)
     return [found.get(slot, "application-properties.n") for slot in range(block.kept.bit_length())][1:]
 
@@ -109,8 +109,8 @@ class Attached:
         self._index = 1 + entries
         queue = self.machine.queues[1]
         if is_cold:
-            for number in queue.blocks.numbers()[:-1]:
-                queue.blocks.page_out(number)
+            for number in queue.messages.blocks.numbers()[:-1]:
+                queue.messages.blocks.page_out(number)
         self._source = cast(Any, queue.groups.fields)._source
         cast(Any, queue.groups.fields)._source = self
         attach = Attach(1, "c", canonical.encode(jms.parse(text)), 1_000)
@@ -155,7 +155,7 @@ def test_what_arrives_after_the_columns_were_dropped_is_not_read_again() -> None
     log, machine = published(entries=2, each=100)
     command = Enqueue(1, 201, 201, 1, 100, columns=columns.encode([{"application-properties.n": 201}]))
     machine.apply(Meta(4, 1, 1, CURRENT), [Operation(0, Origin(PRODUCER, 1, 201), command)])
-    block = machine.queues[1].blocks.get(0)
+    block = machine.queues[1].messages.blocks.get(0)
     found = machine.queues[1].groups.fields.columns(block, 1 << 201)
     assert found.get(201, "application-properties.n") == 201
     assert log.reads == []
@@ -200,7 +200,7 @@ def test_fields_that_each_message_has_for_itself_take_bounded_memory() -> None:
     most = 200_000
     _, machine = with_own_fields(100, 100, column_bytes=most)
     queue = machine.queues[1]
-    block = queue.blocks.get(0)
+    block = queue.messages.blocks.get(0)
     one = 100 * 400  # a field and its value take less than 400 bytes
     assert block.columns.nbytes <= most + one
     selector = Selector(canonical.encode(jms.parse("n + 0 > 50")))
@@ -214,7 +214,7 @@ def test_fields_that_are_read_in_several_parts_are_found() -> None:
     index: PredicateIndex[bytes] = PredicateIndex()
     for number in (3, 60, 99):
         index.add(b"%d" % number, jms.parse(f"n = {number}"))
-    block = queue.blocks.get(0)
+    block = queue.messages.blocks.get(0)
     found = list(queue.groups.fields.candidates(block, index, block.ready))
     assert dict(found) == {b"3": 1 << 3, b"60": 1 << 60, b"99": 1 << 99}
     assert not block.has_fields
@@ -230,7 +230,7 @@ def test_long_texts_take_bounded_memory_in_the_block_that_is_written_to() -> Non
         rows = [{"application-properties.text": f"{batch}-{place}-" * 500} for place in range(10)]
         world.publish(name, 10, rows)
     queue = world.machine.queues[1]
-    block = queue.blocks.get(0)
+    block = queue.messages.blocks.get(0)
     one = 2 * 10 * 6 * 500 + 50_000  # a batch, with room for growing, and what any column takes
     assert block.columns.nbytes <= most + one
     selector = Selector(canonical.encode(jms.parse("text LIKE '7-3-%'")))

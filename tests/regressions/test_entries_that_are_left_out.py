@@ -153,12 +153,12 @@ def test_queues_are_configured_again_without_the_policy_that_is_left_out() -> No
     group, queue = cluster.declare("orders")
     assert cluster.administer(POLICY) == Ok(1)
     cluster.run(1_000)
-    assert cluster.members["n1"].queue_machine(group).queues[queue].config.max_length == 3
+    assert cluster.members["n1"].queue_machine(group).queues[queue].messages.config.max_length == 3
     start_again(cluster, ((0, entry_with(cluster, 0, b"short")),))
     cluster.ready()
     cluster.run(1_000)
     for member in cluster.members.values():
-        config = member.queue_machine(group).queues[queue].config
+        config = member.queue_machine(group).queues[queue].messages.config
         assert config == member.catalog.effective(member.catalog.queues()[0]).config
         assert config.max_length != 3
 

@@ -15,7 +15,7 @@ from fifo.commands import Attach, Meta, Operation, Pin, Wake
 from fifo.effects import Applied
 from fifo.limits import PRODUCTION
 from fifo.pages import decode_block, encode_block
-from fifo.state import Waiting
+from fifo.results import Waiting
 from support.fifo_world import World, selector, sequences
 
 TEXT = "application-properties.text"
@@ -196,7 +196,7 @@ def test_cold_blocks_have_the_price_of_their_texts() -> None:
         world.publish(name, 1, letters(1))
         world.publish(name, 100, [{COLOUR: "red"}] * 100)
         world.publish(name, 64, letters(64))
-        blocks = world.machine.queues[1].blocks
+        blocks = world.machine.queues[1].messages.blocks
         world.machine.drop_columns()
         if is_cold:
             for number in blocks.numbers():
@@ -215,7 +215,7 @@ def test_cold_blocks_have_the_price_of_their_texts() -> None:
 def test_a_block_says_what_its_texts_cost_only_if_they_are_long() -> None:
     world, name = prepared()
     world.publish(name, 3, letters(3, 200))
-    block = world.machine.queues[1].blocks.get(0)
+    block = world.machine.queues[1].messages.blocks.get(0)
     plain = bytes(encode_block(block))
     assert plain[-1] == 0, "no expiries, no long texts: as earlier builds have written it"
     assert decode_block(Reader(plain), block.size).text_factor == 0
@@ -230,5 +230,5 @@ def test_entries_of_the_first_version_give_texts_no_price() -> None:
     world, name = prepared()
     operation = world.batch(name, 4, letters(4))
     world.machine.apply(Meta(world.index + 1, 1, world.now_ms, 1), [Operation(0, *operation)])
-    block = world.machine.queues[1].blocks.get(0)
+    block = world.machine.queues[1].messages.blocks.get(0)
     assert (block.text_factor, block.long_texts) == (0, 0)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from fifo import commands as c
+from fifo.blocks import Stored
 from fifo.effects import Effect
 from fifo.group import GroupMachine
 from fifo.limits import SMALL
-from fifo.pages import MemoryPages, Stored
+from fifo.pages import MemoryPages
 from fifo.versions import CURRENT, FIRST
 from support.fifo_world import World, selector
 
@@ -35,7 +36,7 @@ def restarted(world: World) -> GroupMachine:
     """A member that has read the fields of the first block after its start, and has paged it out."""
     machine = world.restored(world.machine.snapshot())
     queue = machine.queues[1]
-    queue.groups.fields.columns(queue.blocks.get(0), queue.blocks.get(0).kept)
+    queue.groups.fields.columns(queue.messages.blocks.get(0), queue.messages.blocks.get(0).kept)
     machine.page_out(1, 0)
     return machine
 
@@ -74,21 +75,21 @@ def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
     """It said that all sizes are numbers from 1 to 2. It goes with the checkpoint of a member that is upgraded."""
     world = a_full_block()
     before = restarted(world)
-    blocks = before.queues[1].blocks
+    blocks = before.queues[1].messages.blocks
     cold = blocks.at(0)
     assert isinstance(cold, Stored)
     of_numbers = World(LIMITS)
     of_numbers.queue(1, filter_enabled=True)
     of_numbers.publish(of_numbers.session(), 2, [{SIZE: 1}, {SIZE: 2}])
     of_numbers.machine.page_out(1, 0)
-    values = of_numbers.machine.queues[1].blocks.at(0).summary[2:]
+    values = of_numbers.machine.queues[1].messages.blocks.at(0).summary[2:]
     blocks._blocks[0] = cold.with_summary(b"\x00" + values)
 
     pages = before.memory.pages
     assert isinstance(pages, MemoryPages)
     resumed = world.resumed(before.checkpoint().state, pages)
-    assert resumed.queues[1].blocks.at(0).summary == b""
+    assert resumed.queues[1].messages.blocks.at(0).summary == b""
     delivered = attach(world, resumed, "size = 'large'", CURRENT)
     assert delivered == attach(world, world.machine, "size = 'large'", CURRENT)
     resumed.page_out(1, 0)
-    assert resumed.queues[1].blocks.at(0).summary
+    assert resumed.queues[1].messages.blocks.at(0).summary

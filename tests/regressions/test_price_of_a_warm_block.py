@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from fifo import fields, read_costs, selector_groups
+from fifo import read_costs
+from fifo import selector as selector_module
 from fifo.blocks import Block
 from fifo.commands import Settle
-from fifo.limits import PRODUCTION, Limits
+from fifo.limits import Limits
 from fifo.machine import QueueMachine
 from quorum.bench.selectors_alone import SPARSE_CREDIT, encoded, fill
 from quorum.bench.selectors_fields import UNIQUE_SELECTOR, Batches, selector_of
@@ -21,9 +22,9 @@ from quorum_selectors.expression import Expression
 
 def require_price(machine: QueueMachine) -> None:
     """The kept price of the first block is the price of what is in it."""
-    block = machine.blocks.get(0)
-    expected = read_costs.cost_of(block, block.ready | block.held, PRODUCTION)
-    assert [read_costs.block_cost(machine.blocks, 0) for _ in range(2)] == [expected, expected]
+    block = machine.messages.blocks.get(0)
+    expected = read_costs.cost_of(block, block.ready | block.held, machine.limits)
+    assert [read_costs.block_cost(machine.messages.blocks, 0) for _ in range(2)] == [expected, expected]
 
 
 def test_the_kept_price_of_a_block_is_the_price_of_what_is_there() -> None:
@@ -38,7 +39,7 @@ def test_the_kept_price_of_a_block_is_the_price_of_what_is_there() -> None:
     queue.go_on()
     require_price(machine)
     queue.do([Settle(QUEUE, "sparse", attaches[0], ((1, 10),))])
-    assert machine.blocks.get(0).live == 390
+    assert machine.messages.blocks.get(0).live == 390
     require_price(machine)
 
 
@@ -68,9 +69,9 @@ def test_what_a_selector_demands_is_found_once_for_each_attach(monkeypatch: pyte
         found.append(node)
         return requirement(node)
 
-    for module in (fields, predicates):
+    for module in (selector_module, predicates):
         monkeypatch.setattr(module, "requirement", noting)
-    selector_groups.decoded.cache_clear()
+    selector_module.decoded.cache_clear()
     queue = LocalQueue()
     queue.attach([(f"consumer-{number}", encoded(selector_of("equal", number))) for number in range(20)], 10)
     assert len(found) == 20

@@ -39,7 +39,7 @@ def damage_page(cluster: Cluster, name: str, group: int, queue: int, block: int)
     """A bit of the page with this block of the queue turns over on the member's disk."""
     opened = cluster.logs[name]._opened
     assert opened is not None
-    page = cluster.members[name].queue_machine(group).queues[queue].blocks.at(block).page
+    page = cluster.members[name].queue_machine(group).queues[queue].messages.blocks.at(block).page
     record, segment = opened.store.look_up(group, page, is_page=True)
     assert record is not None
     assert segment is not None
@@ -141,7 +141,7 @@ def test_a_question_that_meets_a_damaged_page_is_answered_from_another_state() -
     damage_page(cluster, asked, group, queue, 0)
 
     def ready(member: Member) -> int:
-        return member.queue_machine(group).queues[queue].blocks.get(0).ready.bit_count()
+        return member.queue_machine(group).queues[queue].messages.blocks.get(0).ready.bit_count()
 
     token = cluster.ask_now(asked, ready, group)
     cluster.until(lambda: cluster.members[asked].replicas[group].parted > 0, "it has met the page")

@@ -41,8 +41,8 @@ def founded(size: int = 3) -> tuple[Cluster, int, int, str]:
 def part(cluster: Cluster, name: str, group: int, queue: int) -> None:
     """A bit turned in this member's memory, and its next snapshot keeps that."""
     machine = cluster.members[name].queue_machine(group)
-    block = machine.queues[queue].blocks.get(0)
-    machine.queues[queue].drop_ready(block, block.ready & -block.ready, "maxlen")
+    block = machine.queues[queue].messages.blocks.get(0)
+    machine.queues[queue].messages.drop(block, block.ready & -block.ready, "maxlen")
     machine.running_hash ^= sum(name.encode())
     cluster.members[name].replicas[group].save_snapshot(cluster.logs[name], cluster.now_ms)
 

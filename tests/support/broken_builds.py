@@ -10,13 +10,14 @@ from typing import Any
 
 from fifo import bits
 from fifo.blocks import Block
-from fifo.checkout import Delivery
+from fifo.budgets import Entry
 from fifo.commands import Enqueue, Return, Settle
+from fifo.delivery import Delivery
 from fifo.effects import Deliver, Refused, Reply
 from fifo.machine import QueueMachine
+from fifo.messages import Messages
 from fifo.selector_groups import SelectorGroups
 from fifo.sessions import Producer
-from fifo.state import Entry
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log
 from quorum.log.references import Retention
@@ -62,7 +63,7 @@ def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -
 
 def skips_arrivals(groups: SelectorGroups) -> None:
     """In the place of SelectorGroups.look_up_arrivals: consumers that have seen everything see nothing new."""
-    groups._followed = groups.machine.next_sequence
+    groups._followed = groups.messages.next_sequence
 
 
 def loses_rare_fields(columns: object, key: str, runs: object) -> None:
@@ -77,33 +78,33 @@ def nothing_expires(*_: object) -> int:
     return 0
 
 
-_expires = QueueMachine.expires
+_expires = Messages.expires_at
 
 
-def half_the_ttl(machine: QueueMachine, now_ms: int, ttl_ms: int) -> int:
-    """In the place of QueueMachine.expires."""
-    expires = _expires(machine, now_ms, ttl_ms)
+def half_the_ttl(messages: Messages, now_ms: int, ttl_ms: int) -> int:
+    """In the place of Messages.expires_at."""
+    expires = _expires(messages, now_ms, ttl_ms)
     return now_ms + (expires - now_ms) // 2 if 0 <= expires - now_ms < 1_000_000 else expires
 
 
-def drops_nothing(machine: QueueMachine, entry: Entry) -> bool:
+def drops_nothing(messages: Messages, entry: Entry) -> bool:
     """In the place of overflow.drop_head."""
     return True
 
 
-def drops_the_newest(machine: QueueMachine, entry: Entry) -> bool:
+def drops_the_newest(messages: Messages, entry: Entry) -> bool:
     """In the place of overflow.drop_head."""
-    limit = machine.config.max_length
-    if limit < 0 or machine.config.overflow != "drop_head":
+    limit = messages.config.max_length
+    if limit < 0 or messages.config.overflow != "drop_head":
         return True
-    while machine.ready_count > limit:
-        block = machine.blocks.get(machine.index[-1][1])
-        machine.drop_ready(block, 1 << (block.ready.bit_length() - 1), "maxlen")
+    while messages.ready_count > limit:
+        block = messages.blocks.get(messages.index[-1][1])
+        messages.drop(block, 1 << (block.ready.bit_length() - 1), "maxlen")
     return True
 
 
-def takes_everything(machine: QueueMachine, count: int) -> Refused | None:
-    """In the place of QueueMachine.refuse_more."""
+def takes_everything(messages: Messages, count: int) -> Refused | None:
+    """In the place of Messages.refuse_more."""
     return None
 
 

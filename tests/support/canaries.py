@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from fifo.budgets import Entry
 from fifo.commands import Reserve
 from fifo.effects import Reply
 from fifo.group import GroupMachine
 from fifo.readers import DurableReader, Readers
 from fifo.staging import Staging
-from fifo.state import Entry
 from quorum.api.hub import Hub
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -251,12 +251,12 @@ CANARIES: tuple[Canary, ...] = (
         "highest first",
         "first deliveries to a consumer keep each producer's order",
         is_quick=True,
-        fifo__checkout__Delivery__choose=broken.highest_first,
+        fifo__delivery__Delivery__choose=broken.highest_first,
     ),
     _patched(
         "redelivered flag lost",
         "a repeat carries the redelivered flag",
-        fifo__checkout__Delivery__effect=broken.never_redelivered,
+        fifo__delivery__Delivery__effect=broken.never_redelivered,
     ),
     _patched(
         "every 50th settle returns",
@@ -346,7 +346,7 @@ CANARIES: tuple[Canary, ...] = (
         "half the TTL",
         "a message expires only after its TTL",
         scenario="brief",
-        fifo__machine__QueueMachine__expires=broken.half_the_ttl,
+        fifo__messages__Messages__expires_at=broken.half_the_ttl,
     ),
     _patched(
         "drop-head never drops",
@@ -365,7 +365,7 @@ CANARIES: tuple[Canary, ...] = (
         "reject-publish refuses nothing",
         "a full queue refuses what does not fit",
         scenario="strict",
-        fifo__machine__QueueMachine__refuse_more=broken.takes_everything,
+        fifo__messages__Messages__refuse_more=broken.takes_everything,
     ),
     _patched(
         "delivery limit never reached",

@@ -6,7 +6,7 @@ from typing import Any
 
 from fifo.effects import Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, Limits
-from fifo.state import Waiting
+from fifo.results import Waiting
 from support.fifo_world import World, bodies, selector
 
 RED, GREEN = {"application-properties.colour": "red"}, {"application-properties.colour": "green"}

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fifo.blocks import Block
+from fifo.blocks import Block, Stored
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
-from fifo.pages import Stored
 from quorum.log import Damage, Log, LogFull
 from quorum.node.cluster.peers import Peers
 from quorum.node.repair.healer import Healer
@@ -184,7 +183,7 @@ def _block_of(replica: Replica, page: int) -> tuple[QueueMachine | None, Block |
     """The block whose valid page this is, in memory or cold, with its queue."""
     machine = replica.machine
     for queue in machine.queues.values() if isinstance(machine, GroupMachine) else ():
-        for block in queue.blocks.values():
+        for block in queue.messages.blocks.values():
             stored = block.stored if isinstance(block, Block) else block
             if stored is not None and stored.page == page:
                 return queue, block

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fifo.blocks import Block
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
-from fifo.selector_groups import decoded
+from fifo.selector import decoded
 from fifo.storage import readers
 from quorum.log import LogFull
 
@@ -131,9 +131,9 @@ class Pager:
     # ---- one queue
 
     def _measure_tail(self, queue: QueueMachine) -> None:
-        tail = next(queue.blocks.latest(), None)
+        tail = next(queue.messages.blocks.latest(), None)
         if isinstance(tail, Block):
-            queue.blocks.measure(tail)
+            queue.messages.blocks.measure(tail)
 
     def _prefetch(self, queue: QueueMachine, pace: Pace, most: int) -> int:
         """Reads what readers are about to reach; how many blocks."""
@@ -145,12 +145,12 @@ class Pager:
             place = position >> queue.limits.block_bits
             last = place + 1 + min(PREFETCH_BLOCKS, int(rate * AHEAD_S) >> queue.limits.block_bits)
             while count < most:
-                number = queue.blocks.next_from(place)
+                number = queue.messages.blocks.next_from(place)
                 if number is None or number > last:
                     break
                 is_passed = bool(reader) and queue.groups.ruled_out(decoded(reader), number) is not None
-                if not is_passed and queue.blocks.find_warm(number) is None:
-                    queue.blocks.get(number)
+                if not is_passed and queue.messages.blocks.find_warm(number) is None:
+                    queue.messages.blocks.get(number)
                     count += 1
                 place = number + 1
         return count
@@ -158,14 +158,15 @@ class Pager:
     def _write_idle(self, machine: GroupMachine, queue: int, pace: Pace, now_ms: int) -> None:
         """Writes what has filled since the last time; a lazy queue's goes at once."""
         queue_machine = machine.queues.get(queue)
-        if queue_machine is None or len(queue_machine.blocks) < 2:
+        if queue_machine is None or len(queue_machine.messages.blocks) < 2:
             return
-        is_lazy = queue_machine.config.queue_mode == "lazy"
-        tail = queue_machine.next_sequence >> machine.limits.block_bits
-        for block in list(queue_machine.blocks.latest()) if is_lazy else queue_machine.blocks.latest():
+        messages = queue_machine.messages
+        is_lazy = messages.config.queue_mode == "lazy"
+        blocks = messages.blocks.latest()
+        for block in list(blocks) if is_lazy else blocks:
             if not self._may_write():
                 return
-            if block.number == tail:
+            if block.number == messages.tail:
                 continue
             if not isinstance(block, Block) or (block.stored is not None and not is_lazy):
                 if is_lazy:
@@ -176,7 +177,7 @@ class Pager:
                 self._page_out(machine, queue, block)
             elif wait_s > IDLE_S and block.stored is None:
                 self._note(block)
-                queue_machine.blocks.write(block)
+                messages.blocks.write(block)
 
     # ---- all of them
 
@@ -195,9 +196,9 @@ class Pager:
             _, group, queue, number = self._plan.pop()
             machine = machines[group]
             queue_machine = machine.queues.get(queue)
-            if queue_machine is None or queue_machine.blocks.find_warm(number) is None:
+            if queue_machine is None or queue_machine.messages.blocks.find_warm(number) is None:
                 continue
-            block = queue_machine.blocks.get(number)
+            block = queue_machine.messages.blocks.get(number)
             limit = self.target_bytes // (1 if block.columns is not None else PLAIN_PART)
             if self.warm_bytes(machines) > ENOUGH * limit:
                 self._page_out(machine, queue, block)
@@ -212,9 +213,9 @@ class Pager:
                 pace = self._paces.get((group, queue))
                 if pace is None:
                     pace = self._paces[group, queue] = Pace(now_ms, now_ms, readers(queue_machine))
-                tail = queue_machine.next_sequence >> machine.limits.block_bits
+                tail = queue_machine.messages.tail
                 is_quiet = now_ms - pace.touched_ms > IDLE_S * 1000
-                for block in queue_machine.blocks.warm():
+                for block in queue_machine.messages.blocks.warm():
                     if (plain_only and block.columns is not None) or (block.number == tail and not is_quiet):
                         continue
                     wait_s = pace.wait_s(block, now_ms)

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fifo import bits
+from fifo.budgets import Entry
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
-from fifo.state import Entry
 from quorum.client.batch import BatchReader
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of
@@ -141,7 +141,7 @@ class Ledger:
             return is_done
 
         def finished(machine: QueueMachine, entry: Entry) -> None:
-            name = machine.config.name
+            name = machine.messages.config.name
             if name not in names or entry.index <= self._judged[name]:
                 finish(machine, entry)
                 return
@@ -185,13 +185,13 @@ class Ledger:
 
     def _look(self, machine: QueueMachine) -> Messages:
         ready = held = 0
-        for number in machine.blocks.numbers():
-            block = machine.blocks.find_warm(number)
-            key = machine.config.name, number
+        for number in machine.messages.blocks.numbers():
+            block = machine.messages.blocks.find_warm(number)
+            key = machine.messages.config.name, number
             if block is not None:
                 self._seen[key] = block.ready, block.held
             elif key not in self._seen:
-                block = machine.blocks.view(number)
+                block = machine.messages.blocks.view(number)
                 self._seen[key] = block.ready, block.held
             shift = number << machine.limits.block_bits
             ready |= self._seen[key][0] << shift
@@ -201,20 +201,20 @@ class Ledger:
     def _note_unserved(self, group: GroupMachine, names: set[str]) -> None:
         """Notes what has come to queues that an entry leaves for a later one to serve."""
         for machine in group.queues.values():
-            name = machine.config.name
-            if name in names and machine.next_sequence > max(1, self._next[name]):
+            name = machine.messages.config.name
+            if name in names and machine.messages.next_sequence > max(1, self._next[name]):
                 self._remember(name, self._judged[name])
                 self._arrive(machine, group.now_ms)
 
     def _arrive(self, machine: QueueMachine, now_ms: int) -> None:
         """Notes what this entry has brought, before any of it can leave."""
-        name, first = machine.config.name, max(1, self._next[machine.config.name])
-        self._next[name] = machine.next_sequence
+        name, first = machine.messages.config.name, max(1, self._next[machine.messages.config.name])
+        self._next[name] = machine.messages.next_sequence
         command = Command(self._body)
-        while first < machine.next_sequence:
-            block = machine.blocks.get(first >> machine.limits.block_bits)
+        while first < machine.messages.next_sequence:
+            block = machine.messages.blocks.get(first >> machine.limits.block_bits)
             slot = first - block.base
-            count = min(machine.next_sequence - first, block.size - slot)
+            count = min(machine.messages.next_sequence - first, block.size - slot)
             runs: list[Any] = []
             block.runs.clip(block.base, slot, count, runs)
             for run in runs:
@@ -226,7 +226,9 @@ class Ledger:
             first += count
 
     def _expiring(self, machine: QueueMachine, now_ms: int, origin: Origin) -> Arrived:
-        ttls = [each for each in (machine.config.message_ttl_ms, self._sent[origin].ttl_ms) if each >= 0]
+        ttls = [
+            each for each in (machine.messages.config.message_ttl_ms, self._sent[origin].ttl_ms) if each >= 0
+        ]
         ttl = min(ttls, default=-1)
         return Arrived(origin, now_ms + ttl if ttls else -1, ttl)
 
@@ -236,7 +238,7 @@ class Ledger:
         self, machine: QueueMachine, entry: Entry, before: Messages, served: Messages, after: Messages
     ) -> None:
         """served: as the operations have left it, before the queue was served."""
-        name, config = machine.config.name, machine.config
+        name, config = machine.messages.config.name, machine.messages.config
         new = served.all & ~before.all
         if before.ready & ~served.all:
             self._broken(name, before.ready & ~served.all, "was ready and an operation has removed it")
@@ -264,7 +266,7 @@ class Ledger:
             self._broken(name, new, f"came to a queue of at most {config.max_length} ready messages")
 
     def _drop_head(self, machine: QueueMachine, dropped: int, after: Messages) -> None:
-        name, limit = machine.config.name, machine.config.max_length
+        name, limit = machine.messages.config.name, machine.messages.config.max_length
         ready = after.ready.bit_count()
         if dropped and limit < 0:
             self._broken(name, dropped, "has left a queue without a length limit")
@@ -279,7 +281,7 @@ class Ledger:
 
     def _leaves_held(self, machine: QueueMachine, entry: Entry, key: Key) -> None:
         """A message that was checked out has left in an operation."""
-        limit = machine.config.delivery_limit
+        limit = machine.messages.config.delivery_limit
         if self._arrived[key].origin in self._world.rules.taken:
             return
         if 0 <= limit < self._tried[key]:

@@ -1,0 +1,104 @@
+"""The life of messages: each move of the table happens, no other does, and the documents show the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fifo.block_store import BlockMemory
+from fifo.budgets import Entry
+from fifo.commands import QueueConfig
+from fifo.limits import SMALL
+from fifo.messages import COUNTED, LIFE, Messages, Move, Place
+from fifo.pages import MemoryPages
+from fifo.versions import CURRENT
+
+PAGE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"
+NOW_MS, LATER_MS = 1_000, 2_000
+ALL = [(1, 20)]
+"""Three blocks of eight sequences."""
+
+
+def made(count: int = 20, ttl_ms: int = -1) -> Messages:
+    messages = Messages(1, QueueConfig("orders", delivery_limit=0), BlockMemory(MemoryPages(), SMALL))
+    messages.append(1, 0, 0, count, messages.expires_at(NOW_MS, ttl_ms), 100, 0)
+    return messages
+
+
+def entry(now_ms: int = NOW_MS) -> Entry:
+    return Entry(2, now_ms, CURRENT, SMALL)
+
+
+def places(messages: Messages) -> dict[Place, int]:
+    found = {Place.READY: 0, Place.CHECKED_OUT: 0}
+    for block in messages.blocks.warm():
+        for place in found:
+            found[place] += int(getattr(block, place.value)).bit_count()
+    assert found == {Place.READY: messages.ready_count, Place.CHECKED_OUT: messages.held_count}
+    return {**found, Place.GONE: 20 - sum(found.values())}
+
+
+def check_out(messages: Messages) -> None:
+    for block in messages.blocks.warm():
+        messages.check_out(block, block.ready, block.ready.bit_count())
+
+
+def drop(messages: Messages, cause: str) -> None:
+    for block in messages.blocks.warm():
+        messages.drop(block, block.ready, cause)
+
+
+MOVES: dict[Move, Callable[[Messages], object]] = {
+    Move("check_out", Place.READY, Place.CHECKED_OUT): check_out,
+    Move("requeue", Place.CHECKED_OUT, Place.READY): lambda m: m.requeue(entry(), ALL, failed=False),
+    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"): lambda m: m.settle(ALL),
+    Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"): lambda m: m.settle(ALL, "rejected"),
+    Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"): lambda m: m.requeue(
+        entry(), ALL, failed=True
+    ),
+    Move("requeue", Place.CHECKED_OUT, Place.GONE, "expired"): lambda m: m.requeue(
+        entry(LATER_MS), ALL, failed=False
+    ),
+    Move("drop", Place.READY, Place.GONE, "expired"): lambda m: drop(m, "expired"),
+    Move("drop", Place.READY, Place.GONE, "maxlen"): lambda m: drop(m, "maxlen"),
+    Move("purge", Place.READY, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
+}
+
+
+def test_every_move_of_the_table_is_tried() -> None:
+    assert {*MOVES, Move("append", None, Place.READY)} == {*LIFE}
+    assert places(made()) == {Place.READY: 20, Place.CHECKED_OUT: 0, Place.GONE: 0}
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{move.method} {move.cause}")
+def test_a_move_takes_messages_from_one_place_to_the_other(move: Move) -> None:
+    messages = made(ttl_ms=LATER_MS - NOW_MS)
+    if move.source is Place.CHECKED_OUT:
+        check_out(messages)
+    assert move.source is not None and places(messages)[move.source] == 20
+    MOVES[move](messages)
+    assert places(messages)[move.target] == 20
+    assert messages.dropped == {cause: 20 * (cause == move.cause) for cause in COUNTED}
+
+
+def test_the_documents_show_the_same_table() -> None:
+    words = {None: "-", Place.READY: "ready", Place.CHECKED_OUT: "checked out", Place.GONE: "gone"}
+    rows = [
+        f"| {move.method} | {words[move.source]} | {words[move.target]} | {move.cause} |".replace(
+            "|  |", "| |"
+        )
+        for move in LIFE
+    ]
+    assert "\n".join(rows) in PAGE.read_text()
+
+
+def test_a_cold_block_is_purged_unread_unless_something_reaches_into_it() -> None:
+    for is_pinned, loads in ((False, 0), (True, 1)):
+        memory = BlockMemory(MemoryPages(), SMALL)
+        messages = Messages(1, QueueConfig("orders"), memory)
+        messages.append(1, 0, 0, 20, messages.expires_at(NOW_MS, -1), 100, 0)
+        messages.blocks.page_out(1)
+        assert messages.purge(messages.next_sequence, lambda _, answer=is_pinned: answer) == 20  # type: ignore[misc]
+        assert memory.loads == loads
