@@ -290,7 +290,7 @@ def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
             joining=each.is_joining,
             replaces=each.replaces,
         )
-        disk = member.disk_watch.disks.state(each.number, member.now_ms)
+        disk = member.disk_monitor.disks.state(each.number, member.now_ms)
         if disk is not None:
             info.disk.CopyFrom(
                 pb.Disk(

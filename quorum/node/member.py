@@ -26,38 +26,38 @@ from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node import events as ev
-from quorum.node.cluster.corruption_monitor import DamageCare, NeededEntries
-from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.corruption_monitor import CorruptionMonitor, NeededEntries
+from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.leader_duties import LeaderDuties
 from quorum.node.cluster.leader_routes import LeaderRoutes
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.cluster.membership import Membership, founding_members
 from quorum.node.cluster.peers import Peers
-from quorum.node.cluster.recovery_messages import Standings
-from quorum.node.cluster.rollback_marks import Marks
-from quorum.node.cluster.state_comparison import Comparing
-from quorum.node.cluster.state_requests import Rebuilding
+from quorum.node.cluster.recovery_messages import RecoveryMessages
+from quorum.node.cluster.rollback_marks import RollbackMarks
+from quorum.node.cluster.state_comparison import StateComparison
+from quorum.node.cluster.state_requests import StateRequests
 from quorum.node.errors import PageUnreadable
 from quorum.node.identity.identity import Memory
-from quorum.node.identity.member_directory import Roster
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
-from quorum.node.maintenance.garbage_collection import Background, Collecting, Inline
+from quorum.node.maintenance.garbage_collection import Background, GarbageCollection, Inline
 from quorum.node.maintenance.paging import Pager
 from quorum.node.maintenance.scrubbing import Scrubbing
 from quorum.node.member_config import SNAPSHOT_BYTES, MemberConfig
 from quorum.node.opening import Opener
 from quorum.node.reads.questions import Questions
 from quorum.node.reads.read_indexes import ReadIndexes
-from quorum.node.repair.body_transfer import Fetcher, Librarian
+from quorum.node.repair.body_transfer import BodyClient, BodyServer
 from quorum.node.repair.healer import Healer
-from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
-from quorum.node.replica.bootstrap import Founding
+from quorum.node.replica.bootstrap import Bootstrap
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.replicas import KIND_RAFT, Replicas
-from quorum.node.replica.skipped_entries import Skipping, shown
+from quorum.node.replica.skipped_entries import SkippedEntries, shown
 from quorum.node.replica.snapshotter import Snapshotter
 from quorum.node.schedule import Due, Schedule
 from quorum.node.sessions.conversation import Session
@@ -100,7 +100,7 @@ class Member:
         self._build_repair()
         self._build_sessions(clock)
         self._upkeep_due, self._review_due = Due(UPKEEP_MS), Due(REVIEW_MS)
-        self._skipping = Skipping(config.skip_entries, memory, logger)
+        self._skipping = SkippedEntries(config.skip_entries, memory, logger)
         self.reconciler = Reconciler(self.replicas)
         self._snapshotter = Snapshotter(
             log, logger, after_bytes=config.snapshot_bytes or SNAPSHOT_BYTES, after_ms=config.snapshot_ms
@@ -118,9 +118,9 @@ class Member:
         )
         self.pager = Pager(config.queue_memory_bytes)
         background = background or Inline()
-        self.collecting = Collecting(log, background)
+        self.collecting = GarbageCollection(log, background)
         self.scrubbing = Scrubbing(log, background, memory, logger, config.scrubbing)
-        self._founding = Founding(log, config.members, config.queue_groups, logger, config.limits)
+        self._bootstrap = Bootstrap(log, config.members, config.queue_groups, logger, config.limits)
         self._frames, self._inputs = self._frame_table(), self._input_table()
         self._schedule = self._scheduled()
         Opener(
@@ -129,7 +129,7 @@ class Member:
             network.send,
             self.peers,
             self.replicas,
-            self._founding,
+            self._bootstrap,
             self._skipping,
             self.applier,
             self.arrivals,
@@ -145,13 +145,13 @@ class Member:
     def _build_cluster(self, clock: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         config, log, memory = self.config, self.log, self._memory
         logger, send = self._logger, self._network.send
-        roster = Roster(config.name, memory, founding_members(config))
+        roster = MemberDirectory(config.name, memory, founding_members(config))
         self.me = roster.number(config.name)
         """This node's number; 0 until it is a member."""
         self.names: dict[int, str] = {}
         """number -> id of each member of now"""
         self.peers = Peers(config.name, self.replicas, sorted(set(roster.by_id) - {config.name}))
-        self.disk_watch = DiskWatch(self.me, self.names, log, clock, logger)
+        self.disk_monitor = DiskMonitor(self.me, self.names, log, clock, logger)
         self.leases = Leases(self.me, ())
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
         configured = LeaseTimes(config.lease_ms, step_down_ms)
@@ -165,36 +165,36 @@ class Member:
             self.peers,
             config.boot,
             self.replicas,
-            self.disk_watch,
+            self.disk_monitor,
             wall_ms,
             send,
             self._outputs,
         )
         self._duties = LeaderDuties(self.heartbeats)
-        self.comparing = Comparing(
+        self.comparing = StateComparison(
             log, memory, self.heartbeats, self.peers, self.replicas, send, self._outputs, logger
         )
-        self.rebuilding = Rebuilding(self.replicas, self.peers, send)
-        self.standings = Standings(self.replicas, self.peers, send)
-        self._marks = Marks(memory, log, range(config.queue_groups + 1), send)
-        self._routes = LeaderRoutes(self.replicas, self.peers, self.leases, self.disk_watch, send)
+        self.rebuilding = StateRequests(self.replicas, self.peers, send)
+        self.standings = RecoveryMessages(self.replicas, self.peers, send)
+        self._marks = RollbackMarks(memory, log, range(config.queue_groups + 1), send)
+        self._routes = LeaderRoutes(self.replicas, self.peers, self.leases, self.disk_monitor, send)
 
     def _build_repair(self) -> None:
         log, send = self.log, self._network.send
-        self.fetcher = Fetcher(log, send, self.peers)
-        self.arrivals = Arrivals(log, self.fetcher, self.replicas)
+        self.fetcher = BodyClient(log, send, self.peers)
+        self.arrivals = SnapshotBodies(log, self.fetcher, self.replicas)
         needed = NeededEntries(log, self.replicas)
         self.healer = Healer(log, self.fetcher, self._logger, needed)
-        self.librarian = Librarian(log, self.replicas, send, self.healer)
+        self.librarian = BodyServer(log, self.replicas, send, self.healer)
         election_max_s = self.config.raft.election_max_s
-        self.damage = DamageCare(
+        self.damage = CorruptionMonitor(
             log, self.replicas, self._logger, election_max_s, self.healer, needed, self.peers
         )
 
     def _build_sessions(self, clock: Callable[[], float]) -> None:
         boot, send = self.config.boot, self._network.send
         self._table = SessionTable(self.me, boot, self._routes, self._outputs)
-        self.read_indexes = ReadIndexes(boot, self._routes, self.replicas, self.disk_watch, send)
+        self.read_indexes = ReadIndexes(boot, self._routes, self.replicas, self.disk_monitor, send)
         self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._outputs)
 
     def _frame_table(self) -> FrameTable:
@@ -252,7 +252,7 @@ class Member:
         Every exception is the end of this member.
         """
         self.now_ms = now_ms
-        takes_part = self.disk_watch.may_take_part(now_ms) and self._memory.is_established
+        takes_part = self.disk_monitor.may_take_part(now_ms) and self._memory.is_established
         self._receive(takes_part, frames, inputs)
         active = [each for each in self.replicas.values() if takes_part and each.is_active(now_ms)]
         if active:
@@ -297,7 +297,7 @@ class Member:
         if self.fetcher.under_way:
             self.fetcher.tick(self.now_ms)
         self._network.flush()
-        self.disk_watch.sync()
+        self.disk_monitor.sync()
         for replica in active:
             replica.raft.flush()
         self._network.flush()
@@ -308,11 +308,11 @@ class Member:
         """A page was needed. Where there are other members, they send this one another state; nothing that this member
         has promised is lost."""
         replica = self.replicas[error.group]
-        self.comparing.lose(replica, self._founding.empty_machine(error.group), str(error))
+        self.comparing.lose(replica, self._bootstrap.empty_machine(error.group), str(error))
 
     def next_due_ms(self) -> int:
         """When step should be called again even if nothing comes in, on the member's clock."""
-        if self.disk_watch.is_silent or not self._memory.is_established:
+        if self.disk_monitor.is_silent or not self._memory.is_established:
             return min(self.heartbeats.next_ms, self._upkeep_due.next_ms)
         is_asked = self.read_indexes.is_due or self.questions.is_due
         if (
@@ -362,7 +362,7 @@ class Member:
             return
         if changed.number:
             self.me = self.leases.me = changed.number
-            self.disk_watch.become(changed.number)
+            self.disk_monitor.become(changed.number)
             self._table.become(changed.number)
         if changed.peers:
             roster = self.membership.roster
@@ -384,7 +384,7 @@ class Member:
     def _upkeep(self, now_ms: int) -> None:
         self.log.mark_if_quiet(now_ms)
         self._watch_disks(now_ms)
-        if self.disk_watch.is_silent:
+        if self.disk_monitor.is_silent:
             return
         self._follow_membership()
         self._follow_lease_times(now_ms)
@@ -406,7 +406,7 @@ class Member:
             self.reconciler.due.soon()
 
     def _reconcile(self, now_ms: int) -> None:
-        if self.disk_watch.is_silent:
+        if self.disk_monitor.is_silent:
             self.reconciler.due.soon()
         else:
             self.reconciler.run(self.catalog, now_ms)
@@ -419,16 +419,16 @@ class Member:
             self.lease_times.lead(self.replicas[SYSTEM_GROUP], settings, others, now_ms)
 
     def _watch_disks(self, now_ms: int) -> None:
-        self.disk_watch.look(now_ms, self.replicas.values())
+        self.disk_monitor.look(now_ms, self.replicas.values())
         roster = self.membership.roster
         voters = {
             number: [roster.number(voter) for voter in replica.raft.configuration.voters]
             for number, replica in self.replicas.items()
         }
-        news = self.disk_watch.low_groups(now_ms, voters)
+        news = self.disk_monitor.low_groups(now_ms, voters)
         if news is not None:
             self._outputs.tell(news)
-        if self.disk_watch.disks.own.is_low:
+        if self.disk_monitor.disks.own.is_low:
             self._snapshotter.make_room(self.replicas.values(), now_ms)
 
     # ---- what the API may ask
@@ -483,7 +483,7 @@ class Member:
 
     def is_left_behind(self) -> bool:
         """Its disk is full and others' are not: sessions do better there."""
-        return self.disk_watch.is_left_behind(self.now_ms)
+        return self.disk_monitor.is_left_behind(self.now_ms)
 
     def reason_to_leave(self) -> str:
         """Why sessions should be at another node; empty where they need not."""

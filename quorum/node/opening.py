@@ -8,19 +8,19 @@ from functools import partial
 from typing import Any
 
 from quorum.log import Log, LogDamaged
-from quorum.node.cluster.corruption_monitor import DamageCare
+from quorum.node.cluster.corruption_monitor import CorruptionMonitor
 from quorum.node.cluster.peers import Peers
-from quorum.node.cluster.state_comparison import Comparing
+from quorum.node.cluster.state_comparison import StateComparison
 from quorum.node.member_config import MemberConfig
 from quorum.node.repair.healer import Healer
-from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
-from quorum.node.replica.bootstrap import Founding
+from quorum.node.replica.bootstrap import Bootstrap
 from quorum.node.replica.checkpoints import Checkpoints
 from quorum.node.replica.replica import TIME_BYTES, FieldSource, Replica
 from quorum.node.replica.replicas import KIND_RAFT, Replicas
-from quorum.node.replica.skipped_entries import Skipping
-from quorum.node.replica.state_hashes import Digests
+from quorum.node.replica.skipped_entries import SkippedEntries
+from quorum.node.replica.state_hashes import StateHashes
 from quorum.node.wire.forwarding import GROUP
 from quorum.node.wire.frames import Send
 from quorum.replication.configuration import State
@@ -54,13 +54,13 @@ class Opener:
         send: Send,
         peers: Peers,
         replicas: Replicas,
-        founding: Founding,
-        skipping: Skipping,
+        bootstrap: Bootstrap,
+        skipping: SkippedEntries,
         applier: Applier,
-        arrivals: Arrivals,
+        arrivals: SnapshotBodies,
         healer: Healer,
-        comparing: Comparing,
-        damage: DamageCare,
+        comparing: StateComparison,
+        damage: CorruptionMonitor,
         logger: Any,
     ) -> None:
         self._config = config
@@ -68,7 +68,7 @@ class Opener:
         self._send = send
         self._peers = peers
         self._replicas = replicas
-        self._founding = founding
+        self._bootstrap = bootstrap
         self._skipping = skipping
         self._applier = applier
         self._arrivals = arrivals
@@ -84,13 +84,13 @@ class Opener:
 
     def _open(self, number: int, clock: Callable[[], float], random: random_module.Random) -> Replica:
         source = FieldSource(self._log, number)
-        machine = self._founding.empty_machine(number)
+        machine = self._bootstrap.empty_machine(number)
         raft = self._raft(number, clock, random_module.Random(random.random()))
         for index, reason in raft.unread_configurations.items():
             self._healer.note(number, index, raft.term_at(index), reason)
         self._skipping.check(self._log, number, raft.snapshot_index)
         checkpoints = Checkpoints(self._log, number, raft, TIME_BYTES)
-        replica = Replica(number, raft, machine, source, Digests(number), checkpoints)
+        replica = Replica(number, raft, machine, source, StateHashes(number), checkpoints)
         raft.start()
         checkpoints.begin()
         for damaged in self._log.journal(number).damaged_snapshots:
@@ -122,5 +122,5 @@ class Opener:
         except LogDamaged as error:
             if not self._peers.all:
                 raise
-            self._founding.lose_replica(number, str(error))
+            self._bootstrap.lose_replica(number, str(error))
             return make()

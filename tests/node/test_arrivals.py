@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from quorum.node.repair.body_transfer import Job
-from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 
 
 class Fetcher:
@@ -36,7 +36,7 @@ class Member:
         self.copies: set[int] = set()
         self.fetcher = Fetcher()
         self.asked: list[int] = []
-        self.arrivals = Arrivals(
+        self.arrivals = SnapshotBodies(
             self, self.fetcher, {1: SimpleNamespace(raft=self, references=self.references)}
         )  # type: ignore[arg-type,dict-item]
 

@@ -12,7 +12,7 @@ from quorum.node.maintenance.garbage_collection import (
     PLAN_MS,
     RETRY_MS,
     Background,
-    Collecting,
+    GarbageCollection,
     Inline,
     Threaded,
 )
@@ -57,7 +57,7 @@ class Log:
 def test_collections_are_run_and_adopted_one_after_the_other(background: Background) -> None:
     one, other = Collection(), Collection()
     log = Log(one, other)
-    collecting = Collecting(log, background)
+    collecting = GarbageCollection(log, background)
     for _ in range(10_000_000):  # steps, not time: a thread may take a while
         collecting.turn(0)
         if len(log.adopted) == 2:
@@ -78,7 +78,7 @@ def test_what_is_not_yet_copied_is_not_adopted() -> None:
     gate = threading.Event()
     log = Log(Collection(gate=gate))
     background = Threaded()
-    collecting = Collecting(log, background)
+    collecting = GarbageCollection(log, background)
     for now_ms in range(0, 5_000, 100):
         collecting.turn(now_ms)
     assert not log.adopted
@@ -92,7 +92,7 @@ def test_what_is_not_yet_copied_is_not_adopted() -> None:
 @pytest.mark.parametrize("background", [Inline(), Threaded()], ids=["inline", "threaded"])
 def test_a_full_disk_is_tried_again_later_and_a_defect_is_raised(background: Background) -> None:
     log = Log(Collection(LogFull("no room")), Collection(ValueError("a defect")))
-    collecting = Collecting(log, background)
+    collecting = GarbageCollection(log, background)
 
     def turns(now_ms: int) -> None:
         for _ in range(3):  # surveyed, copied, adopted
@@ -111,7 +111,7 @@ def test_a_full_disk_is_tried_again_later_and_a_defect_is_raised(background: Bac
 def test_a_manifest_without_room_lets_the_collection_go() -> None:
     log = Log(Collection(), Collection())
     log.full = True
-    collecting = Collecting(log, Inline())
+    collecting = GarbageCollection(log, Inline())
     collecting.turn(0)
     collecting.turn(0)
     log.full = False

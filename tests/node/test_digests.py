@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from quorum.node.errors import Diverged, PeerFrameError
-from quorum.node.replica.state_hashes import EVERY, KEPT, Digests, decode_claim
+from quorum.node.replica.state_hashes import EVERY, KEPT, StateHashes, decode_claim
 
 
 def test_only_every_thousandth_entry_is_claimed() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     assert digests.applied(EVERY + 1, 5) is None
     claim = digests.applied(2 * EVERY, 5)
     assert claim is not None
@@ -20,7 +20,7 @@ ALL = ("n1", "n2", "n3")
 
 
 def test_equal_hashes_agree_in_either_order() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 5)
     digests.claim("n1", 2 * EVERY, 6)
@@ -30,7 +30,7 @@ def test_equal_hashes_agree_in_either_order() -> None:
 
 
 def test_a_member_that_differs_stops_when_it_hears_the_leaders_hash() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n3", EVERY, 6)
     digests.claim("n1", EVERY, 6)
@@ -39,7 +39,7 @@ def test_a_member_that_differs_stops_when_it_hears_the_leaders_hash() -> None:
 
 
 def test_a_member_that_lags_stops_when_it_gets_there() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.claim("n1", EVERY, 6)
     digests.claim("n3", EVERY, 6)
     assert not digests.judge("n2", ALL)
@@ -49,7 +49,7 @@ def test_a_member_that_lags_stops_when_it_gets_there() -> None:
 
 
 def test_one_that_differs_is_wrong_when_most_voters_agree_with_this_member() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 6)
     assert digests.judge("n2", ALL), "nobody knows yet"
@@ -58,7 +58,7 @@ def test_one_that_differs_is_wrong_when_most_voters_agree_with_this_member() -> 
 
 
 def test_without_a_majority_of_equal_hashes_nobody_is_right() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 6)
     assert "no majority of the 2 voters has the same state: n1 00000006, n2 00000005" in digests.judge(
@@ -70,7 +70,7 @@ def test_without_a_majority_of_equal_hashes_nobody_is_right() -> None:
 
 
 def test_what_a_majority_has_agreed_on_stays_settled_when_the_voters_change() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 5)
     digests.claim("n3", EVERY, 6)
@@ -80,7 +80,7 @@ def test_what_a_majority_has_agreed_on_stays_settled_when_the_voters_change() ->
 
 
 def test_agreement_at_a_later_entry_settles_the_ones_before() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 6)
     assert digests.judge("n2", ALL)
@@ -90,7 +90,7 @@ def test_agreement_at_a_later_entry_settles_the_ones_before() -> None:
 
 
 def test_an_entry_that_is_applied_again_is_judged_again() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 5)
     digests.claim("n3", EVERY, 5)
@@ -101,7 +101,7 @@ def test_an_entry_that_is_applied_again_is_judged_again() -> None:
 
 
 def test_a_minority_that_was_heard_first_decides_nothing() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 6)
     digests.claim("n3", EVERY, 6)
@@ -109,7 +109,7 @@ def test_a_minority_that_was_heard_first_decides_nothing() -> None:
 
 
 def test_claims_of_a_member_that_has_given_up_its_state_are_dropped() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n1", EVERY, 6)
     assert digests.judge("n2", ALL)
@@ -118,7 +118,7 @@ def test_claims_of_a_member_that_has_given_up_its_state_are_dropped() -> None:
 
 
 def test_hashes_of_members_that_do_not_vote_count_for_nothing() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     digests.applied(EVERY, 5)
     digests.claim("n4", EVERY, 6)
     digests.claim("n5", EVERY, 6)
@@ -126,7 +126,7 @@ def test_hashes_of_members_that_do_not_vote_count_for_nothing() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    digests = Digests(3)
+    digests = StateHashes(3)
     for number in range(1, 100):
         digests.claim("n1", number * EVERY, 1)
         digests.applied((100 + number) * EVERY, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.node.cluster import rollback_marks as marks_module
-from quorum.node.cluster.rollback_marks import Marks, RolledBack
+from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
 from quorum.node.errors import PageUnreadable
 from quorum.node.identity.identity import Memory
 from support.cluster import Cluster, copied
@@ -117,7 +117,7 @@ def test_a_member_that_finds_itself_put_back_says_so_though_its_disk_is_full() -
     cluster.ready()
     memory = copied(cluster.memories["n1"])
     fill(memory)
-    marks = Marks(memory, cluster.logs["n1"], range(4), lambda *_: None)
+    marks = RollbackMarks(memory, cluster.logs["n1"], range(4), lambda *_: None)
     with pytest.raises(RolledBack):
         marks.remembered("n2", (1 << 40).to_bytes(8, "little"), 1)
 

@@ -28,14 +28,14 @@ class World:
         }
         roster: Any = SimpleNamespace(me="n1", number=lambda name: NUMBERS.get(name, 0))
         disks = SimpleNamespace(known_low=lambda now: (), own=_NoDisk())
-        disk_watch: Any = SimpleNamespace(disks=disks)
+        disk_monitor: Any = SimpleNamespace(disks=disks)
         self.heartbeats = Heartbeats(
             Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
             roster,
             SimpleNamespace(all=()),  # type: ignore[arg-type]
             1,
             replicas,
-            disk_watch,
+            disk_monitor,
             lambda: 0,
             lambda peer, kind, parts: None,
             self.outputs,

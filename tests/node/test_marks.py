@@ -9,7 +9,7 @@ import errno
 import pytest
 
 from quorum.node.cluster import rollback_marks as marks_module
-from quorum.node.cluster.rollback_marks import Marks, RolledBack
+from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
 from support.cluster import Cluster, Session, copied
 
 MARK_MS, GIVEN_MS = 2_000, 1_000
@@ -99,7 +99,7 @@ def test_it_does_not_help_to_elect_a_member_without_what_it_once_acknowledged(
 ) -> None:
     with pytest.raises(RolledBack):
         confirmed_by_one_that_was_put_back(cluster)
-    monkeypatch.setattr(marks_module.Marks, "remembered", lambda *_: None)
+    monkeypatch.setattr(marks_module.RollbackMarks, "remembered", lambda *_: None)
     without = Cluster(3)
     without.ready()
     assert confirmed_by_one_that_was_put_back(without) == 0, "without the marks confirmed messages are lost"
@@ -147,7 +147,7 @@ def test_a_connection_that_comes_and_goes_costs_few_marks(cluster: Cluster) -> N
 def test_a_mark_that_a_full_disk_does_not_take_is_told_to_nobody(cluster: Cluster) -> None:
     memory = copied(cluster.memories["n1"])
     sent: list[object] = []
-    marks = Marks(memory, cluster.logs["n1"], range(4), lambda *frame: sent.append(frame))
+    marks = RollbackMarks(memory, cluster.logs["n1"], range(4), lambda *frame: sent.append(frame))
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "no space left")

@@ -639,9 +639,9 @@ class Talk:
         self.up = list(there)
         self.lost: list[tuple[str, int]] = []
         self.frames: list[tuple[str, str, int, bytes]] = []
-        self.fetcher = bodies.Fetcher(here, self.sender("me"), self)
+        self.fetcher = bodies.BodyClient(here, self.sender("me"), self)
         self.librarians = {
-            name: bodies.Librarian(
+            name: bodies.BodyServer(
                 log,
                 Replicas(commit),
                 self.sender(name),

@@ -11,7 +11,7 @@ from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
 from quorum.node.identity.identity import Memory
-from quorum.node.identity.member_directory import Roster
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import GROUP
@@ -427,12 +427,12 @@ def test_the_elder_dials_the_newcomer_and_of_founders_the_greater_name() -> None
         CatalogMember(4, "0~2", "0", "z:1"),
     ]
     ids = [each.id for each in members]
-    dials = {each: Roster(each, Memory(), members).dials(set(ids) - {each}) for each in ids}
+    dials = {each: MemberDirectory(each, Memory(), members).dials(set(ids) - {each}) for each in ids}
     assert dials["a"] == {"a~1": ("::1", 7401), "0~2": ("z", 1)}
     assert dials["b"] == {"a": ("a", 1), "a~1": ("::1", 7401), "0~2": ("z", 1)}
     assert dials["a~1"] == {"0~2": ("z", 1)}
     assert dials["0~2"] == {}
-    reserve = {each: Roster(each, Memory(), members).reserve(set(ids) - {each}) for each in ids}
+    reserve = {each: MemberDirectory(each, Memory(), members).reserve(set(ids) - {each}) for each in ids}
     assert reserve["a"] == reserve["b"] == {}
     assert reserve["a~1"] == {"a": ("a", 1), "b": ("b", 1)}
     assert reserve["0~2"] == {"a": ("a", 1), "b": ("b", 1), "a~1": ("::1", 7401)}
@@ -440,7 +440,7 @@ def test_the_elder_dials_the_newcomer_and_of_founders_the_greater_name() -> None
 
 @pytest.mark.parametrize("member", ["a", "a~1"])
 def test_two_members_of_one_name_are_told_apart(member: str) -> None:
-    roster = Roster("a", Memory(), [CatalogMember(1, "a", "a")])
+    roster = MemberDirectory("a", Memory(), [CatalogMember(1, "a", "a")])
     roster.follow({"a~1": CatalogMember(2, "a~1", "a")})
     assert roster.name(roster.number(member)) == "a"
     assert roster.names_of(["a", "a~1"]) == ["a", "a"]
@@ -450,7 +450,7 @@ def test_two_members_of_one_name_are_told_apart(member: str) -> None:
 def test_a_founding_member_that_was_removed_is_still_known_after_a_restart() -> None:
     """Groups may still need it."""
     founders = [CatalogMember(1, "a", "a", "a:1"), CatalogMember(2, "b", "b", "b:1")]
-    roster = Roster("b", Memory(members=(founders[1],)), founders)
+    roster = MemberDirectory("b", Memory(members=(founders[1],)), founders)
     assert list(roster.by_id) == ["b"]
     assert roster.dials(["a"]) == {"a": ("a", 1)}
     assert roster.number("a") == 1

@@ -14,7 +14,7 @@ from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
 from quorum.node.maintenance.lost_log import begin_again, open_log, quarantine
-from quorum.node.replica.bootstrap import Founding
+from quorum.node.replica.bootstrap import Bootstrap
 from quorum.replication.errors import WireError
 from quorum.replication.group import Group, GroupConfig
 from quorum.replication.quarantine import Quarantine, Standing, StandingQuestion
@@ -218,7 +218,7 @@ def lose_group(cluster: Cluster, name: str, group: int) -> None:
     log = Log(Path("/data/log"), cluster.disks[name])
     log.open()
     founders = cluster.founders if name in cluster.founders else ()
-    Founding(log, founders, GROUPS - 1, structlog.get_logger()).lose_replica(group, "as in a test")
+    Bootstrap(log, founders, GROUPS - 1, structlog.get_logger()).lose_replica(group, "as in a test")
     log.close()
 
 

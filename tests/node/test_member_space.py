@@ -43,7 +43,7 @@ def take_room(cluster: Cluster, name: str, left: int) -> None:
 
 
 def state(cluster: Cluster, name: str) -> DiskState:
-    return cluster.members[name].disk_watch.disks.own
+    return cluster.members[name].disk_monitor.disks.own
 
 
 def low_at(cluster: Cluster, name: str) -> dict[int, list[str]]:
@@ -259,13 +259,13 @@ def test_a_member_without_room_for_votes_stands_still_and_goes_on_later(cluster:
     publish(producer, group, queue, 10)
     cluster.run(5_000)
     member = cluster.members[name]
-    assert member.disk_watch.is_silent
+    assert member.disk_monitor.is_silent
     assert state(cluster, name).is_full
     assert member.next_due_ms() > cluster.clock_ms(name), "it does not spin"
     assert len(producer.confirmed()) == 10
     take_room(cluster, name, 1_000_000)
     cluster.settle()
-    assert not member.disk_watch.is_silent
+    assert not member.disk_monitor.is_silent
     assert len(cluster.snapshots(group)) == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from quorum.log import Space
-from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.leases.disk_state import SPACE_MS
 from quorum.node.replica.proposals import FULL_RETRY_MS, Proposals
 
@@ -30,7 +30,7 @@ class SmallLog:
 
 
 def test_a_log_that_refuses_between_two_looks_is_full_at_both() -> None:
-    watch = DiskWatch(1, {1: "n1"}, SmallLog(), lambda: 0.0, structlog.get_logger())  # type: ignore[arg-type]
+    watch = DiskMonitor(1, {1: "n1"}, SmallLog(), lambda: 0.0, structlog.get_logger())  # type: ignore[arg-type]
     proposals = Proposals()
     replica: Any = SimpleNamespace(proposals=proposals, raft=SimpleNamespace(is_full=False, is_leader=False))
     now_ms = 100_000

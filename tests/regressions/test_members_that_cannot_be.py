@@ -16,7 +16,7 @@ from quorum.api.admin_service import AdminService
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, CatalogMember, RemoveMember
 from quorum.node.identity.identity import Memory
-from quorum.node.identity.member_directory import NOBODY, Roster
+from quorum.node.identity.member_directory import NOBODY, MemberDirectory
 from quorum.replication.network.connection import PeerNetwork
 from quorum.v1 import admin_pb2 as pb
 from support.cluster import Cluster
@@ -162,7 +162,7 @@ def test_what_an_old_entry_put_into_the_catalog_ends_no_member_and_can_be_remove
 
 def test_an_incarnation_that_is_none_belongs_to_nobody() -> None:
     founders = [CatalogMember(1, "n1", "n1"), CatalogMember(2, "x", "x", incarnation="no hex")]
-    roster = Roster("n1", Memory(), founders)
+    roster = MemberDirectory("n1", Memory(), founders)
     assert roster.incarnation_bytes("n1") == bytes(16), "it would speak to any"
     assert roster.incarnation_bytes("x") == NOBODY
 

@@ -115,7 +115,7 @@ def test_a_member_whose_state_is_lost_votes_and_is_not_elected_before_it_has_ano
 def test_a_leader_that_meets_a_damaged_page_while_it_sends_a_snapshot_hands_over() -> None:
     cluster, group, queue, leader, behind, whole = with_two_blocks()
     damage_page(cluster, leader, group, queue, 1)
-    founding = cluster.members[behind]._founding
+    founding = cluster.members[behind]._bootstrap
     founding.lose_replica(group, "as in a test")  # its journal is gone too
     cluster.crash(behind, power=False)
     cluster.start(behind)
@@ -168,6 +168,6 @@ def test_a_state_arrives_though_the_leader_keeps_few_entries_and_its_snapshot_is
     newest = cluster.members[lost].replicas[group].raft.snapshot_index
     assert newest > cluster.members[leader].replicas[group].raft.snapshot_index
     member = cluster.members[lost]
-    member.comparing.lose(member.replicas[group], member._founding.empty_machine(group), "as in a test")
+    member.comparing.lose(member.replicas[group], member._bootstrap.empty_machine(group), "as in a test")
     all_are_equal(cluster, group)
     assert member.replicas[group].raft.snapshot_index >= newest

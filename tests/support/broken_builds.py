@@ -23,7 +23,7 @@ from quorum.log import Log
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
 from quorum.node.leases.leases import Leases
-from quorum.node.repair.snapshot_bodies import Arrivals
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.replication.configuration import State
 
@@ -153,7 +153,7 @@ def always_current(stream: object, deliver: Deliver) -> bool:
 
 
 def believes_itself(*_: object) -> None:
-    """In the place of Marks.remembered: what others remember of this member counts for nothing."""
+    """In the place of RollbackMarks.remembered: what others remember of this member counts for nothing."""
 
 
 # ---- snapshots
@@ -173,8 +173,8 @@ class LogWithoutPages(Log):
         super().__init__(*arguments, retention=ForgetsPages, **settings)
 
 
-def without_bodies(arrivals: Arrivals, group: int, index: int, term: int, state: State) -> int | None:
-    """In the place of Arrivals.prepare: a snapshot is put in place as it came."""
+def without_bodies(arrivals: SnapshotBodies, group: int, index: int, term: int, state: State) -> int | None:
+    """In the place of SnapshotBodies.prepare: a snapshot is put in place as it came."""
     journal = arrivals._journal(group)
     return max(journal.commit_index, journal.last_index if journal.holds(index, term) else 0)
 

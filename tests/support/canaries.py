@@ -27,7 +27,7 @@ from quorum.log.table import Ints, Mask
 from quorum.log.writer import Writer
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.membership import Membership
-from quorum.node.identity.member_directory import Roster
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.member import Member
 from quorum.replication import codec
 from quorum.replication.group import Group
@@ -146,8 +146,8 @@ def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
     return incarnation
 
 
-def whoever(roster: Roster, member: str) -> str:
-    """In the place of Roster.incarnation: nobody is refused for another data directory."""
+def whoever(roster: MemberDirectory, member: str) -> str:
+    """In the place of MemberDirectory.incarnation: nobody is refused for another data directory."""
     return ""
 
 
@@ -222,7 +222,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "snapshot without its bodies",
         "a member takes part with a snapshot only once it has the bodies",
-        quorum__node__repair__snapshot_bodies__Arrivals__prepare=broken.without_bodies,
+        quorum__node__repair__snapshot_bodies__SnapshotBodies__prepare=broken.without_bodies,
     ),
     # ---- members
     _patched(
@@ -230,8 +230,8 @@ CANARIES: tuple[Canary, ...] = (
         "a member that lost its disk is refused under its old identity",
         scenario="wipe",
         quorum__node__cluster__membership__Membership__met=meets_anew,
-        quorum__node__identity__member_directory__Roster__incarnation=whoever,
-        quorum__node__cluster__rollback_marks__Marks__remembered=broken.believes_itself,
+        quorum__node__identity__member_directory__MemberDirectory__incarnation=whoever,
+        quorum__node__cluster__rollback_marks__RollbackMarks__remembered=broken.believes_itself,
     ),
     # ---- publishing
     _patched(

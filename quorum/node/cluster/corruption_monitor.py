@@ -39,7 +39,7 @@ class NeededEntries:
         return index >= first or index == replica.stalled or replica.checkpoints.refer_to(index)
 
 
-class DamageCare:
+class CorruptionMonitor:
     """See the module's text."""
 
     def __init__(

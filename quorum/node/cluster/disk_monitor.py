@@ -33,7 +33,7 @@ HAND_OVER_RETRY_MS = 5_000
 """An attempt is over after an election timeout; while it lasts nothing is packed, so there are pauses between."""
 
 
-class DiskWatch:
+class DiskMonitor:
     """One per member, on its Raft thread. names: node number -> member."""
 
     def __init__(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from quorum.node import events as ev
-from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.peers import Peers
-from quorum.node.identity.member_directory import Roster
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import HEARTBEAT_MS, Heartbeat, HeartbeatAnswer, LeaderView, Leases
 from quorum.node.replica.replica import Replica
 from quorum.node.schedule import Due
@@ -27,11 +27,11 @@ class Heartbeats:
     def __init__(
         self,
         leases: Leases,
-        roster: Roster,
+        roster: MemberDirectory,
         peers: Peers,
         boot: int,
         replicas: Mapping[int, Replica],
-        disk_watch: DiskWatch,
+        disk_monitor: DiskMonitor,
         wall_ms: Callable[[], int],
         send: Send,
         outputs: ev.Outputs,
@@ -52,7 +52,7 @@ class Heartbeats:
         self._roster = roster
         self._boot = boot
         self._replicas = replicas
-        self._disk_watch = disk_watch
+        self._disk_watch = disk_monitor
         self._wall_ms = wall_ms
         self._send = send
         self._outputs = outputs
@@ -173,5 +173,5 @@ class Heartbeats:
         return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
 
 
-def _voters(replica: Replica, roster: Roster) -> list[int]:
+def _voters(replica: Replica, roster: MemberDirectory) -> list[int]:
     return [roster.number(voter) for voter in replica.raft.configuration.voters]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.peers import Peers
 from quorum.node.leases.leases import Leases
 from quorum.node.replica.replicas import Replicas
@@ -16,12 +16,12 @@ class LeaderRoutes:
     """The routes of one member."""
 
     def __init__(
-        self, replicas: Replicas, peers: Peers, leases: Leases, disk_watch: DiskWatch, send: Send
+        self, replicas: Replicas, peers: Peers, leases: Leases, disk_monitor: DiskMonitor, send: Send
     ) -> None:
         self._replicas = replicas
         self._peers = peers
         self._leases = leases
-        self._disk_watch = disk_watch
+        self._disk_watch = disk_monitor
         self._send = send
 
     def take_frames(self, table: FrameTable) -> None:

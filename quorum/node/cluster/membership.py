@@ -25,7 +25,7 @@ from quorum.log import LogFull
 from quorum.node.cluster.lease_times import LeaseTimesKeeper
 from quorum.node.cluster.peers import Peers
 from quorum.node.identity.identity import Memory
-from quorum.node.identity.member_directory import Roster
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.member_config import MemberConfig
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.replicas import Replicas
@@ -71,7 +71,7 @@ class Membership:
         memory: Memory,
         replicas: Replicas,
         peers: Peers,
-        roster: Roster,
+        roster: MemberDirectory,
         lease_times: LeaseTimesKeeper,
         send: Send,
     ) -> None:

@@ -16,7 +16,7 @@ STANDING_MS = 500
 """How often a quarantined replica asks the others."""
 
 
-class Standings:
+class RecoveryMessages:
     """The questions and answers of one member, for all its groups."""
 
     def __init__(self, replicas: Mapping[int, Replica], peers: Peers, send: Send) -> None:

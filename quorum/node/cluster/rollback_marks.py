@@ -39,7 +39,7 @@ class RolledBack(Exception):
     """This data directory is older than what it has told other members."""
 
 
-class Marks:
+class RollbackMarks:
     """Of one member; on its Raft thread."""
 
     def __init__(self, memory: Memory, log: Log, groups: Collection[int], send: Send) -> None:

@@ -27,7 +27,7 @@ from quorum.node.wire.frames import Data, FrameTable, Send
 KIND_DIGEST = 4
 
 
-class Comparing:
+class StateComparison:
     """One of a member."""
 
     def __init__(

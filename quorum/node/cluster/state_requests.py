@@ -31,7 +31,7 @@ ASK_MS = 500
 _REQUEST = struct.Struct("<IQ")
 
 
-class Rebuilding:
+class StateRequests:
     """The requests and answers of one member, for all its groups."""
 
     def __init__(self, replicas: Mapping[int, Replica], peers: Peers, send: Send) -> None:

@@ -19,7 +19,7 @@ NOBODY = b"\xff" * INCARNATION_BYTES
 """No data directory has this incarnation, or not in the life of the universe."""
 
 
-class Roster:
+class MemberDirectory:
     """me: this node's id."""
 
     def __init__(self, me: str, memory: Memory, founders: Iterable[CatalogMember]) -> None:

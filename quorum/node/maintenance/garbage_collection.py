@@ -27,7 +27,7 @@ class Runnable(Protocol):
 Planned = TypeVar("Planned", bound=Runnable)
 
 
-class CollectingLog(Protocol[Planned]):
+class CollectedLog(Protocol[Planned]):
     """What is needed of the node's log."""
 
     def survey(self) -> None: ...
@@ -92,10 +92,10 @@ class Threaded:
         return True
 
 
-class Collecting(Generic[Planned]):
+class GarbageCollection(Generic[Planned]):
     """One collection after the other, as long as the log finds something to collect."""
 
-    def __init__(self, log: CollectingLog[Planned], background: Background) -> None:
+    def __init__(self, log: CollectedLog[Planned], background: Background) -> None:
         self._log = log
         self._background = background
         self._collection: Planned | None = None

@@ -1,7 +1,7 @@
-"""The node's files are checked, little by little: a start does not read what is sealed, and disks forget.
+"""Checks the node's files a piece at a time: a start does not read sealed segments, and disks lose data silently.
 
-What is found bad of bodies and pages is in `log.damages`, from where `damage.DamageCare` takes it; all else the log
-knows, and mends. The reading is done where the log's garbage is copied (collecting.Background), while nothing is.
+Damaged bodies and pages are in `log.damages`, where the CorruptionMonitor finds them. The log itself mends the rest.
+The background thread reads while it copies no garbage (garbage_collection.Background).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quorum.node.cluster.disk_monitor import DiskWatch
+from quorum.node.cluster.disk_monitor import DiskMonitor
 from quorum.node.cluster.leader_routes import LeaderRoutes
 from quorum.node.errors import PeerFrameError
 from quorum.node.replica.replica import Replica
@@ -102,7 +102,7 @@ class ReadIndexes:
     boot: int
     routes: LeaderRoutes
     replicas: Mapping[int, Replica]
-    disk_watch: DiskWatch
+    disk_monitor: DiskMonitor
     send: Send
     _number: int = 0
     _now_ms: int = 0
@@ -164,7 +164,7 @@ class ReadIndexes:
 
     def requested(self, peer: str, request: ReadRequest) -> None:
         """A peer takes this node for the leader."""
-        if self.disk_watch.is_silent:
+        if self.disk_monitor.is_silent:
             return  # its sender asks again
 
         def answer(index: int | None) -> None:

@@ -176,7 +176,7 @@ class Notes(Protocol):
     def note(self, group: int, index: int, term: int, reason: str) -> None: ...
 
 
-class Librarian:
+class BodyServer:
     """Answers questions from this member's own log, a slice at a time."""
 
     def __init__(
@@ -342,7 +342,7 @@ class Candidates(Protocol):
         ...
 
 
-class Fetcher:
+class BodyClient:
     """Asks other members for bodies and puts what comes into the log. One a member."""
 
     def __init__(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from quorum.log import EntryMissing, LogDamaged
-from quorum.node.repair.body_transfer import Fetcher, Job
+from quorum.node.repair.body_transfer import BodyClient, Job
 
 
 class Reads(Protocol):
@@ -43,7 +43,7 @@ class Healer:
     def __init__(
         self,
         log: Reads,
-        fetcher: Fetcher,
+        fetcher: BodyClient,
         logger: Any,
         needed: Needed,
     ) -> None:

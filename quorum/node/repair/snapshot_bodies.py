@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorum.node.repair.body_transfer import Fetcher, Job
+from quorum.node.repair.body_transfer import BodyClient, Job
 from quorum.replication.configuration import State
 
 
@@ -58,13 +58,13 @@ class _Arrival:
     proven: int = 0
 
 
-class Arrivals:
+class SnapshotBodies:
     """The snapshots on their way to this member, at most one a group."""
 
     def __init__(
         self,
         log: Inventory,
-        fetcher: Fetcher,
+        fetcher: BodyClient,
         replicas: Mapping[int, Receiver],
     ) -> None:
         self._log = log

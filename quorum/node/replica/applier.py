@@ -18,7 +18,7 @@ from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.healer import Healer
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
-from quorum.node.replica.skipped_entries import Skipping
+from quorum.node.replica.skipped_entries import SkippedEntries
 from quorum.node.replica.snapshotter import Snapshotter
 from quorum.node.schedule import Due
 from quorum.node.sessions.session_table import SessionTable
@@ -55,7 +55,7 @@ class Applier:
         snapshotter: Snapshotter,
         reconciler: Reconciler,
         upkeep: Due,
-        skipping: Skipping,
+        skipping: SkippedEntries,
         *,
         entries: int,
     ) -> None:

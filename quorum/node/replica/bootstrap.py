@@ -15,7 +15,7 @@ from quorum.replication.configuration import Configuration, wrap_state
 from quorum.replication.journal_view import QUARANTINED
 
 
-class Founding:
+class Bootstrap:
     """For the groups of one node."""
 
     def __init__(

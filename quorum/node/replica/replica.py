@@ -19,7 +19,7 @@ from quorum.node.replica.checkpoints import Checkpoints, LogPages, contents
 from quorum.node.replica.group_clock import GroupClock
 from quorum.node.replica.proposals import Proposals
 from quorum.node.replica.snapshot_plan import SnapshotPlan
-from quorum.node.replica.state_hashes import Digests
+from quorum.node.replica.state_hashes import StateHashes
 from quorum.node.wire.operations import Command, columns_of, command_parts, encode
 from quorum.replication.configuration import State
 from quorum.replication.group import Group
@@ -85,7 +85,7 @@ class Replica:
     raft: Group
     machine: GroupMachine | CatalogMachine
     field_source: FieldSource
-    digests: Digests
+    digests: StateHashes
     checkpoints: Checkpoints
     clock: GroupClock = field(default_factory=GroupClock)
     proposals: Proposals = field(default_factory=Proposals)

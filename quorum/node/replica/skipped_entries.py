@@ -26,7 +26,7 @@ from quorum.node.wire.operations import Command, OperationError
 from quorum.replication.codec import COMMAND
 
 
-class Skipping:
+class SkippedEntries:
     """One member's list. entries: as configured, (group, index)."""
 
     def __init__(self, entries: Sequence[tuple[int, int]], memory: Memory, logger: Any) -> None:

@@ -33,7 +33,7 @@ _CLAIM = struct.Struct("<IQI")
 
 
 @dataclass(slots=True)
-class Digests:
+class StateHashes:
     """One group's hashes by index: own, and claimed by each other member."""
 
     group: int
