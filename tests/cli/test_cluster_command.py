@@ -184,7 +184,12 @@ def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: P
     quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
     command = [sys.executable, "-m", "quorum", "cluster", "join"]
     with subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=_heeds_interruptions,
     ) as joining:
         cluster = LocalCluster.open(folder / "quorum-data")
         deadline = time.monotonic() + LIMIT_S
@@ -205,6 +210,11 @@ def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: P
     quorum("queues", "declare", "orders", cwd=folder)
     quorum("publish", "orders", "a", cwd=folder)
     assert "stopped 2 members" in quorum("cluster", "down", "--purge", cwd=folder)
+
+
+def _heeds_interruptions() -> None:
+    """A command that a shell starts in the background inherits that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _has_member(cluster: LocalCluster, name: str) -> bool:
