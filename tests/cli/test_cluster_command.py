@@ -180,16 +180,19 @@ def test_members_join_are_drained_and_are_removed(folder: Path) -> None:
         quorum("cluster", "down", "--purge", cwd=folder)
 
 
+HEEDS_INTERRUPTIONS = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("quorum", run_name="__main__")
+"""
+"""The command also where a shell has started the tests in the background, with SIGINT ignored."""
+
+
 def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: Path) -> None:
     quorum("cluster", "up", "--members", "1", "--detach", cwd=folder)
-    command = [sys.executable, "-m", "quorum", "cluster", "join"]
+    command = [sys.executable, "-c", HEEDS_INTERRUPTIONS, "cluster", "join"]
     with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=_heeds_interruptions,
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as joining:
         cluster = LocalCluster.open(folder / "quorum-data")
         deadline = time.monotonic() + LIMIT_S
@@ -210,11 +213,6 @@ def test_an_interrupted_join_leaves_the_new_member_running_and_says_so(folder: P
     quorum("queues", "declare", "orders", cwd=folder)
     quorum("publish", "orders", "a", cwd=folder)
     assert "stopped 2 members" in quorum("cluster", "down", "--purge", cwd=folder)
-
-
-def _heeds_interruptions() -> None:
-    """A command that a shell starts in the background inherits that SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _has_member(cluster: LocalCluster, name: str) -> bool:
