@@ -71,6 +71,22 @@ class Messages:
         return self.ready | self.held
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was known of a queue before a member applied an entry in a step that was not yet synced.
+
+    next: the sequence from which on nothing had arrived. gone: how many messages had left.
+    """
+
+    queue: str
+    index: int
+    judged: int
+    next: int
+    messages: Messages
+    seen: dict[tuple[str, int], tuple[int, int]]
+    gone: int
+
+
 def sequences(members: int) -> Iterator[int]:
     for first, count in bits.ranges(members):
         yield from range(first, first + count)
@@ -95,6 +111,8 @@ class Ledger:
         self.gone: dict[Origin, str] = {}
         """what has left without having been settled, and why"""
         self._body: bytes | memoryview = b""
+        self._unsure: list[Note] = []
+        """of entries in whose step the power has gone, the latest of a step first"""
 
     # ---- what clients do
 
@@ -134,10 +152,12 @@ class Ledger:
         names = {place.name for place in self._world.bounded}
 
         def applied(applier: Applier, replica: Any, index: int, term: int, body: Any, now_ms: int) -> bool:
+            if isinstance(replica.machine, GroupMachine):
+                self._settle(replica.machine, names, index)
             self._body = body
             is_done = apply_entry(applier, replica, index, term, body, now_ms)
             if isinstance(replica.machine, GroupMachine):
-                self._note_unserved(replica.machine, names)
+                self._note_unserved(replica.machine, names, index)
             return is_done
 
         def finished(machine: QueueMachine, entry: Entry) -> None:
@@ -165,23 +185,41 @@ class Ledger:
         node = self._world.stepping
         if node is None or not node.delay_ms:
             return
-        known = self._judged[name], self._next[name], self._messages.get(name, Messages()), len(self.gone)
+        messages = self._messages.get(name, Messages())
         seen = {key: value for key, value in self._seen.items() if key[0] == name}
+        node.unsynced.append(
+            Note(name, index, self._judged[name], self._next[name], messages, seen, len(self.gone))
+        )
 
-        def take_back() -> None:
-            if self._judged[name] != index:
-                return  # another member has applied it, too
-            self._judged[name], self._next[name], self._messages[name], gone = known
-            self._seen = {key: value for key, value in self._seen.items() if key[0] != name} | seen
-            while len(self.gone) > gone:
-                self.gone.popitem()
+    def power_cut(self, node: Node) -> None:
+        """The power has gone in the middle of a sync: whether the entries of this step count is seen at later ones."""
+        while node.unsynced:
+            self._unsure.append(node.unsynced.pop())
 
-        node.undo.append(take_back)
+    def _settle(self, group: GroupMachine, names: set[str], index: int) -> None:
+        """A member is about to apply an entry. Earlier ones of which it is not sure that they count do so if the member
+        has the state that they have left: with a snapshot they may have reached the disk before the power was gone."""
+        for machine in group.queues.values():
+            name = machine.messages.config.name
+            for note in [each for each in self._unsure if each.queue == name and each.index <= index]:
+                self._unsure.remove(note)
+                is_overtaken = self._judged[name] > note.index  # another member has applied it, too
+                counts = note.index < index and self._is_as_noted(machine, note)
+                if name in names and not is_overtaken and not counts:
+                    self._take_back(note)
 
-    def undo(self, node: Node) -> None:
-        """The power has gone in the middle of its sync."""
-        while node.undo:
-            node.undo.pop()()
+    def _is_as_noted(self, machine: QueueMachine, note: Note) -> bool:
+        if machine.messages.next_sequence != self._next[note.queue]:
+            return False
+        was_served = self._judged[note.queue] == note.index
+        return not was_served or self._look(machine) == self._messages[note.queue]
+
+    def _take_back(self, note: Note) -> None:
+        name = note.queue
+        self._judged[name], self._next[name], self._messages[name] = note.judged, note.next, note.messages
+        self._seen = {key: value for key, value in self._seen.items() if key[0] != name} | note.seen
+        while len(self.gone) > note.gone:
+            self.gone.popitem()
 
     def _look(self, machine: QueueMachine) -> Messages:
         ready = held = 0
@@ -198,12 +236,12 @@ class Ledger:
             held |= self._seen[key][1] << shift
         return Messages(ready, held)
 
-    def _note_unserved(self, group: GroupMachine, names: set[str]) -> None:
+    def _note_unserved(self, group: GroupMachine, names: set[str], index: int) -> None:
         """Notes what has come to queues that an entry leaves for a later one to serve."""
         for machine in group.queues.values():
             name = machine.messages.config.name
             if name in names and machine.messages.next_sequence > max(1, self._next[name]):
-                self._remember(name, self._judged[name])
+                self._remember(name, index)
                 self._arrive(machine, group.now_ms)
 
     def _arrive(self, machine: QueueMachine, now_ms: int) -> None:

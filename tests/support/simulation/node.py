@@ -7,7 +7,7 @@ sync is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from support.simulation.room import Works
 from support.simulation.wire import Connection, ServedCall, SimServer
 
 if TYPE_CHECKING:
+    from support.simulation.ledger import Note
     from support.simulation.world import World
 
 WALL_MS = 1_700_000_000_000
@@ -94,8 +95,8 @@ class Node(Process):
         """group -> the running hash that the rules have compared last"""
         self.delay_ms = 0
         """how long this step has waited for the disk by now"""
-        self.undo: list[Callable[[], None]] = []
-        """what the ledger takes back if the power goes before the step's sync is done"""
+        self.unsynced: list[Note] = []
+        """what the ledger may take back if the power goes before the sync of the step is done"""
         disk.node = None  # what recovery does is nobody's fault
         chance = world.random_of(f"{machine.name} {life}")
         build = world.build
@@ -221,7 +222,7 @@ class Node(Process):
         frames, self._frames = self._frames, []
         inputs, self._inputs = self._inputs, []
         self.delay_ms = 0
-        self.undo.clear()
+        self.unsynced.clear()
         world.stepping = self
         self.disk.begin_step()
         try:

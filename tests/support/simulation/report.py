@@ -28,6 +28,7 @@ OPERATIONS = (
         "purged",
         "policies set",
         "looked at",
+        "reads compared",
         "browsed",
         "refused",
         "published by unary calls",

@@ -291,7 +291,7 @@ class World:
     def _stop(self, name: str, power: bool, why: str) -> None:
         node = self.nodes[name]
         if power and node.is_syncing:
-            self.ledger.undo(node)
+            self.ledger.power_cut(node)
         node.die()
         node.is_known_down = not power
         self.tell(f"{name} is down{', with its power' if power else ''} {why}")
@@ -443,7 +443,6 @@ class World:
         self._drain()
         self._close()
         self.rules.judge()
-        self.tally.judge()
 
     def _is_ready(self) -> bool:
         return all(node.member.is_ready() for node in self.nodes.values() if node.is_up)
