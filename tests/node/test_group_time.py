@@ -13,52 +13,74 @@ from fifo.effects import Confirmed
 from quorum.node.replica.group_clock import MAX_CREDIT_MS, SLEW_DIVISOR, GroupClock
 from support.cluster import Cluster, Session, batch
 
+TERM = 3
+
 
 def test_a_new_group_begins_at_the_median_of_the_wall_clocks() -> None:
-    assert GroupClock().now(50, [1_000, 9_000_000, 1_010]) == 1_010
+    assert GroupClock().now(50, [1_000, 9_000_000, 1_010], TERM) == 1_010
 
 
 def test_time_goes_on_from_the_log_by_the_leaders_own_progress() -> None:
     clock = GroupClock()
     clock.observe(5_000)
-    assert clock.now(100, [5_000]) == 5_000
-    assert clock.now(300, [5_200]) == 5_200
+    assert clock.now(100, [5_000], TERM) == 5_000
+    assert clock.now(300, [5_200], TERM) == 5_200
 
 
 def test_a_wall_clock_an_hour_ahead_is_approached_by_a_tenth() -> None:
     clock = GroupClock()
     clock.observe(5_000)
-    clock.now(0, [3_600_000])
-    assert clock.now(1_000, [3_600_000]) == 6_100
+    clock.now(0, [3_600_000], TERM)
+    assert clock.now(1_000, [3_600_000], TERM) == 6_100
 
 
 def test_a_wall_clock_that_went_back_slows_time_by_a_tenth() -> None:
     clock = GroupClock()
     clock.observe(3_600_000)
-    clock.now(0, [0])
-    assert clock.now(1_000, [0]) == 3_600_900
+    clock.now(0, [0], TERM)
+    assert clock.now(1_000, [0], TERM) == 3_600_900
 
 
 def test_many_small_steps_slew_as_much_as_one() -> None:
     clock = GroupClock()
     clock.observe(5_000)
-    clock.now(0, [3_600_000])
+    clock.now(0, [3_600_000], TERM)
     for at in range(1, 1_001):
-        last = clock.now(at, [3_600_000])
+        last = clock.now(at, [3_600_000], TERM)
     assert last == 6_100
 
 
-def test_a_follower_counts_its_own_progress_since_the_entry_that_it_applied() -> None:
+def test_a_follower_counts_nine_tenths_of_its_own_progress_since_the_entry_that_it_applied() -> None:
     clock = GroupClock()
     clock.observe(5_000, 100)
-    assert clock.now(60_100, [65_000]) == 65_000
+    assert clock.now(60_100, [65_000], TERM) == 59_000
+
+
+def test_a_leader_counts_all_its_progress_in_its_own_term() -> None:
+    clock = GroupClock()
+    clock.observe(5_000, 100)
+    clock.now(100, [5_000], TERM)
+    assert clock.now(60_100, [65_000], TERM) == 65_000
+    assert clock.now(120_100, [119_000], TERM + 2) == 119_000, "another member may have led in between"
+
+
+def test_a_member_that_was_paused_leads_next_and_time_does_not_leap() -> None:
+    leader, paused = GroupClock(), GroupClock()
+    for clock in leader, paused:
+        clock.observe(5_000, 0)
+    leader.now(0, [0], TERM)
+    at = 6_000
+    for each in range(20, at, 20):
+        last = leader.now(each, [0], TERM)
+    paused.observe(last, at)  # it catches up with what the leader has proposed
+    assert last <= paused.now(at, [0], TERM + 1) <= last + 20
 
 
 def test_an_older_entry_that_is_applied_later_changes_nothing() -> None:
     clock = GroupClock()
     clock.observe(5_000, 100)
     clock.observe(5_500, 1_100)
-    assert clock.estimate(1_100) == 6_000
+    assert clock.estimate(1_100) == 5_900
 
 
 def test_a_member_that_catches_up_is_behind_and_never_ahead() -> None:
@@ -75,8 +97,10 @@ def test_a_member_that_catches_up_is_behind_and_never_ahead() -> None:
 def test_a_leaders_answer_bounds_the_estimate_from_both_sides() -> None:
     clock = GroupClock()
     clock.observe(5_000, 0)
-    clock.heard(6_000, asked_ms=990, monotonic_ms=1_010)
-    assert clock.estimate(1_010) == 6_010, "what this member thinks is possible"
+    clock.heard(5_905, asked_ms=980, monotonic_ms=1_000)
+    assert clock.estimate(1_000) == 5_905, "it was behind"
+    clock.heard(5_900, asked_ms=990, monotonic_ms=1_010)
+    assert clock.estimate(1_010) == 5_914, "what this member thinks is possible"
     clock.heard(7_000, asked_ms=1_400, monotonic_ms=1_420)
     assert clock.estimate(1_420) == 7_000, "it was behind"
     clock.heard(7_100, asked_ms=2_000, monotonic_ms=2_020)
@@ -87,7 +111,7 @@ def test_a_leader_that_knows_no_time_moves_nothing() -> None:
     clock = GroupClock()
     clock.observe(5_000, 0)
     clock.heard(0, asked_ms=990, monotonic_ms=1_010)
-    assert clock.estimate(1_010) == 6_010
+    assert clock.estimate(1_010) == 5_909
 
 
 def test_no_answer_takes_time_back_before_an_applied_entry() -> None:
@@ -176,10 +200,10 @@ def test_time_never_goes_back_and_never_leaps(steps: list[tuple[int, list[int]]]
     clock = GroupClock()
     clock.observe(1 << 40)
     monotonic = 0
-    before = clock.now(monotonic, steps[0][1])
+    before = clock.now(monotonic, steps[0][1], TERM)
     for progress, walls in steps[1:]:
         monotonic += progress
-        now = clock.now(monotonic, walls)
+        now = clock.now(monotonic, walls, TERM)
         assert before <= now <= before + progress + MAX_CREDIT_MS // SLEW_DIVISOR
         before = now
 

@@ -169,7 +169,7 @@ class Heartbeats:
         ):
             return LeaderView(0, term)
         has_time = replica.leads and replica.clock.last
-        time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms)) if has_time else 0
+        time_ms = replica.clock.now(now_ms, self.wall_clocks(now_ms), term) if has_time else 0
         return LeaderView(leader, term, settings.granted.lease_ms, time_ms)
 
 

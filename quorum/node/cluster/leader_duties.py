@@ -20,7 +20,7 @@ class LeaderDuties:
         if (
             due is not None
             and not proposals.is_wake_pending
-            and replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms)) >= due
+            and replica.clock.now(now_ms, self._heartbeats.wall_clocks(now_ms), replica.raft.term) >= due
         ):
             proposals.wake()
         live = machine.live_nodes()

@@ -5,16 +5,19 @@ the members' wall clocks. So it never goes back and never leaps, with any leader
 
 Every other member keeps an estimate, so that a new leader continues from the old one's time, also after a long quiet:
 
-  - An applied entry is at least as old as its time says. The member counts its own progress from the moment at which
-    it applied the entry. If it applied the entry late, because it was catching up or had been paused, the estimate is
-    behind the leader's time by as much. It is never ahead.
+  - An applied entry is at least as old as its time says. The member counts progress from the moment at which it applied
+    the entry. If it applied the entry late, because it was catching up or had been paused, the estimate is behind the
+    leader's time by as much.
   - The leader's answer to a heartbeat names the time of the moment at which it was sent. That moment is between the
     heartbeat and the arrival of the answer, so the leader's time is now at least what was named and at most what was
     named plus the round trip. The estimate is corrected to these bounds, up or down.
   - A snapshot has no moment: progress is counted from the first look at the clock after it.
+  - The leader may be slowing its time by a tenth, and the member does not know. So it counts nine tenths of its own
+    progress. With all of it a member that was paused and leads next would leap ahead, by up to a tenth of its pause.
 
-So after a failover group time may lag behind the old leader's by what no answer has told: the quiet since the latest
-answer where the new leader itself stood still. After a restart of all members at once it continues from the last entry.
+So after a failover group time may lag behind the old leader's: by a tenth of what no answer has told, and by the quiet
+since the latest answer where the new leader itself stood still. After a restart of all members at once it continues
+from the last entry.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class GroupClock:
         self._at: int | None = None
         """The monotonic time at which `_last` was so."""
         self._credit = 0
+        self._term = 0
+        """The latest one in which this member led. In it, time is its own: nobody else has slowed it."""
         self.applied = 0
         """The latest time of an applied entry, or of a snapshot: what a snapshot keeps, the same on every member."""
 
@@ -43,8 +48,8 @@ class GroupClock:
         return self._last
 
     def estimate(self, monotonic_ms: int) -> int:
-        """The time by this member's own progress."""
-        return self._last + (0 if self._at is None else max(0, monotonic_ms - self._at))
+        """The time of a leader that has been slowing it since `_last`."""
+        return self._last + self._progress(monotonic_ms) * (SLEW_DIVISOR - 1) // SLEW_DIVISOR
 
     def observe(self, now_ms: int, monotonic_ms: int | None = None) -> None:
         """An entry carries this time, and is applied at this moment. A snapshot has no moment."""
@@ -61,13 +66,16 @@ class GroupClock:
             known = min(self.estimate(monotonic_ms), latest)
             self._set(max(now_ms, known, self.applied), monotonic_ms)
 
-    def now(self, monotonic_ms: int, wall_clocks_ms: list[int]) -> int:
+    def now(self, monotonic_ms: int, wall_clocks_ms: list[int], term: int) -> int:
         """The leader's: the time for the next entry. wall_clocks_ms: the members' wall clocks as known here, at least
-        one."""
+        one. term: the one in which this member leads."""
         wall = median_low(wall_clocks_ms)
         if self._last == 0:
             self._last = wall  # a group's first entry: there is nothing to go on from
-        progress = self.estimate(monotonic_ms) - self._last
+        if term != self._term:
+            self._term = term
+            self._set(self.estimate(monotonic_ms), monotonic_ms)
+        progress = self._progress(monotonic_ms)
         self._at = monotonic_ms
         self._credit = min(MAX_CREDIT_MS, self._credit + progress)
         allowed = self._credit // SLEW_DIVISOR
@@ -75,6 +83,9 @@ class GroupClock:
         self._credit -= SLEW_DIVISOR * abs(slew)
         self._last += max(0, progress + slew)
         return self._last
+
+    def _progress(self, monotonic_ms: int) -> int:
+        return 0 if self._at is None else max(0, monotonic_ms - self._at)
 
     def _set(self, now_ms: int, monotonic_ms: int | None) -> None:
         self._last, self._at, self._credit = now_ms, monotonic_ms, 0

@@ -238,7 +238,7 @@ class Replica:
         has_news = proposals.announce(self.raft.commit_index)
         while self.can_propose:
             operations, size = proposals.next_entry()
-            now = self.clock.now(now_ms, wall_clocks_ms)
+            now = self.clock.now(now_ms, wall_clocks_ms, self.raft.term)
             try:
                 index = self.raft.propose(command_parts(operations, now, versions.CURRENT))
             except LogFull:
