@@ -90,7 +90,6 @@ def _judge_here(paths: list[Path]) -> Report | None:
     from quorum.histories.judge import MAX_OPERATIONS, judge
 
     tell, started = Progress(), time.monotonic()
-    tell(f"reading {', '.join(map(str, paths))}")
     records = read(paths, MAX_OPERATIONS)
     if records is None:
         tell(f"more than {MAX_OPERATIONS:,} operations: Spark judges them")

@@ -344,11 +344,12 @@ UNREACHED = """
     quorum/histories/report.py
     quorum/log/inspection.py
     quorum/log/reserve.py
-    quorum/node/maintenance/offline_check.py
     quorum/node/driver.py
+    quorum/node/errors.py
+    quorum/node/maintenance/lost_log.py
+    quorum/node/maintenance/offline_check.py
     quorum/replication/network/connection.py
     quorum/replication/network/wire.py
-    quorum/node/maintenance/lost_log.py
     quorum/spark/archive.py
     quorum/spark/archived_fields.py
     quorum/spark/failures.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def test_every_pipeline_hands_master_and_settings_on(
         raise SetupError("no further")
 
     monkeypatch.setattr(quorum.spark, "session", session)
+    limits = importlib.import_module("quorum.histories.judge")
+    monkeypatch.setattr(limits, "MAX_OPERATIONS", -1)  # any history is too large for this process
     arguments = {
         "archive": [queue, "--to", str(tmp_path / "archive"), "--url", cluster.url],
         "selectivity": [str(tmp_path), "-s", "TRUE"],
