@@ -43,6 +43,9 @@ FLIGHT_FIELDS = {
 }
 DRIVER_LIMIT_S = 600.0
 """One life of a driver, on a machine with other work."""
+SPARK_GAVE_UP = "Python worker failed to connect back"
+"""Spark gives a stream's own worker ten seconds to start, which no setting changes: on a very busy machine it ends the
+query itself."""
 BATCH = 500
 
 
@@ -52,13 +55,19 @@ def environment() -> dict[str, str]:
 
 
 class Driver:
-    """A driver's process and everything it starts."""
+    """A driver's process and everything it starts. Where Spark gave up on its own worker the driver is started again:
+    it died without this test's help, and has to go on all the same."""
 
     def __init__(self, command: Sequence[str], output: Path) -> None:
+        self._command = command
         self._output = output
-        with output.open("ab") as file:
-            self._process = subprocess.Popen(
-                command,
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._begin = self._output.stat().st_size if self._output.exists() else 0
+        with self._output.open("ab") as file:
+            return subprocess.Popen(
+                self._command,
                 env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -77,7 +86,11 @@ class Driver:
     def wait(self, done: Callable[[], bool] = lambda: False) -> None:
         """Until it ends, or `done`. AssertionError if it takes too long, or failed."""
         end = time.monotonic() + DRIVER_LIMIT_S
-        while not self.is_over and not done():
+        while not done():
+            if self.is_over:
+                if not self._process.returncode or SPARK_GAVE_UP not in self._said():
+                    break
+                self._process = self._start()
             if time.monotonic() > end:
                 self.kill()
                 raise AssertionError(f"the driver is not done within {DRIVER_LIMIT_S} s:\n{self._said()}")
@@ -86,7 +99,8 @@ class Driver:
             raise AssertionError(f"the driver ended with {self._process.returncode}:\n{self._said()}")
 
     def _said(self) -> str:
-        return self._output.read_text(errors="replace")[-4_000:]
+        """The end of what this life of the driver has written."""
+        return self._output.read_bytes()[self._begin :].decode(errors="replace")[-4_000:]
 
 
 def killed_again_and_again(
