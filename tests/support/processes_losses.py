@@ -58,7 +58,7 @@ class FileLosses:
             said = self.flips.output_size()
             size = _harm(path, harm)
             deadline = time.monotonic() + NOTICE_LIMIT_S
-            while not (is_named := self._is_named(path, said)) and not _is_back(path, size):
+            while not (is_named := self._is_named(path, said)) and not _is_replaced(path, size):
                 ended = self.cluster.ended()
                 assert not ended, f"{path} {harm}: {ended}\n{self.cluster.last_output(self.flips.victim)}"
                 assert time.monotonic() < deadline, f"{path} {harm}: not noticed in {NOTICE_LIMIT_S} s"
@@ -134,6 +134,12 @@ def _harm(path: Path, harm: str) -> int:
     with open(path, "r+b") as file:
         file.truncate(size)
     return size
+
+
+def _is_replaced(path: Path, size: int) -> bool:
+    """Whether the member has made the file again, or has deleted what was cut off of it: a snapshot goes when two newer
+    ones are there."""
+    return _is_back(path, size) or (size >= 0 and not path.exists())
 
 
 def _is_back(path: Path, size: int) -> bool:
