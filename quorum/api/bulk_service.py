@@ -1,4 +1,4 @@
-"""quorum.v1.Bulk: what has to be known of a queue; groups, snapshots and staging are in modules of their own.
+"""quorum.v1.Bulk: what has to be known of a queue; subscriptions, views and staging are in modules of their own.
 
 Commands go through the node's own session and are asked again where an answer was lost: all of them are idempotent.
 Reads look at this node's replica. What needs pyarrow is imported when the first call comes that does.
@@ -13,9 +13,9 @@ from fifo.effects import Refused, Run
 from quorum.api import status
 from quorum.api.bulk_calls import endpoints
 from quorum.api.bulk_columns import KINDS
-from quorum.api.bulk_groups import GroupCalls
-from quorum.api.bulk_snapshots import SnapshotCalls
 from quorum.api.bulk_staging import StagingCalls
+from quorum.api.bulk_subscriptions import SubscriptionCalls
+from quorum.api.bulk_views import ViewCalls
 from quorum.api.calls import client_address
 from quorum.api.handlers import Context, unary
 from quorum.api.hub import Hub
@@ -35,7 +35,7 @@ MAX_SEEN = 1_000
 _KIND = {name: number for number, name in KINDS.items()}
 
 
-class BulkService(GroupCalls, SnapshotCalls, StagingCalls, bulk_pb2_grpc.BulkServicer):
+class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.BulkServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
         self._own = (config.name, config.members[config.name].client)

@@ -31,7 +31,7 @@ ADDRESS_BYTES = 300
 """A host's name with a port."""
 SELECTOR_BYTES = 4 * MAX_SELECTOR_CHARACTERS
 TEXT_BYTES = {
-    **dict.fromkeys(("queue", "group", "producer", "consumer_tag"), NAME_BYTES),
+    **dict.fromkeys(("queue", "subscription", "producer", "consumer_tag"), NAME_BYTES),
     **dict.fromkeys(("name", "id", "incarnation", "replaces", "to", "pattern"), NAME_BYTES),
     **dict.fromkeys(("key", "names", "prefix", "after"), NAME_BYTES),
     **dict.fromkeys(("client_address", "peer_address"), ADDRESS_BYTES),

@@ -161,7 +161,7 @@ class _Flows:
         for name, value in (
             ("url", self._cluster.url),
             ("queue", QUEUE),
-            ("group", "bench"),
+            ("subscription", "bench"),
             ("maxMessagesPerTrigger", str(PER_TRIGGER)),
         ):
             reader = reader.option(name, value)

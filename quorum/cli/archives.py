@@ -59,7 +59,9 @@ def archive(
     leave: Annotated[
         bool, typer.Option("--leave", help="leave the messages in their queues, and miss what is held")
     ] = False,
-    group: Annotated[str, typer.Option(help="name of the durable group that takes the messages")] = "archive",
+    subscription: Annotated[
+        str, typer.Option(help="name of the subscription that takes the messages")
+    ] = "archive",
     selector: Annotated[str, typer.Option("--selector", "-s", help="JMS selector; others stay")] = "",
     fields: Annotated[
         str, typer.Option(metavar="LIST", help="application properties as columns: 'color STRING'")
@@ -87,7 +89,7 @@ def archive(
         url or default_url(),
         tuple(queues),
         to,
-        group,
+        subscription,
         selector,
         fields,
         takes=not leave,
@@ -145,7 +147,8 @@ def selectivity(
     cluster: Annotated[
         bool,
         typer.Option(
-            "--cluster", help="what the queues' consumers and durable groups select now; --url implies it"
+            "--cluster",
+            help="what the queues' consumers and durable subscriptions select now; --url implies it",
         ),
     ] = False,
     queue: Annotated[list[str] | None, typer.Option("--queue", help="only of this queue")] = None,

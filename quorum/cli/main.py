@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli import archives, cluster, data_files, groups, messages, pipeline, policies, queues
+from quorum.cli import archives, cluster, data_files, messages, pipeline, policies, queues, subscriptions
 from quorum.cli.console import DEFECT, Complaint, complain, is_told
 from quorum.errors import ConfigError
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queues.app, name="queues")
 app.add_typer(policies.app, name="policies")
-app.add_typer(groups.app, name="groups")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(pipeline.app, name="pipeline")
 pipeline.app.command()(archives.archive)
 pipeline.app.command()(archives.selectivity)

@@ -11,7 +11,7 @@ import typer
 from quorum.cli.console import JsonOption, UrlOption, connect, pairs, print_json, printable
 
 if TYPE_CHECKING:
-    from quorum.client.bulk_records import GroupInfo
+    from quorum.client.bulk_records import SubscriptionInfo
     from quorum.client.records import ConsumerInfo, QueueInfo, StorageInfo
 
 app = typer.Typer(help="Queues.", no_args_is_help=True)
@@ -130,13 +130,13 @@ def purge(queue: NameArgument, url: UrlOption = None) -> None:
 
 
 def selected(selector: str, encoded: bytes) -> str:
-    """What a consumer or group selects, for people."""
+    """What a consumer or a subscription selects, for people."""
     from quorum_selectors import canonical, printing
 
     return selector or (printing.shown(canonical.decode(encoded)) if encoded else "everything")
 
 
-def plain_filter(record: ConsumerInfo | GroupInfo) -> dict[str, Any]:
+def plain_filter(record: ConsumerInfo | SubscriptionInfo) -> dict[str, Any]:
     """For JSON: `selects` in place of the bytes; a selector's text, or a property filter's where `selector` is
     empty."""
     fields = asdict(record)

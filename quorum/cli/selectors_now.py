@@ -1,4 +1,4 @@
-"""What a cluster's consumers and durable groups select at this moment, for `quorum pipeline selectivity`."""
+"""What a cluster's consumers and durable subscriptions select at this moment, for `quorum pipeline selectivity`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What consumers and durable groups of queues select at this moment, and what the queues keep. absent: queues that
+    """What consumers and subscriptions of queues select at this moment, and what the queues keep. absent: queues that
     the cluster has not."""
 
     asked: tuple[Asked, ...]
@@ -32,16 +32,18 @@ def of_cluster(url: str, queues: Sequence[str]) -> Present:
     with sync.connect(url) as client, BulkClient(url) as bulk:
         for queue in queues:
             try:
-                found, groups = client.describe(queue), bulk.groups(queue)
+                found, subscriptions = client.describe(queue), bulk.subscriptions(queue)
             except NotFound:
                 absent.append(queue)
                 continue
             for consumer in found.consumers:
                 if consumer.filter:
                     users.setdefault((queue, consumer.filter), []).append(f"consumer {consumer.consumer_tag}")
-            for group in groups:
-                if group.filter:
-                    users.setdefault((queue, group.filter), []).append(f"group {group.group}")
+            for subscription in subscriptions:
+                if subscription.filter:
+                    users.setdefault((queue, subscription.filter), []).append(
+                        f"subscription {subscription.subscription}"
+                    )
             names[queue] = _kept(found.queue.effective_arguments)
     asked = tuple(
         Asked(encoded, printing.shown(canonical.decode(encoded)), queue, tuple(sorted(who)))

@@ -1,4 +1,4 @@
-"""The bulk client: durable groups, snapshots, staged batches. Messages are pyarrow RecordBatches.
+"""The bulk client: durable subscriptions, views, staged batches. Messages are pyarrow RecordBatches.
 
 It blocks, needs no event loop, and may be pickled: a copy is configuration only and opens its own channels. Every call
 may be repeated, and is, at the next node, while a node is unavailable and its deadline has not passed; streams of
@@ -32,11 +32,11 @@ KINDS = {
     "boolean": pb.Field.BOOLEAN,
 }
 _KIND = {number: name for name, number in KINDS.items()}
-STARTS = {"earliest": pb.OpenGroupRequest.EARLIEST, "latest": pb.OpenGroupRequest.LATEST}
+STARTS = {"earliest": pb.OpenSubscriptionRequest.EARLIEST, "latest": pb.OpenSubscriptionRequest.LATEST}
 EXPIRIES = {
-    "release": pb.OpenGroupRequest.RELEASE,
-    "discard": pb.OpenGroupRequest.DISCARD,
-    "keep": pb.OpenGroupRequest.KEEP,
+    "release": pb.OpenSubscriptionRequest.RELEASE,
+    "discard": pb.OpenSubscriptionRequest.DISCARD,
+    "keep": pb.OpenSubscriptionRequest.KEEP,
 }
 _EXPIRY = {number: name for name, number in EXPIRIES.items()}
 
@@ -60,34 +60,36 @@ class BulkClient:
     def _call(self, method: str, request: Any, doing: str, **options: Any) -> Any:
         return self._channels.call(method, request, doing, **options)
 
-    # ---- groups
+    # ---- subscriptions
 
-    def open_group(
+    def open_subscription(
         self,
         queue: str,
-        group: str,
+        subscription: str,
         *,
         selector: str = "",
         start: str = "earliest",
         timeout_ms: int = 0,
         on_expiry: str = "release",
-    ) -> records.GroupState:
-        """Makes the group or begins its next generation. start: "earliest" or "latest", of a new group. timeout_ms: 0
-        is a day; on_expiry: "release", "discard" or "keep"."""
-        request = pb.OpenGroupRequest(
+    ) -> records.SubscriptionState:
+        """Makes the subscription or begins its next generation. start: "earliest" or "latest", of a new subscription.
+        timeout_ms: 0 is a day; on_expiry: "release", "discard" or "keep"."""
+        request = pb.OpenSubscriptionRequest(
             queue=queue,
-            group=group,
+            subscription=subscription,
             selector=selector,
             start=_chosen("start", start, STARTS),
             timeout_ms=timeout_ms,
             on_expiry=_chosen("on_expiry", on_expiry, EXPIRIES),
         )
-        return _state(self._call("OpenGroup", request, f"opening group {group!r} of {queue!r}"))
+        return _state(
+            self._call("OpenSubscription", request, f"opening subscription {subscription!r} of {queue!r}")
+        )
 
     def reserve(
         self,
         queue: str,
-        group: str,
+        subscription: str,
         generation: int,
         after: int,
         *,
@@ -99,7 +101,7 @@ class BulkClient:
         """The reservation behind `after`; its offset is `after` where there is nothing to reserve."""
         request = pb.ReserveRequest(
             queue=queue,
-            group=group,
+            subscription=subscription,
             generation=generation,
             after=after,
             max_messages=max_messages,
@@ -108,18 +110,22 @@ class BulkClient:
             wait_ms=wait_ms,
         )
         found = self._call(
-            "Reserve", request, f"reserving for group {group!r} of {queue!r}", extra_ms=wait_ms
+            "Reserve", request, f"reserving for subscription {subscription!r} of {queue!r}", extra_ms=wait_ms
         )
         return records.Reservation(
             found.offset, found.count, found.size_bytes, found.ready, found.index, found.unfinished
         )
 
     def reservations(
-        self, queue: str, group: str, *, after: int = 0, to: int = 0, index: int = 0
+        self, queue: str, subscription: str, *, after: int = 0, to: int = 0, index: int = 0
     ) -> records.Reservations:
         """Those outstanding with after < offset <= to (0: all), and who can be asked for their messages."""
-        request = pb.DescribeReservationsRequest(queue=queue, group=group, after=after, to=to, index=index)
-        found = self._call("DescribeReservations", request, f"asking for group {group!r} of {queue!r}")
+        request = pb.DescribeReservationsRequest(
+            queue=queue, subscription=subscription, after=after, to=to, index=index
+        )
+        found = self._call(
+            "DescribeReservations", request, f"asking for subscription {subscription!r} of {queue!r}"
+        )
         return records.Reservations(
             tuple(
                 records.ReservationInfo(
@@ -128,13 +134,13 @@ class BulkClient:
                 for each in found.reservations
             ),
             _endpoints(found.endpoints),
-            _state(found.group),
+            _state(found.subscription),
         )
 
     def read_reserved(
         self,
         queue: str,
-        group: str,
+        subscription: str,
         offset: int,
         *,
         first: int = 0,
@@ -147,13 +153,13 @@ class BulkClient:
         """The messages first .. first+count-1 (0: to the end) of a reservation. fields: name of an application property
         -> "text", "integer", "floating" or "boolean". prefer: the address to read from, if it can be reached."""
         wanted = _columns(columns, fields)
-        doing = f"reading reservation {offset} of group {group!r} of {queue!r}"
+        doing = f"reading reservation {offset} of subscription {subscription!r} of {queue!r}"
         come = 0
 
         def begin(node: Node) -> Any:
             request = pb.ReadReservedRequest(
                 queue=queue,
-                group=group,
+                subscription=subscription,
                 offset=offset,
                 first=first + come,
                 count=count - come if count else 0,
@@ -172,32 +178,46 @@ class BulkClient:
             if count and come >= count:
                 return
 
-    def settle(self, queue: str, group: str, generation: int, to: int) -> records.GroupState:
+    def settle(self, queue: str, subscription: str, generation: int, to: int) -> records.SubscriptionState:
         """The messages of all reservations up to offset `to` are done."""
-        request = pb.SettleRequest(queue=queue, group=group, generation=generation, to=to)
-        return _state(self._call("Settle", request, f"settling up to {to} for group {group!r} of {queue!r}"))
+        request = pb.SettleRequest(queue=queue, subscription=subscription, generation=generation, to=to)
+        return _state(
+            self._call(
+                "Settle", request, f"settling up to {to} for subscription {subscription!r} of {queue!r}"
+            )
+        )
 
-    def keep_alive(self, queue: str, group: str, generation: int) -> records.GroupState:
-        request = pb.KeepAliveRequest(queue=queue, group=group, generation=generation)
-        return _state(self._call("KeepAlive", request, f"keeping group {group!r} of {queue!r} alive"))
+    def keep_alive(self, queue: str, subscription: str, generation: int) -> records.SubscriptionState:
+        request = pb.KeepAliveRequest(queue=queue, subscription=subscription, generation=generation)
+        return _state(
+            self._call("KeepAlive", request, f"keeping subscription {subscription!r} of {queue!r} alive")
+        )
 
-    def release_group(self, queue: str, group: str, generation: int) -> records.GroupState:
+    def release_subscription(
+        self, queue: str, subscription: str, generation: int
+    ) -> records.SubscriptionState:
         """What is outstanding goes back to the queue."""
-        request = pb.ReleaseGroupRequest(queue=queue, group=group, generation=generation)
-        return _state(self._call("ReleaseGroup", request, f"releasing group {group!r} of {queue!r}"))
+        request = pb.ReleaseSubscriptionRequest(queue=queue, subscription=subscription, generation=generation)
+        return _state(
+            self._call(
+                "ReleaseSubscription", request, f"releasing subscription {subscription!r} of {queue!r}"
+            )
+        )
 
-    def delete_group(self, queue: str, group: str) -> None:
-        """What is outstanding goes back, and the group is forgotten. It need not exist."""
-        request = pb.DeleteGroupRequest(queue=queue, group=group)
-        self._call("DeleteGroup", request, f"deleting group {group!r} of {queue!r}")
+    def delete_subscription(self, queue: str, subscription: str) -> None:
+        """What is outstanding goes back, and the subscription is forgotten. It need not exist."""
+        request = pb.DeleteSubscriptionRequest(queue=queue, subscription=subscription)
+        self._call("DeleteSubscription", request, f"deleting subscription {subscription!r} of {queue!r}")
 
-    def groups(self, queue: str, *, index: int = 0) -> list[records.GroupInfo]:
+    def subscriptions(self, queue: str, *, index: int = 0) -> list[records.SubscriptionInfo]:
         found = self._call(
-            "ListGroups", pb.ListGroupsRequest(queue=queue, index=index), f"listing groups of {queue!r}"
+            "ListSubscriptions",
+            pb.ListSubscriptionsRequest(queue=queue, index=index),
+            f"listing subscriptions of {queue!r}",
         )
         return [
-            records.GroupInfo(
-                each.group,
+            records.SubscriptionInfo(
+                each.subscription,
                 _state(each.state),
                 each.filtered,
                 each.start_sequence,
@@ -208,23 +228,21 @@ class BulkClient:
                 each.selector,
                 each.filter,
             )
-            for each in found.groups
+            for each in found.subscriptions
         ]
 
-    # ---- snapshots
+    # ---- views
 
-    def open_snapshot(self, queue: str, *, ttl_ms: int = 0) -> records.Snapshot:
+    def open_view(self, queue: str, *, ttl_ms: int = 0) -> records.View:
         """ttl_ms: 0 is an hour."""
-        request = pb.OpenSnapshotRequest(queue=queue, ttl_ms=ttl_ms)
-        found = self._call("OpenSnapshot", request, f"opening a snapshot of {queue!r}")
-        return records.Snapshot(
-            found.snapshot, found.first_sequence, found.end_sequence, found.count, found.index
-        )
+        request = pb.OpenViewRequest(queue=queue, ttl_ms=ttl_ms)
+        found = self._call("OpenView", request, f"opening a view of {queue!r}")
+        return records.View(found.view, found.first_sequence, found.end_sequence, found.count, found.index)
 
     def browse(
         self,
         queue: str,
-        snapshot: int = 0,
+        view: int = 0,
         *,
         start_sequence: int = 0,
         end_sequence: int = 0,
@@ -235,15 +253,15 @@ class BulkClient:
         index: int = 0,
         prefer: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of a snapshot with start_sequence <= sequence < end_sequence (0: to the end) that match. The
-        rest as in read_reserved. Snapshot 0: what is ready as the node comes to it."""
+        """The messages of a view with start_sequence <= sequence < end_sequence (0: to the end) that match. The
+        rest as in read_reserved. View 0: what is ready as the node comes to it."""
         wanted = _columns(columns, fields)
         place, come = start_sequence, 0
 
         def begin(node: Node) -> Any:
-            request = pb.BrowseSnapshotRequest(
+            request = pb.BrowseViewRequest(
                 queue=queue,
-                snapshot=snapshot,
+                view=view,
                 start_sequence=place,
                 end_sequence=end_sequence,
                 selector=selector,
@@ -265,10 +283,10 @@ class BulkClient:
             if (limit and come >= limit) or (end_sequence and place >= end_sequence):
                 return
 
-    def close_snapshot(self, queue: str, snapshot: int) -> None:
+    def close_view(self, queue: str, view: int) -> None:
         """It need not exist."""
-        request = pb.CloseSnapshotRequest(queue=queue, snapshot=snapshot)
-        self._call("CloseSnapshot", request, f"closing snapshot {snapshot} of {queue!r}")
+        request = pb.CloseViewRequest(queue=queue, view=view)
+        self._call("CloseView", request, f"closing view {view} of {queue!r}")
 
     # ---- staging
 
@@ -339,8 +357,10 @@ def _chosen(what: str, given: str, known: Mapping[str, Any]) -> Any:
     return known[given]
 
 
-def _state(found: pb.GroupState) -> records.GroupState:
-    return records.GroupState(found.generation, found.settled, found.last, found.outstanding, found.index)
+def _state(found: pb.SubscriptionState) -> records.SubscriptionState:
+    return records.SubscriptionState(
+        found.generation, found.settled, found.last, found.outstanding, found.index
+    )
 
 
 def _endpoints(found: Iterable[pb.Endpoint]) -> tuple[records.Endpoint, ...]:

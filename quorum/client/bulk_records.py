@@ -9,7 +9,7 @@ from quorum.client.values import FieldValue
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class SubscriptionState:
     """settled: everything up to this offset is settled or released. last: the newest reservation's offset."""
 
     generation: int
@@ -55,16 +55,16 @@ class Endpoint:
 class Reservations:
     reservations: tuple[ReservationInfo, ...]
     endpoints: tuple[Endpoint, ...]
-    group: GroupState
+    subscription: SubscriptionState
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """on_expiry: "release", "discard" or "keep". selector: one that means what the group's does, empty for all
+class SubscriptionInfo:
+    """on_expiry: "release", "discard" or "keep". selector: one that means what the subscription's does, empty for all
     messages; filter: the same as quorum_selectors.canonical encodes it."""
 
-    group: str
-    state: GroupState
+    subscription: str
+    state: SubscriptionState
     filtered: bool
     start_sequence: int
     last_seen_ms: int
@@ -76,10 +76,10 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class View:
     """first_sequence <= sequence < end_sequence for all messages in it."""
 
-    snapshot: int
+    view: int
     first_sequence: int
     end_sequence: int
     count: int

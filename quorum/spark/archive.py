@@ -10,7 +10,8 @@ So a message is in the archive once, whatever dies when, and it leaves its queue
 reads Parquet with Hive's directory names reads the archive; `properties` are JSON texts. On a cluster DIRECTORY is on a
 file system that the driver and all workers see as the same; a batch that is not whole there fails.
 
-A stream that has come to its end is finished: its group is deleted, and the next one begins with a new checkpoint.
+A stream that has come to its end is finished: its subscription is deleted, and the next one begins with a new
+checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "_checkpoint"
 FIELDS_FILE = "_fields"
-DEFAULT_GROUP = "archive"
+DEFAULT_SUBSCRIPTION = "archive"
 DEFAULT_BATCH = 100_000
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Spark's directory name for NULL."""
@@ -48,7 +49,7 @@ class Archive:
     url: str
     queues: tuple[str, ...]
     directory: Path
-    group: str = DEFAULT_GROUP
+    subscription: str = DEFAULT_SUBSCRIPTION
     selector: str = ""
     fields: str = ""
     """As the option filterFields; empty: those that the archive has, and more that messages have when it is started.
@@ -108,22 +109,24 @@ class Archive:
         return writer.trigger(processingTime=f"{max(1, round(interval_s * 1000))} milliseconds").start()
 
     def finish(self) -> None:
-        """After a stream that ended by itself (interval_s None): no group is left in the queues. Beside the consumers
-        there was none, and the checkpoint goes on saying what has been read."""
+        """After a stream that ended by itself (interval_s None): no subscription is left in the queues. Beside the
+        consumers there was none, and the checkpoint goes on saying what has been read."""
         if not self.takes:
             return
         from quorum.spark.service import service
 
         bulk = service(self.url)
         # opened, so that nobody else has it meanwhile and takes something
-        opened = [bulk.open_group(queue, self.group, selector=self.selector) for queue in self.queues]
+        opened = [
+            bulk.open_subscription(queue, self.subscription, selector=self.selector) for queue in self.queues
+        ]
         if any(state.outstanding for state in opened):
             return
-        # before the group goes: with the old checkpoint a stream would ask for what that one gave
+        # before the subscription goes: with the old checkpoint a stream would ask for what that one gave
         first_batch = max(self._checkpoints())
         self._checkpoint(first_batch + _planned(self._checkpoint(first_batch))).mkdir(exist_ok=True)
         for queue in self.queues:
-            bulk.delete_group(queue, self.group)
+            bulk.delete_subscription(queue, self.subscription)
         for old in self._checkpoints()[:-1]:
             shutil.rmtree(self._checkpoint(old))
 
@@ -142,7 +145,10 @@ class Archive:
             options["selector"] = self.selector
         if not self.takes:
             return options | {"mode": "tail"}
-        return options | {"group": self.group, "failOnDataLoss": str(not self.passes_lost).lower()}
+        return options | {
+            "subscription": self.subscription,
+            "failOnDataLoss": str(not self.passes_lost).lower(),
+        }
 
     def _schema(self) -> StructType:
         from pyspark.sql.types import StringType, StructField, StructType

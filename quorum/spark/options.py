@@ -34,14 +34,14 @@ KNOWN: dict[str, tuple[Use, ...]] = {
     "filterFields": ("read", "stream"),
     "includeBody": ("read", "stream"),
     "minPartitions": ("read", "stream"),
-    "group": ("stream",),
+    "subscription": ("stream",),
     "startingOffsets": ("stream",),
     "maxMessagesPerTrigger": ("stream",),
     "maxBytesPerTrigger": ("stream",),
     "minMessagesPerTrigger": ("stream",),
     "maxTriggerDelay": ("stream",),
     "failOnDataLoss": ("stream",),
-    "groupTimeout": ("stream",),
+    "subscriptionTimeout": ("stream",),
     "onExpiry": ("stream",),
     "txnAppId": ("write",),
     "txnVersion": ("write",),
@@ -61,12 +61,12 @@ OF_SPARK = (
 
 MODES: dict[Use, tuple[str, ...]] = {"read": ("browse",), "stream": ("consume", "tail")}
 ONLY_CONSUME = (
-    "group",
+    "subscription",
     "maxBytesPerTrigger",
     "minMessagesPerTrigger",
     "maxTriggerDelay",
     "failOnDataLoss",
-    "groupTimeout",
+    "subscriptionTimeout",
     "onExpiry",
 )
 
@@ -86,7 +86,7 @@ class SourceOptions:
     """As it was given; None: those that the messages have."""
     include_body: bool
     min_partitions: int | None
-    group: str
+    subscription: str
     starting: str | dict[str, int]
     """"earliest", "latest", or the first sequence by queue (tail)."""
     max_messages: int | None
@@ -94,7 +94,7 @@ class SourceOptions:
     min_messages: int
     max_delay_ms: int
     fail_on_data_loss: bool
-    group_timeout_ms: int
+    subscription_timeout_ms: int
     on_expiry: str
     """"release", "discard" or "keep"."""
 
@@ -130,10 +130,10 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
     queues = values.queues()
     if not queues:
         raise OptionError("option queue is missing: the name of a queue, or several separated by commas")
-    group = values.name("group")
-    if mode == "consume" and not group:
+    subscription = values.name("subscription")
+    if mode == "consume" and not subscription:
         raise OptionError(
-            "option group is missing: the durable name under which a stream takes messages; "
+            "option subscription is missing: the durable name under which a stream takes messages; "
             "the same after every restart of this query, another for every other one"
         )
     min_messages = values.integer("minMessagesPerTrigger", 1, 65_536) or 0
@@ -153,14 +153,14 @@ def source_options(given: Mapping[str, str], use: Literal["read", "stream"]) -> 
         filter_fields=values.get("filterFields"),
         include_body=values.boolean("includeBody", True),
         min_partitions=values.integer("minPartitions", 1, MAX_PARTITIONS),
-        group=group,
+        subscription=subscription,
         starting=values.starting(queues, mode),
         max_messages=max_messages,
         max_bytes=values.integer("maxBytesPerTrigger", 1, MAX_INT64),
         min_messages=min_messages,
         max_delay_ms=15 * UNITS_MS["m"] if max_delay is None else max_delay,
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
-        group_timeout_ms=values.duration_ms("groupTimeout", MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)
+        subscription_timeout_ms=values.duration_ms("subscriptionTimeout", MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)
         or DEFAULT_TIMEOUT_MS,
         on_expiry=values.word("onExpiry", ("release", "discard", "keep"), "release"),
     )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROWS_A_PARTITION = 65_536
 MAX_DEFAULT_PARTITIONS = 32
-KEPT_SNAPSHOTS = 4
-"""Snapshots of a queue that a planning process keeps; the service keeps 16 of a queue in total."""
+KEPT_VIEWS = 4
+"""Views of a queue that a planning process keeps; the service keeps 16 of a queue in total."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Range(InputPartition):
     """Sequences start..end (not included) of a queue."""
 
     queue: str
-    snapshot: int
+    view: int
     start: int
     end: int
     index: int
@@ -60,12 +60,12 @@ def preferred_endpoint(endpoints: Sequence[Endpoint], turn: int) -> str:
 
 
 def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in Spark's shape. DataLoss if the snapshot has ended."""
+    """The rows of a range, in Spark's shape. DataLoss if the view has ended."""
     if part.end <= part.start:
         return
     batches = service(url).browse(
         part.queue,
-        part.snapshot,
+        part.view,
         start_sequence=part.start,
         end_sequence=part.end,
         selector=selector,
@@ -79,9 +79,9 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
         for batch in batches:
             yield shape(batch)
     except NotFound as error:
-        if not part.snapshot:
+        if not part.view:
             raise
         raise DataLoss(
-            f"queue {part.queue!r}: the snapshot that this DataFrame reads is over ({error}); load it again. "
-            f"A planning process keeps the last {KEPT_SNAPSHOTS} of a queue, for some minutes"
+            f"queue {part.queue!r}: the view that this DataFrame reads is over ({error}); load it again. "
+            f"A planning process keeps the last {KEPT_VIEWS} of a queue, for some minutes"
         ) from error

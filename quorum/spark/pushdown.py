@@ -62,7 +62,7 @@ class Pushed:
     selector: str = ""
     start: int = 0
     end: int | None = None
-    """None: to the end of the snapshot."""
+    """None: to the end of the view."""
 
     @property
     def is_empty(self) -> bool:

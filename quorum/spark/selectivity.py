@@ -60,7 +60,7 @@ _FACT = pa.struct(
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A selector or property filter, in its canonical encoding. queue: whose messages it is asked of; None: of all
-    queues' messages. users: the consumers and groups that have it."""
+    queues' messages. users: the consumers and subscriptions that have it."""
 
     encoded: bytes
     text: str

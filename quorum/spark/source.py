@@ -18,7 +18,7 @@ from quorum.client.errors import NotFound, QuorumError
 from quorum.spark.errors import OptionError
 from quorum.spark.options import SourceOptions, apparent_use, sink_options, source_options
 from quorum.spark.partitions import (
-    KEPT_SNAPSHOTS,
+    KEPT_VIEWS,
     Range,
     default_partitions,
     preferred_endpoint,
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
     from quorum.client.bulk import BulkClient
-    from quorum.client.bulk_records import Snapshot
+    from quorum.client.bulk_records import View
 
-SNAPSHOT_MS = 10 * 60_000
+VIEW_MS = 10 * 60_000
 MESSAGES_A_SECOND = 10_000
-"""So slow a read may be, besides SNAPSHOT_MS, before its snapshot ends."""
-MAX_SNAPSHOT_MS = 24 * 3_600_000
+"""So slow a read may be, besides VIEW_MS, before its view ends."""
+MAX_VIEW_MS = 24 * 3_600_000
 
 
 class QuorumSource(DataSource):
@@ -101,34 +101,34 @@ def seen(url: str, queue: str) -> Mapping[str, str]:
     return {each.name: each.kind for each in info.fields}
 
 
-_snapshots: dict[tuple[str, str], deque[int]] = {}
+_views: dict[tuple[str, str], deque[int]] = {}
 """Those that this process has opened, oldest first: no one tells it when a DataFrame is done with."""
 
 
-def open_snapshot(url: str, queue: str, ready: int) -> Snapshot:
-    """Pins what is ready; ends the oldest of this process's own pins beyond KEPT_SNAPSHOTS."""
+def open_view(url: str, queue: str, ready: int) -> View:
+    """Pins what is ready; ends the oldest of this process's own pins beyond KEPT_VIEWS."""
     at = service(url)
-    mine = _snapshots.setdefault((url, queue), deque())
-    while len(mine) >= KEPT_SNAPSHOTS:
+    mine = _views.setdefault((url, queue), deque())
+    while len(mine) >= KEPT_VIEWS:
         _close_oldest(at, queue, mine)
-    ttl_ms = min(SNAPSHOT_MS + 1_000 * (ready // MESSAGES_A_SECOND), MAX_SNAPSHOT_MS)
+    ttl_ms = min(VIEW_MS + 1_000 * (ready // MESSAGES_A_SECOND), MAX_VIEW_MS)
     while True:
         try:
-            made = at.open_snapshot(queue, ttl_ms=ttl_ms)
+            made = at.open_view(queue, ttl_ms=ttl_ms)
         except QuorumError as error:
             if not is_reason(error, "limit") or not mine:
                 raise
             _close_oldest(at, queue, mine)
         else:
-            mine.append(made.snapshot)
+            mine.append(made.view)
             return made
 
 
 def _close_oldest(at: BulkClient, queue: str, mine: deque[int]) -> None:
     try:
-        at.close_snapshot(queue, mine.popleft())
+        at.close_view(queue, mine.popleft())
     except NotFound:
-        pass  # the queue is gone, and its snapshots with it
+        pass  # the queue is gone, and its views with it
 
 
 class BatchReader(DataSourceReader):
@@ -157,7 +157,7 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, queue: str, turn: int) -> Iterator[Range]:
         info = service(self._options.url).queue_info(queue)
-        made = open_snapshot(self._options.url, queue, info.ready)
+        made = open_view(self._options.url, queue, info.ready)
         start = max(made.first_sequence, self._pushed.start)
         end = made.end_sequence if self._pushed.end is None else min(made.end_sequence, self._pushed.end)
         if end <= start or not made.count:
@@ -165,7 +165,7 @@ class BatchReader(DataSourceReader):
         parts = self._options.min_partitions or default_partitions(made.count)
         for number, (low, high) in enumerate(split(end - start, parts)):
             prefer = preferred_endpoint(info.endpoints, turn + number)
-            yield Range(queue, made.snapshot, start + low, start + high, made.index, prefer)
+            yield Range(queue, made.view, start + low, start + high, made.index, prefer)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)

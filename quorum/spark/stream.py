@@ -1,15 +1,15 @@
 """A stream that takes messages from a queue: `mode=consume`.
 
-The stream is a *group* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own log,
-and an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark
+The stream is a *subscription* of the queue (quorum/v1/bulk.proto): what it takes is reserved for it in the queue's own
+log, and an offset is the number of a reservation. A reservation is read as often as Spark wants, and settled when Spark
 has committed its batch. What Spark does, and what follows from it:
 
-  - It builds readers in several processes. Only the one that is asked for offsets opens the group and keeps it alive;
-    `read` runs on pickled copies in the workers, which need neither.
+  - It builds readers in several processes. Only the one that is asked for offsets opens the subscription and keeps it
+    alive; `read` runs on pickled copies in the workers, which need neither.
   - It asks for offsets after `start` only when the batch that ends there is in its commit log. So that is settled
     there, at once. `commit`, which Spark calls a batch later, finds nothing left to do.
-  - It asks for the initial offset again when it starts the first batch again. The group's settled offset is the same
-    then, because nothing was settled since.
+  - It asks for the initial offset again when it starts the first batch again. The subscription's settled offset is the
+    same then, because nothing was settled since.
   - A driver that dies between a Reserve and Spark's offset log asks after the same offset again, and gets the same.
 """
 
@@ -50,7 +50,7 @@ MAX_RESERVED = 65_536
 WAIT_MS = 200
 """An idle stream asks so seldom: Spark itself would, up to thirty times a second."""
 MOST_SILENCE_S = 30.0
-"""The group is kept alive at least so often, and at least three times in its timeout."""
+"""The subscription is kept alive at least so often, and at least three times in its timeout."""
 
 log = logging.getLogger("quorum.spark")
 
@@ -82,7 +82,7 @@ class Slice(InputPartition):
 
 @dataclass
 class _Open:
-    """A queue's group as this process has opened it."""
+    """A queue's subscription as this process has opened it."""
 
     generation: int
     settled: int
@@ -110,7 +110,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: _Keeper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker needs: no group, no thread."""
+        """What a worker needs: no subscription, no thread."""
         return {"_options": self._options, "_schema": self._schema}
 
     @property
@@ -118,15 +118,15 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return service(self._options.url)
 
     def _open(self, queue: str) -> _Open:
-        """Opens the group, once: whoever had it open before is fenced."""
+        """Opens the subscription, once: whoever had it open before is fenced."""
         if queue not in self._queues:
             options = self._options
-            state = self._service.open_group(
+            state = self._service.open_subscription(
                 queue,
-                options.group,
+                options.subscription,
                 selector=options.selector,
                 start=str(options.starting),
-                timeout_ms=options.group_timeout_ms,
+                timeout_ms=options.subscription_timeout_ms,
                 on_expiry=options.on_expiry,
             )
             self._queues[queue] = _Open(
@@ -202,7 +202,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 made = self._service.reserve(
                     queue,
-                    self._options.group,
+                    self._options.subscription,
                     opened.generation,
                     at[queue],
                     max_messages=wanted,
@@ -234,7 +234,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened, explained = self._open(queue), self._explained(queue, at[queue], error)
         if not is_reason(error, "settled", "released") or self._options.fail_on_data_loss:
             raise explained from error
-        state = self._service.keep_alive(queue, self._options.group, opened.generation)
+        state = self._service.keep_alive(queue, self._options.subscription, opened.generation)
         if state.settled == at[queue] > opened.done:
             self._settle(queue, at[queue])  # all that was reserved has gone back; this shows that it is known
             return
@@ -254,7 +254,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset <= opened.done:
             return
         try:
-            state = self._service.settle(queue, self._options.group, opened.generation, offset)
+            state = self._service.settle(queue, self._options.subscription, opened.generation, offset)
             opened.settled = state.settled
             opened.seen(state.index)
         except QuorumError as error:
@@ -305,25 +305,26 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         # a member that has not heard of a reservation yet would say that it is not there
         answer = self._service.reservations(
-            queue, self._options.group, after=after, to=high, index=opened.index
+            queue, self._options.subscription, after=after, to=high, index=opened.index
         )
         there = {each.offset: each for each in answer.reservations}
         missing = [offset for offset in range(after + 1, high + 1) if offset not in there]
-        if missing and answer.group.generation != opened.generation:
-            # not lost: whoever has the group now has them, or has done them
+        if missing and answer.subscription.generation != opened.generation:
+            # not lost: whoever has the subscription now has them, or has done them
             raise self._explained(
-                queue, high, RefusedError("the group was opened again", reason="WRONG_GENERATION")
+                queue, high, RefusedError("the subscription was opened again", reason="WRONG_GENERATION")
             )
         if missing:
             lost_data(
                 self._options,
-                f"queue {queue!r}, group {self._options.group!r}: the reservations {missing[0]}..{missing[-1]} that "
-                f"the checkpoint asks for were settled or released; those up to {answer.group.settled} are done with",
+                f"queue {queue!r}, subscription {self._options.subscription!r}: the reservations "
+                f"{missing[0]}..{missing[-1]} that the checkpoint asks for were settled or released; those up to "
+                f"{answer.subscription.settled} are done with",
             )
         total = sum(each.count for each in there.values())
         parts = self._options.min_partitions or default_partitions(total)
         for number, (first, last) in enumerate(split(total, parts)):
-            pieces = _pieces(list(there.values()), first, last, answer.group.index)
+            pieces = _pieces(list(there.values()), first, last, answer.subscription.index)
             yield Slice(queue, pieces, preferred_endpoint(answer.endpoints, turn + number))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -334,7 +335,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for piece in partition.pieces:
             batches = self._service.read_reserved(
                 partition.queue,
-                options.group,
+                options.subscription,
                 piece.offset,
                 first=piece.first,
                 count=piece.count,
@@ -355,20 +356,20 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lost_data(options, str(explained))
 
     def _explained(self, queue: str, offset: int, error: QuorumError) -> Exception:
-        where = f"queue {queue!r}, group {self._options.group!r}, offset {offset}"
+        where = f"queue {queue!r}, subscription {self._options.subscription!r}, offset {offset}"
         if is_reason(error, "wrong_generation"):
             return type(error)(
-                f"{where}: another query has opened this group since, and has its messages now; "
-                f"every query needs a group of its own ({error})",
+                f"{where}: another query has opened this subscription since, and has its messages now; "
+                f"every query needs a subscription of its own ({error})",
                 reason=error.reason,
             )
         if is_reason(error, "settled", "released", "not_given"):
             why = {
-                "settled": "these messages were settled: the checkpoint is older than the group, or the query "
+                "settled": "these messages were settled: the checkpoint is older than the subscription, or the query "
                 "tracks its progress asynchronously, which this source does not go with",
-                "released": "these messages were given back to the queue, because the group was silent for longer "
-                "than groupTimeout or was released",
-                "not_given": "there was never such an offset: the checkpoint belongs to another group or queue",
+                "released": "these messages were given back to the queue, because the subscription was silent for "
+                "longer than subscriptionTimeout or was released",
+                "not_given": "there was never such an offset: the checkpoint belongs to another subscription or queue",
             }[error.reason.lower()]
             return DataLoss(f"{where}: {why} ({error})")
         return error
@@ -427,13 +428,13 @@ def lost_data(options: SourceOptions, text: str) -> None:
 
 
 class _Keeper:
-    """A thread that keeps the group alive while a batch runs for long: Spark calls nothing meanwhile."""
+    """A thread that keeps the subscription alive while a batch runs for long: Spark calls nothing meanwhile."""
 
     def __init__(self, at: BulkClient, options: SourceOptions, queues: dict[str, _Open]) -> None:
         self._at = at
-        self._group = options.group
+        self._subscription = options.subscription
         self._queues = queues
-        self._pause_s = min(MOST_SILENCE_S, options.group_timeout_ms / 3000)
+        self._pause_s = min(MOST_SILENCE_S, options.subscription_timeout_ms / 3000)
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="quorum-keep-alive", daemon=True).start()
 
@@ -448,9 +449,11 @@ class _Keeper:
 
     def _keep(self, queue: str, opened: _Open) -> None:
         try:
-            self._at.keep_alive(queue, self._group, opened.generation)
+            self._at.keep_alive(queue, self._subscription, opened.generation)
         except QuorumError as error:
             # fenced, or the queue is gone: the next call for an offset says so to the query. All else may pass
             opened.is_fenced = isinstance(error, NotFound) or is_reason(error, "wrong_generation")
             if not opened.is_fenced:
-                log.warning("queue %r, group %r is not kept alive: %s", queue, self._group, error)
+                log.warning(
+                    "queue %r, subscription %r is not kept alive: %s", queue, self._subscription, error
+                )

@@ -46,37 +46,37 @@ class Field(_message.Message):
     kind: Field.Kind
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Field.Kind, str]] = ...) -> None: ...
 
-class OpenGroupRequest(_message.Message):
-    __slots__ = ("queue", "group", "selector", "start", "timeout_ms", "on_expiry")
+class OpenSubscriptionRequest(_message.Message):
+    __slots__ = ("queue", "subscription", "selector", "start", "timeout_ms", "on_expiry")
     class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
-        EARLIEST: _ClassVar[OpenGroupRequest.Start]
-        LATEST: _ClassVar[OpenGroupRequest.Start]
-    EARLIEST: OpenGroupRequest.Start
-    LATEST: OpenGroupRequest.Start
+        EARLIEST: _ClassVar[OpenSubscriptionRequest.Start]
+        LATEST: _ClassVar[OpenSubscriptionRequest.Start]
+    EARLIEST: OpenSubscriptionRequest.Start
+    LATEST: OpenSubscriptionRequest.Start
     class OnExpiry(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
-        RELEASE: _ClassVar[OpenGroupRequest.OnExpiry]
-        DISCARD: _ClassVar[OpenGroupRequest.OnExpiry]
-        KEEP: _ClassVar[OpenGroupRequest.OnExpiry]
-    RELEASE: OpenGroupRequest.OnExpiry
-    DISCARD: OpenGroupRequest.OnExpiry
-    KEEP: OpenGroupRequest.OnExpiry
+        RELEASE: _ClassVar[OpenSubscriptionRequest.OnExpiry]
+        DISCARD: _ClassVar[OpenSubscriptionRequest.OnExpiry]
+        KEEP: _ClassVar[OpenSubscriptionRequest.OnExpiry]
+    RELEASE: OpenSubscriptionRequest.OnExpiry
+    DISCARD: OpenSubscriptionRequest.OnExpiry
+    KEEP: OpenSubscriptionRequest.OnExpiry
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ON_EXPIRY_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     selector: str
-    start: OpenGroupRequest.Start
+    start: OpenSubscriptionRequest.Start
     timeout_ms: int
-    on_expiry: OpenGroupRequest.OnExpiry
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., selector: _Optional[str] = ..., start: _Optional[_Union[OpenGroupRequest.Start, str]] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenGroupRequest.OnExpiry, str]] = ...) -> None: ...
+    on_expiry: OpenSubscriptionRequest.OnExpiry
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., selector: _Optional[str] = ..., start: _Optional[_Union[OpenSubscriptionRequest.Start, str]] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenSubscriptionRequest.OnExpiry, str]] = ...) -> None: ...
 
-class GroupState(_message.Message):
+class SubscriptionState(_message.Message):
     __slots__ = ("generation", "settled", "last", "outstanding", "index")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
@@ -91,9 +91,9 @@ class GroupState(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., settled: _Optional[int] = ..., last: _Optional[int] = ..., outstanding: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queue", "group", "generation", "after", "max_messages", "max_bytes", "min_messages", "wait_ms")
+    __slots__ = ("queue", "subscription", "generation", "after", "max_messages", "max_bytes", "min_messages", "wait_ms")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -101,14 +101,14 @@ class ReserveRequest(_message.Message):
     MIN_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     generation: int
     after: int
     max_messages: int
     max_bytes: int
     min_messages: int
     wait_ms: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., min_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class Reservation(_message.Message):
     __slots__ = ("offset", "count", "size_bytes", "ready", "index", "unfinished")
@@ -127,18 +127,18 @@ class Reservation(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., ready: _Optional[int] = ..., index: _Optional[int] = ..., unfinished: _Optional[bool] = ...) -> None: ...
 
 class DescribeReservationsRequest(_message.Message):
-    __slots__ = ("queue", "group", "after", "to", "index")
+    __slots__ = ("queue", "subscription", "after", "to", "index")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     after: int
     to: int
     index: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., after: _Optional[int] = ..., to: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., after: _Optional[int] = ..., to: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class ReservationInfo(_message.Message):
     __slots__ = ("offset", "count", "size_bytes", "opens", "reserved_ms", "index")
@@ -157,14 +157,14 @@ class ReservationInfo(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., opens: _Optional[int] = ..., reserved_ms: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class DescribeReservationsResponse(_message.Message):
-    __slots__ = ("reservations", "endpoints", "group")
+    __slots__ = ("reservations", "endpoints", "subscription")
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     reservations: _containers.RepeatedCompositeFieldContainer[ReservationInfo]
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    group: GroupState
-    def __init__(self, reservations: _Optional[_Iterable[_Union[ReservationInfo, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., group: _Optional[_Union[GroupState, _Mapping]] = ...) -> None: ...
+    subscription: SubscriptionState
+    def __init__(self, reservations: _Optional[_Iterable[_Union[ReservationInfo, _Mapping]]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., subscription: _Optional[_Union[SubscriptionState, _Mapping]] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("name", "address", "leader")
@@ -177,70 +177,70 @@ class Endpoint(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., leader: _Optional[bool] = ...) -> None: ...
 
 class ReadReservedRequest(_message.Message):
-    __slots__ = ("queue", "group", "offset", "first", "count", "columns", "index")
+    __slots__ = ("queue", "subscription", "offset", "first", "count", "columns", "index")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     offset: int
     first: int
     count: int
     columns: Columns
     index: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., offset: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., offset: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class SettleRequest(_message.Message):
-    __slots__ = ("queue", "group", "generation", "to")
+    __slots__ = ("queue", "subscription", "generation", "to")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     generation: int
     to: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ..., to: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., generation: _Optional[int] = ..., to: _Optional[int] = ...) -> None: ...
 
 class KeepAliveRequest(_message.Message):
-    __slots__ = ("queue", "group", "generation")
+    __slots__ = ("queue", "subscription", "generation")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     generation: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
-class ReleaseGroupRequest(_message.Message):
-    __slots__ = ("queue", "group", "generation")
+class ReleaseSubscriptionRequest(_message.Message):
+    __slots__ = ("queue", "subscription", "generation")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
+    subscription: str
     generation: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
-class DeleteGroupRequest(_message.Message):
-    __slots__ = ("queue", "group")
+class DeleteSubscriptionRequest(_message.Message):
+    __slots__ = ("queue", "subscription")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    group: str
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+    subscription: str
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
 
-class DeleteGroupResponse(_message.Message):
+class DeleteSubscriptionResponse(_message.Message):
     __slots__ = ("index",)
     INDEX_FIELD_NUMBER: _ClassVar[int]
     index: int
     def __init__(self, index: _Optional[int] = ...) -> None: ...
 
-class ListGroupsRequest(_message.Message):
+class ListSubscriptionsRequest(_message.Message):
     __slots__ = ("queue", "index")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -248,9 +248,9 @@ class ListGroupsRequest(_message.Message):
     index: int
     def __init__(self, queue: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
-class BulkGroup(_message.Message):
-    __slots__ = ("group", "state", "filtered", "start_sequence", "last_seen_ms", "timeout_ms", "on_expiry", "reservations", "selector", "filter")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
+class SubscriptionInfo(_message.Message):
+    __slots__ = ("subscription", "state", "filtered", "start_sequence", "last_seen_ms", "timeout_ms", "on_expiry", "reservations", "selector", "filter")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     START_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -260,27 +260,27 @@ class BulkGroup(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    state: GroupState
+    subscription: str
+    state: SubscriptionState
     filtered: bool
     start_sequence: int
     last_seen_ms: int
     timeout_ms: int
-    on_expiry: OpenGroupRequest.OnExpiry
+    on_expiry: OpenSubscriptionRequest.OnExpiry
     reservations: int
     selector: str
     filter: bytes
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[GroupState, _Mapping]] = ..., filtered: _Optional[bool] = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenGroupRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, subscription: _Optional[str] = ..., state: _Optional[_Union[SubscriptionState, _Mapping]] = ..., filtered: _Optional[bool] = ..., start_sequence: _Optional[int] = ..., last_seen_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., on_expiry: _Optional[_Union[OpenSubscriptionRequest.OnExpiry, str]] = ..., reservations: _Optional[int] = ..., selector: _Optional[str] = ..., filter: _Optional[bytes] = ...) -> None: ...
 
-class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups", "index")
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
+class ListSubscriptionsResponse(_message.Message):
+    __slots__ = ("subscriptions", "index")
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    groups: _containers.RepeatedCompositeFieldContainer[BulkGroup]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionInfo]
     index: int
-    def __init__(self, groups: _Optional[_Iterable[_Union[BulkGroup, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[SubscriptionInfo, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
 
-class OpenSnapshotRequest(_message.Message):
+class OpenViewRequest(_message.Message):
     __slots__ = ("queue", "ttl_ms")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -288,24 +288,24 @@ class OpenSnapshotRequest(_message.Message):
     ttl_ms: int
     def __init__(self, queue: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
-class Snapshot(_message.Message):
-    __slots__ = ("snapshot", "first_sequence", "end_sequence", "count", "index")
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+class View(_message.Message):
+    __slots__ = ("view", "first_sequence", "end_sequence", "count", "index")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     END_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    snapshot: int
+    view: int
     first_sequence: int
     end_sequence: int
     count: int
     index: int
-    def __init__(self, snapshot: _Optional[int] = ..., first_sequence: _Optional[int] = ..., end_sequence: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, view: _Optional[int] = ..., first_sequence: _Optional[int] = ..., end_sequence: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
-class BrowseSnapshotRequest(_message.Message):
-    __slots__ = ("queue", "snapshot", "start_sequence", "end_sequence", "selector", "columns", "limit", "index")
+class BrowseViewRequest(_message.Message):
+    __slots__ = ("queue", "view", "start_sequence", "end_sequence", "selector", "columns", "limit", "index")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     START_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     END_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -313,24 +313,24 @@ class BrowseSnapshotRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    snapshot: int
+    view: int
     start_sequence: int
     end_sequence: int
     selector: str
     columns: Columns
     limit: int
     index: int
-    def __init__(self, queue: _Optional[str] = ..., snapshot: _Optional[int] = ..., start_sequence: _Optional[int] = ..., end_sequence: _Optional[int] = ..., selector: _Optional[str] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., limit: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., view: _Optional[int] = ..., start_sequence: _Optional[int] = ..., end_sequence: _Optional[int] = ..., selector: _Optional[str] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., limit: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
-class CloseSnapshotRequest(_message.Message):
-    __slots__ = ("queue", "snapshot")
+class CloseViewRequest(_message.Message):
+    __slots__ = ("queue", "view")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     queue: str
-    snapshot: int
-    def __init__(self, queue: _Optional[str] = ..., snapshot: _Optional[int] = ...) -> None: ...
+    view: int
+    def __init__(self, queue: _Optional[str] = ..., view: _Optional[int] = ...) -> None: ...
 
-class CloseSnapshotResponse(_message.Message):
+class CloseViewResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

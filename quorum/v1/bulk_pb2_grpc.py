@@ -34,10 +34,10 @@ class BulkStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.OpenGroup = channel.unary_unary(
-                '/quorum.v1.Bulk/OpenGroup',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.OpenGroupRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+        self.OpenSubscription = channel.unary_unary(
+                '/quorum.v1.Bulk/OpenSubscription',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.OpenSubscriptionRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
                 _registered_method=True)
         self.Reserve = channel.unary_unary(
                 '/quorum.v1.Bulk/Reserve',
@@ -57,42 +57,42 @@ class BulkStub:
         self.Settle = channel.unary_unary(
                 '/quorum.v1.Bulk/Settle',
                 request_serializer=quorum_dot_v1_dot_bulk__pb2.SettleRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
                 _registered_method=True)
         self.KeepAlive = channel.unary_unary(
                 '/quorum.v1.Bulk/KeepAlive',
                 request_serializer=quorum_dot_v1_dot_bulk__pb2.KeepAliveRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
                 _registered_method=True)
-        self.ReleaseGroup = channel.unary_unary(
-                '/quorum.v1.Bulk/ReleaseGroup',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.ReleaseGroupRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+        self.ReleaseSubscription = channel.unary_unary(
+                '/quorum.v1.Bulk/ReleaseSubscription',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.ReleaseSubscriptionRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
                 _registered_method=True)
-        self.DeleteGroup = channel.unary_unary(
-                '/quorum.v1.Bulk/DeleteGroup',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.DeleteGroupRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.DeleteGroupResponse.FromString,
+        self.DeleteSubscription = channel.unary_unary(
+                '/quorum.v1.Bulk/DeleteSubscription',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionResponse.FromString,
                 _registered_method=True)
-        self.ListGroups = channel.unary_unary(
-                '/quorum.v1.Bulk/ListGroups',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.ListGroupsRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.ListGroupsResponse.FromString,
+        self.ListSubscriptions = channel.unary_unary(
+                '/quorum.v1.Bulk/ListSubscriptions',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsResponse.FromString,
                 _registered_method=True)
-        self.OpenSnapshot = channel.unary_unary(
-                '/quorum.v1.Bulk/OpenSnapshot',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.OpenSnapshotRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.Snapshot.FromString,
+        self.OpenView = channel.unary_unary(
+                '/quorum.v1.Bulk/OpenView',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.OpenViewRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.View.FromString,
                 _registered_method=True)
         self.Browse = channel.unary_stream(
                 '/quorum.v1.Bulk/Browse',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.BrowseSnapshotRequest.SerializeToString,
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.BrowseViewRequest.SerializeToString,
                 response_deserializer=quorum_dot_v1_dot_bulk__pb2.Block.FromString,
                 _registered_method=True)
-        self.CloseSnapshot = channel.unary_unary(
-                '/quorum.v1.Bulk/CloseSnapshot',
-                request_serializer=quorum_dot_v1_dot_bulk__pb2.CloseSnapshotRequest.SerializeToString,
-                response_deserializer=quorum_dot_v1_dot_bulk__pb2.CloseSnapshotResponse.FromString,
+        self.CloseView = channel.unary_unary(
+                '/quorum.v1.Bulk/CloseView',
+                request_serializer=quorum_dot_v1_dot_bulk__pb2.CloseViewRequest.SerializeToString,
+                response_deserializer=quorum_dot_v1_dot_bulk__pb2.CloseViewResponse.FromString,
                 _registered_method=True)
         self.Stage = channel.stream_unary(
                 '/quorum.v1.Bulk/Stage',
@@ -119,8 +119,8 @@ class BulkStub:
 class BulkServicer:
     """Missing associated documentation comment in .proto file."""
 
-    def OpenGroup(self, request, context):
-        """Makes a group, or opens one: its generation goes up by one, and whoever uses an older generation is refused
+    def OpenSubscription(self, request, context):
+        """Makes a subscription, or opens one: its generation goes up by one, and whoever uses an older generation is refused
         (FAILED_PRECONDITION, WRONG_GENERATION). What is outstanding stays reserved as it was.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -129,9 +129,9 @@ class BulkServicer:
 
     def Reserve(self, request, context):
         """The reservation after `after`: an existing one again, exactly as it was, or a new one of the first ready messages
-        that the group's selector selects. FAILED_PRECONDITION: SETTLED, RELEASED (what has become of that offset),
-        NOT_GIVEN (there was never an offset `after`). RELEASED also if a silence took what the group held up to `after`:
-        until the group is opened again, released, or settled up to there (which answers RELEASED, too).
+        that the subscription's selector selects. FAILED_PRECONDITION: SETTLED, RELEASED (what has become of that offset),
+        NOT_GIVEN (there was never an offset `after`). RELEASED also if a silence took what the subscription held up to `after`:
+        until the subscription is opened again, released, or settled up to there (which answers RELEASED, too).
         RESOURCE_EXHAUSTED (LIMIT): 64 reservations or 1,048,576 messages are outstanding; settle first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -160,42 +160,42 @@ class BulkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def KeepAlive(self, request, context):
-        """The group is alive. So do the other calls that name its generation and change something; a Reserve that finds
+        """The subscription is alive. So do the other calls that name its generation and change something; a Reserve that finds
         nothing may not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReleaseGroup(self, request, context):
-        """Everything outstanding goes back to its place in the queue. The group stays.
+    def ReleaseSubscription(self, request, context):
+        """Everything outstanding goes back to its place in the queue. The subscription stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def DeleteGroup(self, request, context):
-        """The same, and the group is forgotten, whatever its generation. It need not exist.
+    def DeleteSubscription(self, request, context):
+        """The same, and the subscription is forgotten, whatever its generation. It need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListGroups(self, request, context):
+    def ListSubscriptions(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OpenSnapshot(self, request, context):
-        """RESOURCE_EXHAUSTED (LIMIT): 16 snapshots of a queue at a time.
+    def OpenView(self, request, context):
+        """RESOURCE_EXHAUSTED (LIMIT): 16 views of a queue at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Browse(self, request, context):
-        """The messages of a snapshot in order of their sequences, or of a range of sequences. A block without rows says how
+        """The messages of a view in order of their sequences, or of a range of sequences. A block without rows says how
         far the node has looked. NOT_FOUND: it is closed, its
         time is over, or so much was consumed since it was opened that it was given up (16 MiB of notes a queue).
         """
@@ -203,7 +203,7 @@ class BulkServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CloseSnapshot(self, request, context):
+    def CloseView(self, request, context):
         """It need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -247,10 +247,10 @@ class BulkServicer:
 
 def add_BulkServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'OpenGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenGroup,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.OpenGroupRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.GroupState.SerializeToString,
+            'OpenSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSubscription,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.OpenSubscriptionRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.SerializeToString,
             ),
             'Reserve': grpc.unary_unary_rpc_method_handler(
                     servicer.Reserve,
@@ -270,42 +270,42 @@ def add_BulkServicer_to_server(servicer, server):
             'Settle': grpc.unary_unary_rpc_method_handler(
                     servicer.Settle,
                     request_deserializer=quorum_dot_v1_dot_bulk__pb2.SettleRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.GroupState.SerializeToString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.SerializeToString,
             ),
             'KeepAlive': grpc.unary_unary_rpc_method_handler(
                     servicer.KeepAlive,
                     request_deserializer=quorum_dot_v1_dot_bulk__pb2.KeepAliveRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.GroupState.SerializeToString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.SerializeToString,
             ),
-            'ReleaseGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReleaseGroup,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.ReleaseGroupRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.GroupState.SerializeToString,
+            'ReleaseSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSubscription,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.ReleaseSubscriptionRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.SubscriptionState.SerializeToString,
             ),
-            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteGroup,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.DeleteGroupRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.DeleteGroupResponse.SerializeToString,
+            'DeleteSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSubscription,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionResponse.SerializeToString,
             ),
-            'ListGroups': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListGroups,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.ListGroupsRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.ListGroupsResponse.SerializeToString,
+            'ListSubscriptions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubscriptions,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsResponse.SerializeToString,
             ),
-            'OpenSnapshot': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenSnapshot,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.OpenSnapshotRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.Snapshot.SerializeToString,
+            'OpenView': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenView,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.OpenViewRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.View.SerializeToString,
             ),
             'Browse': grpc.unary_stream_rpc_method_handler(
                     servicer.Browse,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.BrowseSnapshotRequest.FromString,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.BrowseViewRequest.FromString,
                     response_serializer=quorum_dot_v1_dot_bulk__pb2.Block.SerializeToString,
             ),
-            'CloseSnapshot': grpc.unary_unary_rpc_method_handler(
-                    servicer.CloseSnapshot,
-                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.CloseSnapshotRequest.FromString,
-                    response_serializer=quorum_dot_v1_dot_bulk__pb2.CloseSnapshotResponse.SerializeToString,
+            'CloseView': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseView,
+                    request_deserializer=quorum_dot_v1_dot_bulk__pb2.CloseViewRequest.FromString,
+                    response_serializer=quorum_dot_v1_dot_bulk__pb2.CloseViewResponse.SerializeToString,
             ),
             'Stage': grpc.stream_unary_rpc_method_handler(
                     servicer.Stage,
@@ -339,7 +339,7 @@ class Bulk:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def OpenGroup(request,
+    def OpenSubscription(request,
             target,
             options=(),
             channel_credentials=None,
@@ -352,9 +352,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/OpenGroup',
-            quorum_dot_v1_dot_bulk__pb2.OpenGroupRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+            '/quorum.v1.Bulk/OpenSubscription',
+            quorum_dot_v1_dot_bulk__pb2.OpenSubscriptionRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -462,7 +462,7 @@ class Bulk:
             target,
             '/quorum.v1.Bulk/Settle',
             quorum_dot_v1_dot_bulk__pb2.SettleRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+            quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -489,7 +489,7 @@ class Bulk:
             target,
             '/quorum.v1.Bulk/KeepAlive',
             quorum_dot_v1_dot_bulk__pb2.KeepAliveRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+            quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -501,7 +501,7 @@ class Bulk:
             _registered_method=True)
 
     @staticmethod
-    def ReleaseGroup(request,
+    def ReleaseSubscription(request,
             target,
             options=(),
             channel_credentials=None,
@@ -514,9 +514,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/ReleaseGroup',
-            quorum_dot_v1_dot_bulk__pb2.ReleaseGroupRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.GroupState.FromString,
+            '/quorum.v1.Bulk/ReleaseSubscription',
+            quorum_dot_v1_dot_bulk__pb2.ReleaseSubscriptionRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.SubscriptionState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -528,7 +528,7 @@ class Bulk:
             _registered_method=True)
 
     @staticmethod
-    def DeleteGroup(request,
+    def DeleteSubscription(request,
             target,
             options=(),
             channel_credentials=None,
@@ -541,9 +541,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/DeleteGroup',
-            quorum_dot_v1_dot_bulk__pb2.DeleteGroupRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.DeleteGroupResponse.FromString,
+            '/quorum.v1.Bulk/DeleteSubscription',
+            quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.DeleteSubscriptionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -555,7 +555,7 @@ class Bulk:
             _registered_method=True)
 
     @staticmethod
-    def ListGroups(request,
+    def ListSubscriptions(request,
             target,
             options=(),
             channel_credentials=None,
@@ -568,9 +568,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/ListGroups',
-            quorum_dot_v1_dot_bulk__pb2.ListGroupsRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.ListGroupsResponse.FromString,
+            '/quorum.v1.Bulk/ListSubscriptions',
+            quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.ListSubscriptionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -582,7 +582,7 @@ class Bulk:
             _registered_method=True)
 
     @staticmethod
-    def OpenSnapshot(request,
+    def OpenView(request,
             target,
             options=(),
             channel_credentials=None,
@@ -595,9 +595,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/OpenSnapshot',
-            quorum_dot_v1_dot_bulk__pb2.OpenSnapshotRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.Snapshot.FromString,
+            '/quorum.v1.Bulk/OpenView',
+            quorum_dot_v1_dot_bulk__pb2.OpenViewRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.View.FromString,
             options,
             channel_credentials,
             insecure,
@@ -623,7 +623,7 @@ class Bulk:
             request,
             target,
             '/quorum.v1.Bulk/Browse',
-            quorum_dot_v1_dot_bulk__pb2.BrowseSnapshotRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.BrowseViewRequest.SerializeToString,
             quorum_dot_v1_dot_bulk__pb2.Block.FromString,
             options,
             channel_credentials,
@@ -636,7 +636,7 @@ class Bulk:
             _registered_method=True)
 
     @staticmethod
-    def CloseSnapshot(request,
+    def CloseView(request,
             target,
             options=(),
             channel_credentials=None,
@@ -649,9 +649,9 @@ class Bulk:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quorum.v1.Bulk/CloseSnapshot',
-            quorum_dot_v1_dot_bulk__pb2.CloseSnapshotRequest.SerializeToString,
-            quorum_dot_v1_dot_bulk__pb2.CloseSnapshotResponse.FromString,
+            '/quorum.v1.Bulk/CloseView',
+            quorum_dot_v1_dot_bulk__pb2.CloseViewRequest.SerializeToString,
+            quorum_dot_v1_dot_bulk__pb2.CloseViewResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,7 +14,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.results import Portion, Waiting
-from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
+from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
 from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures
 from quorum.node.wire.batches import BatchLimits
@@ -128,12 +128,24 @@ LONG = "x" * 70_000
 @pytest.mark.parametrize(
     ("method", "request_", "problem"),
     [
-        ("OpenGroup", pb.OpenGroupRequest(group=LONG), "a group's name has 70000 bytes; allowed: 1 to 255"),
-        ("Reserve", pb.ReserveRequest(group=LONG), "a group's name has 70000 bytes"),
-        ("Settle", pb.SettleRequest(group="\u00e4" * 128), "a group's name has 256 bytes"),
-        ("KeepAlive", pb.KeepAliveRequest(), "a group's name has 0 bytes"),
-        ("ReleaseGroup", pb.ReleaseGroupRequest(group=LONG), "a group's name has 70000 bytes"),
-        ("DeleteGroup", pb.DeleteGroupRequest(group=LONG), "a group's name has 70000 bytes"),
+        (
+            "OpenSubscription",
+            pb.OpenSubscriptionRequest(subscription=LONG),
+            "name has 70000 bytes; allowed: 1 to 255",
+        ),
+        ("Reserve", pb.ReserveRequest(subscription=LONG), "name has 70000 bytes"),
+        ("Settle", pb.SettleRequest(subscription="\u00e4" * 128), "name has 256 bytes"),
+        ("KeepAlive", pb.KeepAliveRequest(), "name has 0 bytes"),
+        (
+            "ReleaseSubscription",
+            pb.ReleaseSubscriptionRequest(subscription=LONG),
+            "name has 70000 bytes",
+        ),
+        (
+            "DeleteSubscription",
+            pb.DeleteSubscriptionRequest(subscription=LONG),
+            "name has 70000 bytes",
+        ),
         ("Publish", pb.PublishStagedRequest(producer=LONG), "a producer's name has 1..255 bytes"),
         (
             "Publish",
@@ -172,9 +184,9 @@ def service_of(hub: FakeHub) -> bulk_service.BulkService:
 
 def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
     async def run() -> None:
-        hub = FakeHub([], (bulk_groups._Look(None, False, 3, 9),))  # type: ignore[arg-type]
+        hub = FakeHub([], (bulk_subscriptions._Look(None, False, 3, 9),))  # type: ignore[arg-type]
         hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
-        request = pb.ReserveRequest(group="g", after=5)
+        request = pb.ReserveRequest(subscription="g", after=5)
         found = await service_of(hub).Reserve(request, Context())  # type: ignore[arg-type]
         assert (found.offset, found.ready, found.index) == (5, 3, 9)
         hub.may_deliver = lambda group: False  # type: ignore[attr-defined]
@@ -189,15 +201,15 @@ def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
 def test_a_look_for_rare_messages_that_takes_long_says_that_it_is_not_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_groups, "SCAN_S", 0.0)
+    monkeypatch.setattr(bulk_subscriptions, "SCAN_S", 0.0)
 
     async def run() -> None:
         nothing = [Reserved(5, 9, 0, 0, is_complete) for is_complete in (False, True)]
-        hub = FakeHub(list(nothing), (bulk_groups._Look(None, True, 3, 9),))  # type: ignore[arg-type]
+        hub = FakeHub(list(nothing), (bulk_subscriptions._Look(None, True, 3, 9),))  # type: ignore[arg-type]
         hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
         service = service_of(hub)
         for is_unfinished in (True, False):
-            found = await service.Reserve(pb.ReserveRequest(group="g", after=5), Context())  # type: ignore[arg-type]
+            found = await service.Reserve(pb.ReserveRequest(subscription="g", after=5), Context())  # type: ignore[arg-type]
             assert (found.offset, found.unfinished) == (5, is_unfinished)
 
     asyncio.run(run())
@@ -221,7 +233,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         def take(self) -> Any:
             return iter(())
 
-    def reserved(member: Any, queue: Any, group: str, offset: int, first: int, count: int) -> Portion:
+    def reserved(member: Any, queue: Any, subscription: str, offset: int, first: int, count: int) -> Portion:
         looks.append(first)
         parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
         sequence, found, has_more = parts[first]
@@ -240,11 +252,11 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
             return question(None)
 
         hub.ask = ask  # type: ignore[method-assign]
-        request = pb.ReadReservedRequest(group="g", offset=1, count=count)
+        request = pb.ReadReservedRequest(subscription="g", offset=1, count=count)
         assert [block async for block in service_of(hub).ReadReserved(request, Context())] == []  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bulk_groups, "load", load)
-    monkeypatch.setattr(bulk_groups, "_reserved", reserved)
+    monkeypatch.setattr(bulk_subscriptions, "load", load)
+    monkeypatch.setattr(bulk_subscriptions, "_reserved", reserved)
     asyncio.run(run())
     assert looks == asked
     assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
@@ -265,15 +277,15 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
 
         hub.ask = ask  # type: ignore[method-assign]
         columns = pb.Columns(names=["sequence", "fields"], fields=[pb.Field(name="a", kind=pb.Field.TEXT)])
-        request = pb.BrowseSnapshotRequest(start_sequence=1, columns=columns)
+        request = pb.BrowseViewRequest(start_sequence=1, columns=columns)
         found = [block async for block in service_of(hub).Browse(request, Context())]  # type: ignore[arg-type]
         assert [(block.rows, block.next_sequence) for block in found] == [(0, 50), (0, 70)]
         with pa.ipc.open_stream(found[0].arrow) as stream:
             assert stream.read_all().to_pydict() == {"sequence": [], "fields": []}
 
-    monkeypatch.setattr(bulk_snapshots, "SILENCE_S", -1.0)
-    monkeypatch.setattr(bulk_snapshots, "kept_fields", lambda catalog, queue: (None, -1))
-    monkeypatch.setattr(bulk_snapshots, "_page", lambda member, start, **_: (pages[start], Failures()))
+    monkeypatch.setattr(bulk_views, "SILENCE_S", -1.0)
+    monkeypatch.setattr(bulk_views, "kept_fields", lambda catalog, queue: (None, -1))
+    monkeypatch.setattr(bulk_views, "_page", lambda member, start, **_: (pages[start], Failures()))
     asyncio.run(run())
 
 
@@ -315,7 +327,9 @@ def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_not
     world.do(name, c.Reserve(1, "etl", 1, 0, 1, 100))
     member: Any = SimpleNamespace(queue_machine=lambda group: world.machine)
     queue: Any = SimpleNamespace(id=1, group=1)
-    request = pb.ReserveRequest(group="etl", generation=1, after=1, min_messages=5)
-    assert not bulk_groups._look_at(member, queue, request).may_reserve
+    request = pb.ReserveRequest(subscription="etl", generation=1, after=1, min_messages=5)
+    assert not bulk_subscriptions._look_at(member, queue, request).may_reserve
     world.wake(2_000)
-    assert bulk_groups._look_at(member, queue, request) == bulk_groups._Look(None, True, 0, world.index)
+    assert bulk_subscriptions._look_at(member, queue, request) == bulk_subscriptions._Look(
+        None, True, 0, world.index
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from fifo import reader_views
 from fifo.commands import OpenReader
-from quorum.api import admin_service, bulk_groups
+from quorum.api import admin_service, bulk_subscriptions
 from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import admin_pb2, bulk_pb2
 from support.fifo_world import World
@@ -73,7 +73,7 @@ def test_a_poll_for_a_reservation_looks_at_its_own_reader_only(monkeypatch: pyte
     built: list[str] = []
     build = reader_views._info
     monkeypatch.setattr(reader_views, "_info", lambda reader: built.append(reader.name) or build(reader))
-    request = bulk_pb2.ReserveRequest(group="r7", generation=1)
-    looked = bulk_groups._look_at(member_of(world), QUEUE, request)
+    request = bulk_pb2.ReserveRequest(subscription="r7", generation=1)
+    looked = bulk_subscriptions._look_at(member_of(world), QUEUE, request)
     assert looked.reader is not None and looked.reader.name == "r7"
     assert built == ["r7"]

@@ -19,12 +19,12 @@ from support.services import Api, Context
 Call = Callable[[Api, Context, str], Coroutine[Any, Any, Any]]
 
 
-def open_group(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
-    return api.bulk.OpenGroup(pb.OpenGroupRequest(queue="orders", group=name), context)  # type: ignore[arg-type]
+def open_subscription(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
+    return api.bulk.OpenSubscription(pb.OpenSubscriptionRequest(queue="orders", subscription=name), context)  # type: ignore[arg-type]
 
 
-def open_snapshot(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
-    return api.bulk.OpenSnapshot(pb.OpenSnapshotRequest(queue="orders"), context)  # type: ignore[arg-type]
+def open_view(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
+    return api.bulk.OpenView(pb.OpenViewRequest(queue="orders"), context)  # type: ignore[arg-type]
 
 
 def publish(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
@@ -40,8 +40,8 @@ def publish(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
 @pytest.mark.parametrize(
     ("call", "owners"),
     [
-        (open_group, lambda queue: [each.owner for each in queue.readers.by_name.values()]),
-        (open_snapshot, lambda queue: [each.owner for each in queue.pins.by_number.values()]),
+        (open_subscription, lambda queue: [each.owner for each in queue.readers.by_name.values()]),
+        (open_view, lambda queue: [each.owner for each in queue.pins.by_number.values()]),
         (publish, lambda queue: [each.owner for each in queue.staging.last_batches.values()]),
     ],
     ids=["reader", "pin", "producer"],

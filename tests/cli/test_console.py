@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from quorum.cli import console, groups
+from quorum.cli import console, subscriptions
 from quorum.cli.console import complain, note, still_trying
 from quorum.cli.queues import shown
 
@@ -19,7 +19,7 @@ OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot
 
 def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
     out = io.StringIO()
-    table = Table("group")
+    table = Table("subscription")
     table.add_row(shown(OBEYED))
     Console(file=out, width=200).print(table)
     text = out.getvalue()
@@ -49,5 +49,5 @@ def test_a_command_that_waits_says_what_for(
     with still_trying("nobody has answered yet"):
         pass
     assert capsys.readouterr().err == "nobody has answered yet; still trying\n"
-    with groups._client("quorum://127.0.0.1:1"):
+    with subscriptions._client("quorum://127.0.0.1:1"):
         assert capsys.readouterr().err == "quorum://127.0.0.1:1 has not answered yet; still trying\n"

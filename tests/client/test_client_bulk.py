@@ -47,11 +47,11 @@ class Node(bulk_pb2_grpc.BulkServicer):
             self.failures -= 1
             context.abort(self.code, "not now")
 
-    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> pb.GroupState:
+    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> pb.SubscriptionState:
         self.requests.append(request)
         self.goes_on.wait()
         self._fail(context)
-        return pb.GroupState(generation=1, settled=request.to, last=9)
+        return pb.SubscriptionState(generation=1, settled=request.to, last=9)
 
     def ReadReserved(
         self, request: pb.ReadReservedRequest, context: grpc.ServicerContext
@@ -61,7 +61,7 @@ class Node(bulk_pb2_grpc.BulkServicer):
         end = request.first + request.count if request.count else 50
         yield from self._blocks(request.first, end, context)
 
-    def Browse(self, request: pb.BrowseSnapshotRequest, context: grpc.ServicerContext) -> Iterator[pb.Block]:
+    def Browse(self, request: pb.BrowseViewRequest, context: grpc.ServicerContext) -> Iterator[pb.Block]:
         self.requests.append(request)
         self._fail(context)
         if self.looked_to:
@@ -147,7 +147,7 @@ def test_a_refusal_is_final(nodes: tuple[Node, Node]) -> None:
     one.failures, one.code = 1, grpc.StatusCode.FAILED_PRECONDITION
     with (
         client_of(nodes) as client,
-        pytest.raises(RefusedError, match="settling up to 4 for group 'g'"),
+        pytest.raises(RefusedError, match="settling up to 4 for subscription 'g'"),
     ):
         client.settle("q", "g", 1, 4)
     assert two.requests == []
@@ -256,8 +256,11 @@ def test_blocks_put_small_batches_together_and_cut_large_ones() -> None:
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
-        (lambda client: client.open_group("q", "g", start="now"), "start 'now'; allowed: earliest, latest"),
-        (lambda client: client.open_group("q", "g", on_expiry="x"), "allowed: release, discard, keep"),
+        (
+            lambda client: client.open_subscription("q", "g", start="now"),
+            "start 'now'; allowed: earliest, latest",
+        ),
+        (lambda client: client.open_subscription("q", "g", on_expiry="x"), "allowed: release, discard, keep"),
         (lambda client: next(client.browse("q", fields={"a": "x"})), "kind of field 'a' 'x'; allowed: text"),
     ],
 )

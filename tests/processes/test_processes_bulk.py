@@ -1,4 +1,4 @@
-"""The bulk calls on real members: groups, snapshots and staging, asked of any of them and while some are gone."""
+"""The bulk calls on real members: subscriptions, views and staging, asked of any of them and while some are gone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bodies(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def test_a_group_takes_every_message_once_whoever_is_asked(cluster: LocalCluster, client: BulkClient) -> None:
     fill(cluster, "bulk.group", 2_500)
     addresses = [cluster.member(name).client for name in cluster.names]
-    state = client.open_group("bulk.group", "spark")
+    state = client.open_subscription("bulk.group", "spark")
     assert (state.generation, state.settled, state.last, state.outstanding) == (1, 0, 0, 0)
     seen: list[int] = []
     after = 0
@@ -94,7 +94,7 @@ def test_a_group_takes_every_message_once_whoever_is_asked(cluster: LocalCluster
     assert [each.offset for each in described.reservations] == [1, 2, 3]
     assert sorted(each.address for each in described.endpoints) == sorted(addresses)
     assert [each.leader for each in described.endpoints].count(True) == 1
-    assert described.group.outstanding == 2_500
+    assert described.subscription.outstanding == 2_500
     settled = client.settle("bulk.group", "spark", 1, 2)
     assert (settled.settled, settled.last, settled.outstanding) == (2, 3, 500)
     with pytest.raises(RefusedError) as gone:
@@ -103,8 +103,8 @@ def test_a_group_takes_every_message_once_whoever_is_asked(cluster: LocalCluster
     with pytest.raises(RefusedError) as early:
         client.settle("bulk.group", "spark", 1, 9)
     assert early.value.reason == "NOT_GIVEN"
-    (listed,) = client.groups("bulk.group", index=settled.index)
-    assert (listed.group, listed.state.settled, listed.reservations, listed.on_expiry) == (
+    (listed,) = client.subscriptions("bulk.group", index=settled.index)
+    assert (listed.subscription, listed.state.settled, listed.reservations, listed.on_expiry) == (
         "spark",
         2,
         1,
@@ -117,10 +117,10 @@ def test_a_group_that_is_opened_again_fences_and_keeps_what_is_outstanding(
     cluster: LocalCluster, client: BulkClient
 ) -> None:
     fill(cluster, "bulk.fence", 30)
-    first = client.open_group("bulk.fence", "g", selector="colour = 'red'")
+    first = client.open_subscription("bulk.fence", "g", selector="colour = 'red'")
     reserved = client.reserve("bulk.fence", "g", first.generation, 0)
     assert reserved.count == 10
-    second = copy.deepcopy(client).open_group("bulk.fence", "g")
+    second = copy.deepcopy(client).open_subscription("bulk.fence", "g")
     assert (second.generation, second.last, second.outstanding) == (2, 1, 10)
     for call in (client.reserve, client.settle):
         with pytest.raises(RefusedError) as fenced:
@@ -137,15 +137,15 @@ def test_a_group_that_is_opened_again_fences_and_keeps_what_is_outstanding(
     assert {row["deliveries"] for row in found} == {2}
     assert found[1]["message_id"] == "m3"
     assert client.keep_alive("bulk.fence", "g", 2).outstanding == 10
-    released = client.release_group("bulk.fence", "g", 2)
+    released = client.release_subscription("bulk.fence", "g", 2)
     assert released.outstanding == 0
     with pytest.raises(RefusedError) as gone:
         rows(client.read_reserved("bulk.fence", "g", 1, index=released.index))
     assert gone.value.reason == "RELEASED"
     everything = client.reserve("bulk.fence", "g", 2, released.last)
     assert everything.count == 30
-    client.delete_group("bulk.fence", "g")
-    client.delete_group("bulk.fence", "g")
+    client.delete_subscription("bulk.fence", "g")
+    client.delete_subscription("bulk.fence", "g")
     with connect(cluster) as consumer:
         assert consumer.describe("bulk.fence").queue.ready == 30
 
@@ -154,7 +154,7 @@ def test_a_reserve_waits_for_messages_and_for_enough_of_them(
     cluster: LocalCluster, client: BulkClient
 ) -> None:
     fill(cluster, "bulk.wait", 10)
-    generation = client.open_group("bulk.wait", "late", start="latest").generation
+    generation = client.open_subscription("bulk.wait", "late", start="latest").generation
     assert client.reserve("bulk.wait", "late", generation, 0, wait_ms=50).offset == 0
     publisher = threading.Timer(0.3, fill, (cluster, "bulk.wait", 10, 10))
     publisher.start()
@@ -163,7 +163,7 @@ def test_a_reserve_waits_for_messages_and_for_enough_of_them(
     finally:
         publisher.join()
     found = bodies(client.read_reserved("bulk.wait", "late", reserved.offset, index=reserved.index))
-    assert found == list(range(10, 20)), "what was there before the group is not its"
+    assert found == list(range(10, 20)), "what was there before the subscription is not its"
     assert client.reserve("bulk.wait", "late", generation, 1, min_messages=5, wait_ms=100).offset == 1
     fill(cluster, "bulk.wait", 6, 20)
     assert client.reserve("bulk.wait", "late", generation, 1, min_messages=7, wait_ms=100).offset == 1
@@ -172,7 +172,7 @@ def test_a_reserve_waits_for_messages_and_for_enough_of_them(
 
 def test_looking_in_vain_leaves_no_trace_in_the_log(cluster: LocalCluster, client: BulkClient) -> None:
     fill(cluster, "bulk.poll", 20)
-    generation = client.open_group("bulk.poll", "g", selector="n > 100").generation
+    generation = client.open_subscription("bulk.poll", "g", selector="n > 100").generation
     client.reserve("bulk.poll", "g", generation, 0)
     before = client.queue_info("bulk.poll").index
     for _ in range(20):
@@ -181,38 +181,36 @@ def test_looking_in_vain_leaves_no_trace_in_the_log(cluster: LocalCluster, clien
     assert client.queue_info("bulk.poll").index <= before + 5, "heartbeats of sessions may be among them"
 
 
-def test_a_snapshot_shows_what_was_ready_though_it_is_consumed(
-    cluster: LocalCluster, client: BulkClient
-) -> None:
+def test_a_view_shows_what_was_ready_though_it_is_consumed(cluster: LocalCluster, client: BulkClient) -> None:
     fill(cluster, "bulk.snap", 900)
-    snapshot = client.open_snapshot("bulk.snap")
-    assert (snapshot.count, snapshot.end_sequence - snapshot.first_sequence) == (900, 900)
+    view = client.open_view("bulk.snap")
+    assert (view.count, view.end_sequence - view.first_sequence) == (900, 900)
     with connect(cluster) as consumer:
         consumer.purge("bulk.snap")
     fill(cluster, "bulk.snap", 10, 900)
     addresses = [cluster.member(name).client for name in cluster.names]
-    start = snapshot.first_sequence
+    start = view.first_sequence
     for address in addresses:
-        place = {"index": snapshot.index, "prefer": address}
-        assert bodies(client.browse("bulk.snap", snapshot.snapshot, **place)) == list(range(900))
+        place = {"index": view.index, "prefer": address}
+        assert bodies(client.browse("bulk.snap", view.view, **place)) == list(range(900))
         part = client.browse(
-            "bulk.snap", snapshot.snapshot, start_sequence=start + 100, end_sequence=start + 103, **place
+            "bulk.snap", view.view, start_sequence=start + 100, end_sequence=start + 103, **place
         )
         assert bodies(part) == [100, 101, 102]
-        kept = client.browse("bulk.snap", snapshot.snapshot, selector="colour = 'blue' AND n < 9", **place)
+        kept = client.browse("bulk.snap", view.view, selector="colour = 'blue' AND n < 9", **place)
         assert bodies(kept) == [2, 5, 8]
-        limited = client.browse("bulk.snap", snapshot.snapshot, selector="n >= 10", limit=4, **place)
+        limited = client.browse("bulk.snap", view.view, selector="n >= 10", limit=4, **place)
         assert bodies(limited) == [10, 11, 12, 13]
-    own = client.browse("bulk.snap", snapshot.snapshot, selector="JMSMessageID = 'm7'", index=snapshot.index)
+    own = client.browse("bulk.snap", view.view, selector="JMSMessageID = 'm7'", index=view.index)
     assert bodies(own) == [7], "no field that the queue keeps"
     now = client.browse(
         "bulk.snap", columns=("body", "deliveries"), index=client.queue_info("bulk.snap").index
     )
     assert rows(now)[0] == {"body": b"900", "deliveries": 0}
-    client.close_snapshot("bulk.snap", snapshot.snapshot)
-    client.close_snapshot("bulk.snap", snapshot.snapshot)
+    client.close_view("bulk.snap", view.view)
+    client.close_view("bulk.snap", view.view)
     with pytest.raises(NotFound):
-        rows(client.browse("bulk.snap", snapshot.snapshot))
+        rows(client.browse("bulk.snap", view.view))
     with pytest.raises(RefusedError) as bad:
         rows(client.browse("bulk.snap", selector="n >"))
     assert bad.value.reason == "BAD_SELECTOR"
@@ -290,7 +288,7 @@ def test_a_queue_says_what_its_messages_have(cluster: LocalCluster, client: Bulk
 
 def test_reading_and_staging_go_on_while_a_member_is_gone(cluster: LocalCluster, client: BulkClient) -> None:
     fill(cluster, "bulk.kill", 30_000)
-    generation = client.open_group("bulk.kill", "g").generation
+    generation = client.open_subscription("bulk.kill", "g").generation
     reserved = client.reserve("bulk.kill", "g", generation, 0)
     leader = cluster.leader_of_queue("bulk.kill")
     assert leader is not None
@@ -315,18 +313,18 @@ def test_reading_and_staging_go_on_while_a_member_is_gone(cluster: LocalCluster,
 
 def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: BulkClient) -> None:
     fill(cluster, "bulk.seen", 100)
-    generation = client.open_group("bulk.seen", "flow", timeout_ms=60_000).generation
+    generation = client.open_subscription("bulk.seen", "flow", timeout_ms=60_000).generation
     client.reserve("bulk.seen", "flow", generation, 0, max_messages=30)
-    (listed,) = json.loads(command(cluster, "groups", "list", "bulk.seen", "--json"))
-    assert (listed["group"], listed["ready"], listed["state"]["outstanding"]) == ("flow", 70, 30)
-    table = command(cluster, "groups", "list", "bulk.seen")
+    (listed,) = json.loads(command(cluster, "subscriptions", "list", "bulk.seen", "--json"))
+    assert (listed["subscription"], listed["ready"], listed["state"]["outstanding"]) == ("flow", 70, 30)
+    table = command(cluster, "subscriptions", "list", "bulk.seen")
     assert "flow" in table
     assert "released" in table
-    assert command(cluster, "groups", "delete", "bulk.seen", "flow") == "deleted flow\n"
-    assert client.groups("bulk.seen") == []
+    assert command(cluster, "subscriptions", "delete", "bulk.seen", "flow") == "deleted flow\n"
+    assert client.subscriptions("bulk.seen") == []
     with pytest.raises(subprocess.CalledProcessError) as failed:
-        command(cluster, "groups", "delete", "bulk.seen", "flow")
-    assert failed.value.stderr == "error: queue 'bulk.seen' has no group 'flow'; there are: none\n"
+        command(cluster, "subscriptions", "delete", "bulk.seen", "flow")
+    assert failed.value.stderr == "error: queue 'bulk.seen' has no subscription 'flow'; there are: none\n"
     assert client.queue_info("bulk.seen").ready == 100
 
 

@@ -20,7 +20,7 @@ During handling of the above exception, another exception occurred:
 Traceback (most recent call last):
   File "/x/quorum/spark/stream.py", line 12, in read
     raise DataLoss(text)
-quorum.spark.errors.DataLoss: queue 'orders', group 'report': offset 3 was released
+quorum.spark.errors.DataLoss: queue 'orders', subscription 'report': offset 3 was released
 these messages are delivered to others
  SQLSTATE: 38000
 
@@ -32,7 +32,7 @@ Caused by: java.lang.IllegalStateException
 
 def test_the_last_python_error_is_the_cause() -> None:
     assert cause(RuntimeError(FROM_A_WORKER)) == (
-        "queue 'orders', group 'report': offset 3 was released\nthese messages are delivered to others"
+        "queue 'orders', subscription 'report': offset 3 was released\nthese messages are delivered to others"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from quorum.spark.errors import OptionError
 from quorum.spark.options import SinkOptions, SourceOptions, sink_options, source_options
 
-STREAM = {"queue": "orders", "group": "report"}
+STREAM = {"queue": "orders", "subscription": "report"}
 
 
 def stream(**given: str) -> SourceOptions:
@@ -28,7 +28,7 @@ def test_a_batch_read_needs_a_queue_only() -> None:
 def test_a_stream_consumes_by_default_and_waits_a_day_for_a_group_that_is_silent() -> None:
     options = stream()
     assert (options.mode, options.starting, options.on_expiry) == ("consume", "earliest", "release")
-    assert options.group_timeout_ms == 86_400_000
+    assert options.subscription_timeout_ms == 86_400_000
     assert options.fail_on_data_loss
 
 
@@ -47,9 +47,9 @@ def test_queues_are_sorted_because_offsets_are_compared_as_text() -> None:
 def test_times_have_units(text: str, ms: int | None) -> None:
     if ms is None:
         with pytest.raises(OptionError, match="from 1000ms to 720h"):
-            stream(groupTimeout=text)
+            stream(subscriptionTimeout=text)
     else:
-        assert stream(groupTimeout=text).group_timeout_ms == ms
+        assert stream(subscriptionTimeout=text).subscription_timeout_ms == ms
 
 
 def test_what_spark_adds_is_passed_over() -> None:
@@ -64,14 +64,14 @@ def test_what_spark_adds_is_passed_over() -> None:
         ({"queue": "a,,b"}, "there is an empty name in it"),
         ({"queue": "a,a"}, "names 'a' twice"),
         ({"queue": "q" * 256}, "at most 255"),
-        ({"group": ""}, "option group is missing"),
+        ({"subscription": ""}, "option subscription is missing"),
         ({"mode": "browse"}, "'browse'; allowed: consume, tail"),
         ({"url": "http://x"}, "does not begin with quorum://"),
         ({"includeBody": "yes"}, "'yes'; allowed: true, false"),
         ({"maxMessagesPerTrigger": "0"}, "an integer from 1 to"),
         ({"maxMessagesPerTrigger": "many"}, "'many'; allowed: an integer"),
         ({"minPartitions": "-1"}, "an integer from 1 to 4096"),
-        ({"groupTimeout": "10"}, "such as 500ms, 30s"),
+        ({"subscriptionTimeout": "10"}, "such as 500ms, 30s"),
         ({"onExpiry": "explode"}, "allowed: release, discard, keep"),
         ({"startingOffsets": "17"}, "allowed with mode=consume: earliest, latest"),
         ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "more than maxMessagesPerTrigger, 8"),
@@ -88,7 +88,7 @@ def test_a_wrong_option_of_a_stream_is_told_what_is_allowed(given: dict[str, str
 
 
 def test_a_batch_read_has_no_group() -> None:
-    with pytest.raises(OptionError, match="option group is for a stream, not for a batch read"):
+    with pytest.raises(OptionError, match="option subscription is for a stream, not for a batch read"):
         source_options(STREAM, "read")
 
 
@@ -102,8 +102,8 @@ def test_tail_takes_sequences_of_just_its_queues() -> None:
         tail(startingOffsets='{"a": 3}')
     with pytest.raises(OptionError, match="or sequences such as"):
         tail(startingOffsets='{"a": true, "b": 1}')
-    with pytest.raises(OptionError, match="option group is for mode=consume; mode is tail"):
-        tail(group="g")
+    with pytest.raises(OptionError, match="option subscription is for mode=consume; mode is tail"):
+        tail(subscription="g")
 
 
 def test_a_batch_write_numbers_itself_with_both_options_or_neither() -> None:

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from quorum.client.bulk_records import GroupState, Reservation
+from quorum.client.bulk_records import Reservation, SubscriptionState
 from quorum.client.errors import QuorumError, RefusedError
 from quorum.spark import DataLoss, stream
 from support.spark_streams import Driver, Offset
 
 
 class Service:
-    """settled: of the group, now and when it was opened. answers: to each Reserve, in order; a text is the reason of a
-    refusal, a number is the offset of a reservation of one message."""
+    """settled: of the subscription, now and when it was opened. answers: to each Reserve, in order; a text is the
+    reason of a refusal, a number is the offset of a reservation of one message."""
 
     def __init__(self, settled: int, *answers: str | int) -> None:
-        self.state = GroupState(generation=1, settled=settled, last=0, outstanding=0, index=9)
+        self.state = SubscriptionState(generation=1, settled=settled, last=0, outstanding=0, index=9)
         self.answers = list(answers)
         self.reserved_after: list[int] = []
         self.settled: list[int] = []
 
-    def open_group(self, *_: object, **__: object) -> GroupState:
+    def open_subscription(self, *_: object, **__: object) -> SubscriptionState:
         return self.state
 
-    def keep_alive(self, *_: object) -> GroupState:
+    def keep_alive(self, *_: object) -> SubscriptionState:
         return self.state
 
-    def settle(self, queue: str, group: str, generation: int, offset: int) -> GroupState:
+    def settle(self, queue: str, subscription: str, generation: int, offset: int) -> SubscriptionState:
         self.settled.append(offset)
         return self.state
 
-    def reserve(self, queue: str, group: str, generation: int, after: int, **_: object) -> Reservation:
+    def reserve(self, queue: str, subscription: str, generation: int, after: int, **_: object) -> Reservation:
         self.reserved_after.append(after)
         answer = self.answers.pop(0)
         if isinstance(answer, str):
@@ -39,7 +39,7 @@ class Service:
 
 
 class Keeper:
-    """The group is not silent for long enough to be kept alive."""
+    """the subscription is not silent for long enough to be kept alive."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -56,7 +56,7 @@ def _no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def latest(monkeypatch: pytest.MonkeyPatch, service: Service, start: Offset, **options: str) -> Offset:
     monkeypatch.setattr(stream, "service", lambda url: service)
     options = {"failOnDataLoss": "false", **options}
-    return Driver("quorum://127.0.0.1:1", queue="orders", group="g", **options).latest(start)
+    return Driver("quorum://127.0.0.1:1", queue="orders", subscription="g", **options).latest(start)
 
 
 @pytest.mark.parametrize("reason", ["SETTLED", "RELEASED"])
@@ -79,7 +79,7 @@ def test_a_release_of_everything_is_acknowledged_and_nothing_is_passed_over(
 ) -> None:
     service = Service(4, "RELEASED", 5)
     assert latest(monkeypatch, service, {}) == {"orders": 5}
-    assert service.settled == [4], "the group hears that the release is known"
+    assert service.settled == [4], "the subscription hears that the release is known"
     assert service.reserved_after == [4, 4]
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from quorum import sync
 from quorum.bulk import BulkClient
-from quorum.cli import groups, queues
+from quorum.cli import queues, subscriptions
 from quorum.cli.local_cluster import LocalCluster
 from quorum.cli.selectors_now import of_cluster
 from quorum.spark import OptionError, QueryFailed, plain_failures, written
@@ -59,13 +59,13 @@ def test_a_queue_is_archived_once_in_batches_and_selectors_are_judged_on_it(
     )
     publish(client, queue, 0, 90)
     run(spark, archive)
-    assert bulk.groups(queue) == []
+    assert bulk.subscriptions(queue) == []
     publish(client, queue, 90, 100)
     archive.start(spark, None).awaitTermination()  # and is killed before it can finish
-    assert [each.state.outstanding for each in bulk.groups(queue)] == [0]
+    assert [each.state.outstanding for each in bulk.subscriptions(queue)] == [0]
     run(spark, archive)
     info = bulk.queue_info(queue)
-    assert (info.ready, info.held, bulk.groups(queue)) == (0, 0, [])
+    assert (info.ready, info.held, bulk.subscriptions(queue)) == (0, 0, [])
     assert [each.name for each in (directory / "_checkpoint").iterdir()] == ["4"]
     assert told == [40, 40, 10, 10]
 
@@ -213,7 +213,7 @@ def test_a_batch_whose_messages_were_given_back_is_passed_over_where_that_is_wan
         patch.setattr(written, "rows_in", lambda directories: 0)
         with pytest.raises(QueryFailed, match="and 0 are there"):
             run(spark, archive)
-    bulk.release_group(queue, "archive", bulk.groups(queue)[0].state.generation)
+    bulk.release_subscription(queue, "archive", bulk.subscriptions(queue)[0].state.generation)
     with pytest.raises(QueryFailed, match="were settled or released"):
         run(spark, archive)
     run(spark, replace(archive, passes_lost=True))
@@ -288,7 +288,7 @@ def test_the_selectors_of_a_cluster_are_judged_on_their_own_queues(
     publish(client, other, 0, 60)
     directory = tmp_path / "archive"
     run(spark, Archive(cluster.url, (queue, other), directory, fields="size INT", takes=False))
-    bulk.open_group(queue, "small", selector="size < 3")
+    bulk.open_subscription(queue, "small", selector="size < 3")
     with (
         client.consume(queue, "color = 'red' AND 3 > size", consumer_tag="reds"),
         client.consume(queue, None, {"application_properties": {"color": "blue"}}, consumer_tag="blues"),
@@ -302,9 +302,13 @@ def test_the_selectors_of_a_cluster_are_judged_on_their_own_queues(
             "reds": ("color = 'red' AND size < 3", "color = 'red' AND size < 3"),
             "blues": ("", "(color = 'blue') IS TRUE"),
         }
-        groups.list_(queue, cluster.url, as_json=True)
-        (group,) = json.loads(capsys.readouterr().out)
-        assert (group["group"], group["selector"], group["selects"]) == ("small", "size < 3", "size < 3")
+        subscriptions.list_(queue, cluster.url, as_json=True)
+        (subscription,) = json.loads(capsys.readouterr().out)
+        assert (subscription["subscription"], subscription["selector"], subscription["selects"]) == (
+            "small",
+            "size < 3",
+            "size < 3",
+        )
         queues.show(queue, cluster.url)
         assert "size < 3" in capsys.readouterr().out
     assert now.absent == ("gone",)
@@ -313,7 +317,7 @@ def test_the_selectors_of_a_cluster_are_judged_on_their_own_queues(
     assert {each.users: (each.selector, each.matched) for each in first.selectors} == {
         ("consumer blues",): ("(color = 'blue') IS TRUE", 10),
         ("consumer reds",): ("color = 'red' AND size < 3", 1),
-        ("group small",): ("size < 3", 3),
+        ("subscription small",): ("size < 3", 3),
     }
     assert first.recommendation.line == "x-filter-field-names=color,size"
     assert [(each.users, each.matched) for each in second.selectors] == [(("consumer mids",), 2)]

@@ -129,9 +129,9 @@ def test_a_stream_with_a_wrong_option_says_which(
     spark: SparkSession, cluster: LocalCluster, queue: str, tmp_path: Path
 ) -> None:
     for options, words in (
-        ({}, "option group is missing"),
-        ({"group": "g", "selector": "x ="}, "option selector: .* ends too early"),
-        ({"mode": "tail", "groupTimeout": "1h"}, "option groupTimeout is for mode=consume"),
+        ({}, "option subscription is missing"),
+        ({"subscription": "g", "selector": "x ="}, "option selector: .* ends too early"),
+        ({"mode": "tail", "subscriptionTimeout": "1h"}, "option subscriptionTimeout is for mode=consume"),
     ):
         stream = spark.readStream.format("quorum").option("url", cluster.url).option("queue", queue)
         writer = stream.options(**options).schema("body BINARY").load().writeStream.format("noop")
@@ -162,7 +162,7 @@ def test_a_read_in_parts_sees_one_moment_whatever_is_consumed_meanwhile(
     [
         ({"queue": "there is none"}, "there is no queue 'there is none'"),
         ({"selector": "color ="}, "option selector: "),
-        ({"group": "g"}, "option group is for a stream, not for a batch read"),
+        ({"subscription": "g"}, "option subscription is for a stream, not for a batch read"),
         ({"filterFields": "color"}, "a name and a type is wanted"),
     ],
 )
@@ -183,7 +183,7 @@ def transfer(
         spark.readStream.format("quorum")
         .option("url", cluster.url)
         .option("queue", source)
-        .option("group", "transfer")
+        .option("subscription", "transfer")
         .option("filterFields", "size INT")
         .option("maxMessagesPerTrigger", 100)
         .load()

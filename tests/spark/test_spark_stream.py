@@ -20,7 +20,7 @@ from quorum.sync import Message
 from support.spark_streams import ALL, Driver
 
 TIMEOUT_MS = 4_000
-"""Of a group that is kept alive: so long this process may stand still, on a machine with other work."""
+"""Of a subscription that is kept alive: so long this process may stand still, on a machine with other work."""
 LIMIT_S = 120.0
 """For keeping it alive for so long."""
 
@@ -31,11 +31,11 @@ def texts(first: int, last: int) -> list[bytes]:
 
 @pytest.fixture
 def start(cluster: LocalCluster, queue: str) -> Iterator[Callable[..., Driver]]:
-    """Starts queries on the test's queue, in the group g."""
+    """Starts queries on the test's queue, in the subscription g."""
     made: list[Driver] = []
 
     def begin(**options: str) -> Driver:
-        made.append(Driver(cluster.url, **{"queue": queue, "group": "g", **options}))
+        made.append(Driver(cluster.url, **{"queue": queue, "subscription": "g", **options}))
         return made[-1]
 
     yield begin
@@ -64,7 +64,7 @@ def test_a_batch_is_reserved_read_and_settled_when_the_next_is_asked_for(
     info = bulk.queue_info(queue)
     assert (info.ready, info.held) == (0, 100)
     assert query.latest(end) == end
-    info = bulk.queue_info(queue, index=bulk.groups(queue)[0].state.index)
+    info = bulk.queue_info(queue, index=bulk.subscriptions(queue)[0].state.index)
     assert (info.ready, info.held) == (0, 0)
 
 
@@ -126,7 +126,7 @@ def test_slices_cover_a_batch_of_several_reservations_in_order(
     start: Callable[..., Driver], fill: Callable[[int, int], None], bulk: BulkClient, queue: str
 ) -> None:
     fill(0, 90)
-    generation = bulk.open_group(queue, "g").generation
+    generation = bulk.open_subscription(queue, "g").generation
     for after in range(3):
         bulk.reserve(queue, "g", generation, after, max_messages=20)
     query = start(minPartitions="7")
@@ -177,7 +177,7 @@ def test_a_second_query_takes_the_group_over_and_the_first_is_told(
     end = first.latest(begin)
     second = start()
     second.reader.initialOffset()
-    with pytest.raises(RefusedError, match="another query has opened this group since"):
+    with pytest.raises(RefusedError, match="another query has opened this subscription since"):
         first.latest(end)
     assert second.bodies(begin, second.latest(begin)) == texts(0, 10)
 
@@ -194,7 +194,7 @@ def test_a_query_that_was_overtaken_does_not_take_its_batch_for_lost(
     successor = start()
     assert successor.bodies(begin, end) == texts(0, 10)
     successor.latest(end)
-    with pytest.raises(RefusedError, match="another query has opened this group since"):
+    with pytest.raises(RefusedError, match="another query has opened this subscription since"):
         paused.rows(begin, end)
     with pytest.raises(DataLoss, match="these messages were settled"):
         [batch for part in parts for batch in paused.reader.read(part)]
@@ -211,7 +211,7 @@ def test_a_checkpoint_older_than_the_group_is_refused_or_passed_over(
     strict = start()
     with pytest.raises(DataLoss, match=r"the reservations 1\.\.1 .* were settled or released"):
         strict.rows(begin, end)
-    with pytest.raises(DataLoss, match="the checkpoint is older than the group"):
+    with pytest.raises(DataLoss, match="the checkpoint is older than the subscription"):
         strict.latest(begin)
     with pytest.raises(DataLoss, match="there was never such an offset"):
         strict.latest({queue: 77})
@@ -226,8 +226,8 @@ def test_what_was_released_is_lost_to_the_checkpoint_and_there_for_others(
     begin = query.reader.initialOffset()
     end = query.latest(begin)
     parts = query.reader.partitions(begin, end)
-    (group,) = bulk.groups(queue)
-    bulk.release_group(queue, "g", group.state.generation)
+    (subscription,) = bulk.subscriptions(queue)
+    bulk.release_subscription(queue, "g", subscription.state.generation)
     with pytest.raises(DataLoss, match="these messages were given back to the queue"):
         [batch for part in parts for batch in query.reader.read(part)]
     assert bulk.queue_info(queue).ready == 10
@@ -241,7 +241,7 @@ def test_what_was_released_after_its_batch_was_committed_is_told(
     query = start()
     end = query.latest(query.reader.initialOffset())
     query.stop()  # dies between Spark's commit log and the next batch, and is away for long
-    bulk.release_group(queue, "g", bulk.groups(queue)[0].state.generation)
+    bulk.release_subscription(queue, "g", bulk.subscriptions(queue)[0].state.generation)
     with pytest.raises(DataLoss, match="these messages were given back to the queue"):
         start().latest(end)
     again = start(failOnDataLoss="false")
@@ -256,7 +256,7 @@ def test_what_was_released_before_a_batch_was_made_of_it_is_passed_over(
     begin = query.reader.initialOffset()
     end = query.latest(begin)
     query.latest(end)  # a driver that dies before it has noted this
-    bulk.release_group(queue, "g", bulk.groups(queue)[0].state.generation)
+    bulk.release_subscription(queue, "g", bulk.subscriptions(queue)[0].state.generation)
     with pytest.raises(DataLoss, match="these messages were given back to the queue"):
         start().latest(end)
     again = start(failOnDataLoss="false")
@@ -280,16 +280,16 @@ def test_a_member_that_is_behind_is_not_asked_what_was_reserved(
     told: list[int] = []
     asked = BulkClient.reservations
 
-    def spied(self: BulkClient, queue: str, group: str, **given: int) -> object:
+    def spied(self: BulkClient, queue: str, subscription: str, **given: int) -> object:
         told.append(given.get("index", 0))
-        return asked(self, queue, group, **given)
+        return asked(self, queue, subscription, **given)
 
     monkeypatch.setattr(BulkClient, "reservations", spied)
     again = start()  # makes no reservation before it plans the batch that its predecessor has noted
     for each in (query, again):
         assert each.bodies(begin, end) == texts(0, 10)
     (part,) = again.reader.partitions(begin, end)
-    opened = bulk.groups(queue)[0].state.index
+    opened = bulk.subscriptions(queue)[0].state.index
     assert min(told) >= made.index
     assert isinstance(part, Slice)
     # else the followers would not know yet how often this was handed out
@@ -321,7 +321,7 @@ def test_a_queue_that_is_not_read_any_more_is_settled_as_far_as_it_was_committed
     # it has committed the batch and dies; what was taken from the other queues is done, too
     last = start(queue=names[0])
     assert last.latest({**end, names[2]: 1}) == {names[0]: 1}
-    info = bulk.queue_info(names[1], index=bulk.groups(names[1])[0].state.index)
+    info = bulk.queue_info(names[1], index=bulk.subscriptions(names[1])[0].state.index)
     assert (info.ready, info.held) == (0, 0)
 
 
@@ -342,12 +342,12 @@ def test_a_group_is_kept_alive_though_a_node_fails_to(
         return keep(self, *given)
 
     monkeypatch.setattr(BulkClient, "keep_alive", fails_first)
-    query = start(groupTimeout="3s")
+    query = start(subscriptionTimeout="3s")
     begin = query.reader.initialOffset()
     query.latest(begin)
-    seen = bulk.groups(queue)[0].last_seen_ms
+    seen = bulk.subscriptions(queue)[0].last_seen_ms
     deadline = time.monotonic() + 30
-    while bulk.groups(queue)[0].last_seen_ms == seen:
+    while bulk.subscriptions(queue)[0].last_seen_ms == seen:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert not failures
@@ -357,12 +357,12 @@ def test_a_long_batch_is_kept_alive(
     start: Callable[..., Driver], fill: Callable[[int, int], None], bulk: BulkClient, queue: str
 ) -> None:
     fill(0, 10)
-    query = start(groupTimeout=f"{TIMEOUT_MS}ms")
+    query = start(subscriptionTimeout=f"{TIMEOUT_MS}ms")
     begin = query.reader.initialOffset()
     end = query.latest(begin)
-    seen = bulk.groups(queue)[0].last_seen_ms
+    seen = bulk.subscriptions(queue)[0].last_seen_ms
     deadline = time.monotonic() + LIMIT_S
-    while bulk.groups(queue)[0].last_seen_ms < seen + TIMEOUT_MS + 500:
+    while bulk.subscriptions(queue)[0].last_seen_ms < seen + TIMEOUT_MS + 500:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert query.bodies(begin, end) == texts(0, 10)
@@ -429,7 +429,7 @@ def test_what_was_released_while_a_batch_ran_is_told(
         begin = query.reader.initialOffset()
         end = query.latest(begin)
         assert query.bodies(begin, end) == texts(0, 10)
-        bulk.release_group(queue, "g", bulk.groups(queue)[0].state.generation)
+        bulk.release_subscription(queue, "g", bulk.subscriptions(queue)[0].state.generation)
         if is_strict == "true":
             with pytest.raises(DataLoss, match="these messages were given back to the queue"):
                 query.latest(end)

@@ -20,7 +20,7 @@ F = FieldDescriptor
 QUEUE, READER, CONSUMER = "orders", "reader", "c1"
 ORDINARY: Mapping[str, object] = {
     "queue": QUEUE,
-    "group": READER,
+    "subscription": READER,
     "producer": "p1",
     "part": b"P" * 16,
     "generation": 1,

@@ -41,7 +41,7 @@ def shuffled(
         spark.readStream.format("quorum")
         .option("url", url)
         .option("queue", source)
-        .option("group", "shuffled")
+        .option("subscription", "shuffled")
         .option("maxMessagesPerTrigger", str(per_trigger))
         .schema("sequence BIGINT, body BINARY")
         .load()

@@ -288,7 +288,7 @@ def archive_flights(
     seed: int,
 ) -> str:
     """Flights from a queue into Parquet, by the command, while members are killed, too. Spark compares what is there
-    with the data; the queue is empty; no group is left."""
+    with the data; the queue is empty; no subscription is left."""
     from quorum.spark.archive import CHECKPOINT, read_archive
 
     chance = random.Random(seed)
@@ -322,7 +322,7 @@ def archive_flights(
     assert (lost, more) == (0, 0), f"{lost:,} flights are lost, {more:,} are there too often or were changed"
     assert is_empty(cluster, queue)
     with BulkClient(cluster.url) as bulk:
-        assert bulk.groups(queue) == []
+        assert bulk.subscriptions(queue) == []
     return (
         f"{len(flights):,} flights archived, driver killed {done} times, members {members.count} times; "
         "equal to the data, row by row"

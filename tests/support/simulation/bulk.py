@@ -105,7 +105,7 @@ class Checkpoint:
 
 
 class Reader(BulkApp):
-    """A durable group: plans a batch, reads it, writes it out, commits it, settles it."""
+    """A durable subscription: plans a batch, reads it, writes it out, commits it, settles it."""
 
     def __init__(
         self,
@@ -138,19 +138,23 @@ class Reader(BulkApp):
                 self._generation = 0  # one that was asked for twice
 
     def _name(self, **more: Any) -> dict[str, Any]:
-        return {"queue": self.place.name, "group": GROUP, "generation": self._generation, **more}
+        return {"queue": self.place.name, "subscription": GROUP, "generation": self._generation, **more}
 
     async def _open(self) -> bool:
-        request = pb.OpenGroupRequest(queue=self.place.name, group=GROUP, selector=self.selector)
-        state = await self.call("OpenGroup", request)
+        request = pb.OpenSubscriptionRequest(
+            queue=self.place.name, subscription=GROUP, selector=self.selector
+        )
+        state = await self.call("OpenSubscription", request)
         if state is None:
             return False
         mark = self.checkpoint
         is_in_between = mark.settled <= state.settled <= mark.committed
         if state.last < mark.planned or not (is_in_between or mark.is_releasing):
-            raise Broken(f"{self.name} opens its group at {state}, and knows {mark.settled}, {mark.planned}")
+            raise Broken(
+                f"{self.name} opens its subscription at {state}, and knows {mark.settled}, {mark.planned}"
+            )
         self._generation = state.generation
-        self.world.rules.counts["groups opened"] += 1
+        self.world.rules.counts["subscriptions opened"] += 1
         return True
 
     async def _turn(self) -> None:
@@ -187,7 +191,7 @@ class Reader(BulkApp):
         mark = self.checkpoint
         offset = mark.committed + 1
         request = pb.ReadReservedRequest(
-            queue=self.place.name, group=GROUP, offset=offset, columns=READ, index=mark.index
+            queue=self.place.name, subscription=GROUP, offset=offset, columns=READ, index=mark.index
         )
         rows = await self.read("ReadReserved", request)
         if rows is None:
@@ -218,14 +222,14 @@ class Reader(BulkApp):
         mark = self.checkpoint
         for offset in range(mark.committed + 1, mark.planned + 1):
             self.world.rules.released(mark.output.pop(offset, []))
-        state = await self.call("ReleaseGroup", pb.ReleaseGroupRequest(**self._name()))
+        state = await self.call("ReleaseSubscription", pb.ReleaseSubscriptionRequest(**self._name()))
         if state is None:
             return
         if state.outstanding or state.settled != state.last:
-            raise Broken(f"{self.name} released its group and is told {state}")
+            raise Broken(f"{self.name} released its subscription and is told {state}")
         mark.planned = mark.committed = mark.settled = state.settled
         mark.is_releasing = False
-        self.world.rules.counts["groups released"] += 1
+        self.world.rules.counts["subscriptions released"] += 1
 
 
 @dataclass(slots=True)
@@ -339,7 +343,7 @@ def _block(batch: Any) -> bytes:
 
 
 class Browser(BulkApp):
-    """Pins snapshots and reads them twice, in ranges, at different nodes: they show the same."""
+    """Opens views and reads them twice, in ranges, at different nodes: they show the same."""
 
     def __init__(self, world: World, number: int, place: Place) -> None:
         self.number = number
@@ -354,9 +358,9 @@ class Browser(BulkApp):
             await asyncio.sleep(self.chance.choice((0.3, 1.0, 2.0)))
             if self.world.is_draining:
                 continue
-            request = pb.OpenSnapshotRequest(queue=self.place.name, ttl_ms=60_000)
+            request = pb.OpenViewRequest(queue=self.place.name, ttl_ms=60_000)
             try:
-                found = await self.call("OpenSnapshot", request)
+                found = await self.call("OpenView", request)
             except grpc.aio.AioRpcError as error:
                 if from_rpc_error(error, "").reason != "LIMIT":  # of those that died, or were not heard
                     raise
@@ -364,7 +368,7 @@ class Browser(BulkApp):
             if found is not None:
                 await self._look(found)
 
-    async def _look(self, found: pb.Snapshot) -> None:
+    async def _look(self, found: pb.View) -> None:
         middle = self.chance.randrange(found.first_sequence, found.end_sequence + 1)
         shown: list[list[tuple[int, bytes]]] = []
         for ranges in (((0, 0),), ((0, middle), (middle, 0))):
@@ -379,15 +383,15 @@ class Browser(BulkApp):
             shown.append(rows)
             await asyncio.sleep(self.chance.choice((0.01, 0.5)))
         if shown[0] != shown[1] or len(shown[0]) != found.count:
-            raise Broken(f"a snapshot of {found.count} messages shows {len(shown[0])}, then {len(shown[1])}")
-        self.world.rules.counts["seen in snapshots"] += found.count
-        request = pb.CloseSnapshotRequest(queue=self.place.name, snapshot=found.snapshot)
-        await self.call("CloseSnapshot", request)
+            raise Broken(f"a view of {found.count} messages shows {len(shown[0])}, then {len(shown[1])}")
+        self.world.rules.counts["seen in views"] += found.count
+        request = pb.CloseViewRequest(queue=self.place.name, view=found.view)
+        await self.call("CloseView", request)
 
-    def _range(self, found: pb.Snapshot, start: int, end: int) -> pb.BrowseSnapshotRequest:
-        return pb.BrowseSnapshotRequest(
+    def _range(self, found: pb.View, start: int, end: int) -> pb.BrowseViewRequest:
+        return pb.BrowseViewRequest(
             queue=self.place.name,
-            snapshot=found.snapshot,
+            view=found.view,
             start_sequence=start,
             end_sequence=end,
             columns=READ,

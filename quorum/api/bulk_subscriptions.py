@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Bulk about groups: durable readers of a queue, as the machines call them."""
+"""The part of quorum.v1.Bulk about subscriptions: durable readers of a queue, as the machines call them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MOST_POLL_S = 0.25
 PAGE = 16_384
 """Messages of a reservation that are looked up in one question."""
 RELEASE_PAUSE_S = 0.02
-STARTS = {pb.OpenGroupRequest.EARLIEST: "earliest", pb.OpenGroupRequest.LATEST: "latest"}
+STARTS = {pb.OpenSubscriptionRequest.EARLIEST: "earliest", pb.OpenSubscriptionRequest.LATEST: "latest"}
 EXPIRIES = {
-    pb.OpenGroupRequest.RELEASE: "release",
-    pb.OpenGroupRequest.DISCARD: "discard",
-    pb.OpenGroupRequest.KEEP: "keep",
+    pb.OpenSubscriptionRequest.RELEASE: "release",
+    pb.OpenSubscriptionRequest.DISCARD: "discard",
+    pb.OpenSubscriptionRequest.KEEP: "keep",
 }
 _EXPIRY = {name: number for number, name in EXPIRIES.items()}
 
@@ -54,12 +54,14 @@ class _Look:
     index: int
 
 
-class GroupCalls(BulkCalls):
+class SubscriptionCalls(BulkCalls):
     """See the module's text; BulkService is the rest."""
 
     @unary
-    async def OpenGroup(self, request: pb.OpenGroupRequest, context: Context) -> pb.GroupState:
-        _check_name(request.group)
+    async def OpenSubscription(
+        self, request: pb.OpenSubscriptionRequest, context: Context
+    ) -> pb.SubscriptionState:
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
         if request.start not in STARTS or request.on_expiry not in EXPIRIES:
             raise status.invalid(
@@ -68,7 +70,7 @@ class GroupCalls(BulkCalls):
         selector = expression_bytes(queue_pb2.Attach(queue=request.queue, selector=request.selector), queue)
         command = c.OpenReader(
             queue.id,
-            request.group,
+            request.subscription,
             selector,
             STARTS[request.start],  # type: ignore[arg-type]
             request.timeout_ms or DEFAULT_TIMEOUT_MS,
@@ -77,7 +79,7 @@ class GroupCalls(BulkCalls):
         )
 
         def make(member: Member) -> c.OpenReader:
-            reader = _reader(member, queue, request.group)
+            reader = _reader(member, queue, request.subscription)
             return replace(command, found=0 if reader is None else reader.generation)
 
         return await self._state(queue, await self._changed(queue, make))
@@ -89,8 +91,8 @@ class GroupCalls(BulkCalls):
             if found is not None:
                 return found
 
-    async def _state(self, queue: CatalogQueue, state: ReaderState) -> pb.GroupState:
-        return pb.GroupState(
+    async def _state(self, queue: CatalogQueue, state: ReaderState) -> pb.SubscriptionState:
+        return pb.SubscriptionState(
             generation=state.generation,
             settled=state.settled,
             last=state.last,
@@ -100,14 +102,14 @@ class GroupCalls(BulkCalls):
 
     @unary
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.Reservation:
-        _check_name(request.group)
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
         if request.wait_ms > MAX_WAIT_MS:
             raise status.invalid("bad_argument", f"wait_ms {request.wait_ms}; allowed: 0..{MAX_WAIT_MS}")
         most = min(request.max_messages or PRODUCTION.max_reserved, PRODUCTION.max_reserved)
         command = c.Reserve(
             queue.id,
-            request.group,
+            request.subscription,
             request.generation,
             request.after,
             most,
@@ -142,7 +144,7 @@ class GroupCalls(BulkCalls):
             pause = min(pause * 1.5, MOST_POLL_S)
 
     async def _enough(self, queue: CatalogQueue, reader: ReaderInfo | None, wanted_count: int) -> bool:
-        """Whether so many messages that the group would be given are ready, as far as this replica can tell."""
+        """Whether so many messages that the subscription would be given are ready, as far as this replica can tell."""
         if wanted_count <= 1 or reader is None:
             return True
         start, rest = reader.start_sequence, wanted_count
@@ -179,12 +181,12 @@ class GroupCalls(BulkCalls):
         queue = await self._queue(request.queue, request.index)
 
         def describe(member: Member) -> pb.DescribeReservationsResponse | None:
-            reader = _reader(member, queue, request.group)
+            reader = _reader(member, queue, request.subscription)
             if reader is None:
                 return None
             index = member.queue_machine(queue.group).index
             response = pb.DescribeReservationsResponse(
-                endpoints=endpoints(member, queue.group, self._own), group=_group_state(reader, index)
+                endpoints=endpoints(member, queue.group, self._own), subscription=_state_of(reader, index)
             )
             for each in reader.reservations:
                 if request.after < each.offset <= (request.to or NO_LIMIT):
@@ -200,7 +202,7 @@ class GroupCalls(BulkCalls):
 
         response = await self._hub.ask(describe, queue.group)
         if response is None:
-            raise status.not_found(f"queue {request.queue!r} has no group {request.group!r}")
+            raise status.not_found(f"queue {request.queue!r} has no subscription {request.subscription!r}")
         return response
 
     @streaming
@@ -224,7 +226,7 @@ class GroupCalls(BulkCalls):
                     partial(
                         _reserved,
                         queue=queue,
-                        group=request.group,
+                        subscription=request.subscription,
                         offset=request.offset,
                         first=first,
                         count=count,
@@ -241,10 +243,10 @@ class GroupCalls(BulkCalls):
                 yield block
 
     @unary
-    async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.GroupState:
-        _check_name(request.group)
+    async def Settle(self, request: pb.SettleRequest, context: Context) -> pb.SubscriptionState:
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
-        command = c.SettleReserved(queue.id, request.group, request.generation, request.to)
+        command = c.SettleReserved(queue.id, request.subscription, request.generation, request.to)
         while True:
             state = await again(self._hub, queue.group, command, ReaderState)
             if state.settled >= request.to:
@@ -254,28 +256,32 @@ class GroupCalls(BulkCalls):
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
         """StatusError where the messages have gone back instead. This replica has applied what was answered."""
         found = await self._hub.ask(
-            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0),
+            partial(
+                _reserved, queue=queue, subscription=request.subscription, offset=request.to, first=0, count=0
+            ),
             queue.group,
         )
         if isinstance(found, Refused) and found.reason == "released":
             raise status.StatusError(status.of_refused(found))
 
     @unary
-    async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.GroupState:
-        _check_name(request.group)
+    async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.SubscriptionState:
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
-        command = c.KeepReader(queue.id, request.group, request.generation)
+        command = c.KeepReader(queue.id, request.subscription, request.generation)
         return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
 
     @unary
-    async def ReleaseGroup(self, request: pb.ReleaseGroupRequest, context: Context) -> pb.GroupState:
-        _check_name(request.group)
+    async def ReleaseSubscription(
+        self, request: pb.ReleaseSubscriptionRequest, context: Context
+    ) -> pb.SubscriptionState:
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
 
         def make(member: Member) -> c.ReleaseReader:
-            reader = _reader(member, queue, request.group)
+            reader = _reader(member, queue, request.subscription)
             last = None if reader is None else reader.last
-            return c.ReleaseReader(queue.id, request.group, request.generation, last)
+            return c.ReleaseReader(queue.id, request.subscription, request.generation, last)
 
         while True:
             state = await self._changed(queue, make)
@@ -284,28 +290,32 @@ class GroupCalls(BulkCalls):
             await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself
 
     @unary
-    async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
-        _check_name(request.group)
+    async def DeleteSubscription(
+        self, request: pb.DeleteSubscriptionRequest, context: Context
+    ) -> pb.DeleteSubscriptionResponse:
+        _check_name(request.subscription)
         queue = await self._queue(request.queue)
         generation = await self._hub.ask_now(
-            lambda member: _generation(member, queue, request.group), (queue.group,)
+            lambda member: _generation(member, queue, request.subscription), (queue.group,)
         )
         if generation is not None:
-            command = c.DeleteReader(queue.id, request.group, generation)
+            command = c.DeleteReader(queue.id, request.subscription, generation)
             await again(self._hub, queue.group, command, Ok)
-        return pb.DeleteGroupResponse(index=await index_of(self._hub, queue.group))
+        return pb.DeleteSubscriptionResponse(index=await index_of(self._hub, queue.group))
 
     @unary
-    async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
+    async def ListSubscriptions(
+        self, request: pb.ListSubscriptionsRequest, context: Context
+    ) -> pb.ListSubscriptionsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def groups(member: Member) -> pb.ListGroupsResponse:
+        def listed(member: Member) -> pb.ListSubscriptionsResponse:
             machine = member.queue_machine(queue.group)
-            response = pb.ListGroupsResponse(index=machine.index)
+            response = pb.ListSubscriptionsResponse(index=machine.index)
             for each in machine.readers(queue.id):
-                response.groups.add(
-                    group=each.name,
-                    state=_group_state(each, machine.index),
+                response.subscriptions.add(
+                    subscription=each.name,
+                    state=_state_of(each, machine.index),
                     filtered=bool(each.selector),
                     filter=each.selector,
                     start_sequence=each.start_sequence,
@@ -316,18 +326,19 @@ class GroupCalls(BulkCalls):
                 )
             return response
 
-        found = await self._hub.ask(groups, queue.group)
-        for each in found.groups:
+        found = await self._hub.ask(listed, queue.group)
+        for each in found.subscriptions:
             each.selector = selector_text(each.filter)
         return found
 
 
-def _check_name(group: str) -> None:
+def _check_name(subscription: str) -> None:
     """What has no wire form must not get as far as the node."""
-    length = len(group.encode())
+    length = len(subscription.encode())
     if not 0 < length <= MAX_NAME_BYTES:
         raise status.invalid(
-            "bad_argument", f"a group's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8"
+            "bad_argument",
+            f"a subscription's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8",
         )
 
 
@@ -342,26 +353,26 @@ def _waiting(
 
 
 def _reserved(
-    member: Member, queue: CatalogQueue, group: str, offset: int, first: int, count: int
+    member: Member, queue: CatalogQueue, subscription: str, offset: int, first: int, count: int
 ) -> Portion | Refused:
-    return member.queue_machine(queue.group).reserved(queue.id, group, offset, first, count)
+    return member.queue_machine(queue.group).reserved(queue.id, subscription, offset, first, count)
 
 
 def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
     """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
     machine = member.queue_machine(queue.group)
-    reader = _reader(member, queue, request.group)
+    reader = _reader(member, queue, request.subscription)
     info = machine.info(queue.id)
     ready = 0 if info is None else info.ready
     if reader is None or reader.generation != request.generation or reader.last != request.after:
         return _Look(None, True, ready, machine.index)
     if reader.has_untold_loss:
         return _Look(None, True, ready, machine.index)
-    return _Look(reader, machine.may_reserve(queue.id, request.group), ready, machine.index)
+    return _Look(reader, machine.may_reserve(queue.id, request.subscription), ready, machine.index)
 
 
-def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
-    return pb.GroupState(
+def _state_of(reader: ReaderInfo, index: int) -> pb.SubscriptionState:
+    return pb.SubscriptionState(
         generation=reader.generation,
         settled=reader.settled,
         last=reader.last,
@@ -370,7 +381,7 @@ def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
     )
 
 
-def _generation(member: Member, queue: CatalogQueue, group: str) -> int | None:
-    """The group's present generation; None where there is no such group."""
+def _generation(member: Member, queue: CatalogQueue, subscription: str) -> int | None:
+    """The subscription's present generation; None where there is no such subscription."""
     readers = member.queue_machine(queue.group).readers(queue.id)
-    return next((each.generation for each in readers if each.name == group), None)
+    return next((each.generation for each in readers if each.name == subscription), None)

@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Bulk about snapshots: pins of a queue, as the machines call them."""
+"""The part of quorum.v1.Bulk about views: pins of a queue, as the machines call them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SILENCE_S = 2.0
 NO_END = (1 << 63) - 1
 
 
-class SnapshotCalls(BulkCalls):
+class ViewCalls(BulkCalls):
     """See the module's text; BulkService is the rest."""
 
     @unary
-    async def OpenSnapshot(self, request: pb.OpenSnapshotRequest, context: Context) -> pb.Snapshot:
+    async def OpenView(self, request: pb.OpenViewRequest, context: Context) -> pb.View:
         queue = await self._queue(request.queue)
         command = c.Pin(queue.id, request.ttl_ms or DEFAULT_TTL_MS, owner_of(context.peer()))
         made = await again(self._hub, queue.group, command, Pinned)
-        return pb.Snapshot(
-            snapshot=made.pin,
+        return pb.View(
+            view=made.pin,
             first_sequence=made.first_sequence,
             end_sequence=made.end_sequence,
             count=made.count,
@@ -48,15 +48,13 @@ class SnapshotCalls(BulkCalls):
         )
 
     @unary
-    async def CloseSnapshot(
-        self, request: pb.CloseSnapshotRequest, context: Context
-    ) -> pb.CloseSnapshotResponse:
+    async def CloseView(self, request: pb.CloseViewRequest, context: Context) -> pb.CloseViewResponse:
         queue = await self._queue(request.queue)
-        await again(self._hub, queue.group, c.Unpin(queue.id, request.snapshot), Ok)
-        return pb.CloseSnapshotResponse()
+        await again(self._hub, queue.group, c.Unpin(queue.id, request.view), Ok)
+        return pb.CloseViewResponse()
 
     @streaming
-    async def Browse(self, request: pb.BrowseSnapshotRequest, context: Context) -> AsyncIterator[pb.Block]:
+    async def Browse(self, request: pb.BrowseViewRequest, context: Context) -> AsyncIterator[pb.Block]:
         columns = wanted(request.columns)
         text = request.selector
         expression = jms.parse(text) if text.strip(jms.BLANKS) else None
@@ -79,7 +77,7 @@ class SnapshotCalls(BulkCalls):
                     partial(
                         _page,
                         queue=queue,
-                        pin=request.snapshot,
+                        pin=request.view,
                         start=start,
                         end=end,
                         selector=selector,

@@ -1,0 +1,82 @@
+"""`quorum subscriptions list|delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorum.cli.console import Complaint, JsonOption, UrlOption, default_url, print_json, still_trying
+from quorum.cli.queues import plain_filter, selected, shown
+
+if TYPE_CHECKING:
+    from quorum.client.bulk import BulkClient
+
+app = typer.Typer(
+    help="Durable subscriptions of a queue: who reserves messages of it, as a Spark query does, and how far they are.",
+    no_args_is_help=True,
+)
+
+THEN = {"release": "released", "discard": "discarded", "keep": "kept"}
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
+SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="the subscription's name")]
+
+
+@contextmanager
+def _client(url: str | None) -> Iterator[BulkClient]:
+    from quorum.client.bulk import BulkClient
+
+    chosen = url or default_url()
+    with BulkClient(chosen) as client, still_trying(f"{chosen} has not answered yet"):
+        yield client
+
+
+@app.command("list")
+def list_(queue: QueueArgument, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """The subscriptions of a queue: how far they are, what they hold, and after which silence they lose it."""
+    with _client(url) as client:
+        found = client.subscriptions(queue)
+        ready = client.queue_info(queue).ready
+    if as_json:
+        print_json([{**plain_filter(subscription), "ready": ready} for subscription in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=f"{ready:,} messages are ready")
+    table.add_column("subscription", overflow="fold")
+    for heading in ("generation", "settled to", "reserved to", "outstanding", "timeout"):
+        table.add_column(heading, justify="right")
+    table.add_column("then what is outstanding is", overflow="fold")
+    for subscription in found:
+        table.add_row(
+            shown(subscription.subscription),
+            str(subscription.state.generation),
+            f"{subscription.state.settled:,}",
+            f"{subscription.state.last:,}",
+            f"{subscription.state.outstanding:,}",
+            f"{subscription.timeout_ms / 1000:,.0f} s",
+            THEN[subscription.on_expiry],
+        )
+    console = Console()
+    console.print(table)
+    for subscription in found:
+        console.print(
+            f"{shown(subscription.subscription)} selects {shown(selected(subscription.selector, subscription.filter))}"
+        )
+
+
+@app.command()
+def delete(queue: QueueArgument, subscription: SubscriptionArgument, url: UrlOption = None) -> None:
+    """Forgets a subscription; what it holds goes back to the queue."""
+    with _client(url) as client:
+        names = [each.subscription for each in client.subscriptions(queue)]
+        if subscription not in names:
+            raise Complaint(
+                f"queue {queue!r} has no subscription {subscription!r}; there are: {', '.join(names) or 'none'}"
+            )
+        client.delete_subscription(queue, subscription)
+    print(f"deleted {subscription}")
