@@ -1,14 +1,14 @@
-"""`python -m support.simulation`: see docs/simulation.md."""
+"""`python -m simulator`: see docs/simulation.md."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from simulator.broken.canaries import CANARIES, LIMIT
+from simulator.runner import catch, cores, simulate
 from support import raft_fuzz
-from support.canaries import CANARIES, LIMIT
 from support.raft_ablations import RULES
-from support.simulation.runner import catch, cores, simulate
 
 
 def main(arguments: list[str]) -> int:

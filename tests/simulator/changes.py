@@ -22,11 +22,11 @@ import grpc
 from quorum.catalog.members import CatalogMember
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2, admin_pb2_grpc
-from support.simulation.clients import App, excuse
+from simulator.clients.apps import App, excuse
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 PART = 0.4
 """Of all seeds."""

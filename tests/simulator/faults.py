@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from support.simulation.network import Wildness, shape
+from simulator.machines.network import Wildness, shape
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 PARTITIONS = ("isolated", "halves", "ring", "bridge", "one-way")
 SCHEDULED = (

@@ -17,8 +17,8 @@ from quorum.api.status import StatusError
 from quorum.catalog.lease_times import LeaseSettings, SetLeaseTimes
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 PART = 0.25
 """Of all seeds."""

@@ -1,4 +1,4 @@
-"""`python -m support.simulation.reached SEED ...`: the product's modules of which these seeds call no function.
+"""`python -m simulator.reached SEED ...`: the product's modules of which these seeds call no function.
 
 In a process of its own: every function of the product is compiled with a first statement that notes its module, so the
 product must not have been imported before. (A profile function would cost five times as much.)
@@ -59,7 +59,7 @@ def main(seeds: list[int]) -> None:
     noted: set[str] = set()
     setattr(builtins, NOTED, noted)
     sys.meta_path.insert(0, Finder())
-    from support.simulation.seed import run  # the product is imported here, not before
+    from simulator.seed import run  # the product is imported here, not before
 
     noted.clear()
     for seed in seeds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from support.simulation.faults import LANDABLE, STATES
+from simulator.faults import LANDABLE, STATES
 
 NEEDED = ("confirmed", "delivered", "settled", "queues drained")
 MANY = 100

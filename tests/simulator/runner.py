@@ -10,11 +10,11 @@ from itertools import islice, pairwise
 from multiprocessing import get_context
 from statistics import median_high
 
-from support.canaries import CANARIES, CATCHES, MOST_SEEDS, Canary
-from support.simulation.report import Outcome, Report
-from support.simulation.rules import Broken
-from support.simulation.seed import run
-from support.simulation.world import START_MS, Build, World
+from simulator.broken.canaries import CANARIES, CATCHES, MOST_SEEDS, Canary
+from simulator.report import Outcome, Report
+from simulator.rules.rules import Broken
+from simulator.seed import run
+from simulator.world import START_MS, Build, World
 
 Say = Callable[[str], None]
 NOTICED_LENGTH = 160

@@ -12,8 +12,8 @@ from unittest import mock
 
 import structlog
 
-from support.simulation.rules import Broken
-from support.simulation.world import START_MS, Build, World
+from simulator.rules.rules import Broken
+from simulator.world import START_MS, Build, World
 
 
 @contextmanager

@@ -26,10 +26,8 @@ from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
 from quorum.node.identity.identity import Founding, IdentityError
 from quorum.node.member import Member
-from support.simulation.bounded import BoundedProducer, bounded_apps, bounded_places
-from support.simulation.bulk import Browser, Reader, Writer
-from support.simulation.changes import Changes, Mover
-from support.simulation.clients import (
+from simulator.changes import Changes, Mover
+from simulator.clients.apps import (
     SELECTORS,
     WIDE_SELECTOR,
     Administrator,
@@ -40,20 +38,22 @@ from support.simulation.clients import (
     Place,
     Producer,
 )
-from support.simulation.disk import FaultyDisk
-from support.simulation.faults import Faults, states_of
-from support.simulation.hostile import hostile_apps
-from support.simulation.lease_changes import FIRST_LEASE_MS, LeaseChanges
-from support.simulation.ledger import Ledger
-from support.simulation.loop import NEVER, Clock
-from support.simulation.machine import CLUSTER, Machine
-from support.simulation.network import IDLE_MS, PeerNetwork
-from support.simulation.node import Node
-from support.simulation.process import Process
-from support.simulation.reads import Auditor, Tally, Teller
-from support.simulation.room import room_of
-from support.simulation.rules import Broken, Rules
-from support.simulation.wire import GONE, Connection
+from simulator.clients.bounded import BoundedProducer, bounded_apps, bounded_places
+from simulator.clients.bulk import Browser, Reader, Writer
+from simulator.clients.hostile import hostile_apps
+from simulator.clients.reads import Auditor, Tally, Teller
+from simulator.faults import Faults, states_of
+from simulator.lease_changes import FIRST_LEASE_MS, LeaseChanges
+from simulator.machines.disk import FaultyDisk
+from simulator.machines.loop import NEVER, Clock
+from simulator.machines.machine import CLUSTER, Machine
+from simulator.machines.network import IDLE_MS, PeerNetwork
+from simulator.machines.node import Node
+from simulator.machines.process import Process
+from simulator.machines.room import room_of
+from simulator.machines.wire import GONE, Connection
+from simulator.rules.ledger import Ledger
+from simulator.rules.rules import Broken, Rules
 
 FAULTY_MS = 18_000
 EBB_MS = 3_000
@@ -75,7 +75,7 @@ LEASES_MS = (LEASE_MS, LEASE_MS, 4_000)
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What is run: the product, or a broken one (support/canaries.py). patches: attribute -> what stands there."""
+    """What is run: the product, or a broken one (broken/canaries.py). patches: attribute -> what stands there."""
 
     name: str = "the product"
     log: type[Log] = Log

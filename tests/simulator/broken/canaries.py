@@ -8,35 +8,12 @@ a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from fifo.budgets import Entry
-from fifo.commands import Reserve
-from fifo.effects import Reply
-from fifo.group import GroupMachine
-from fifo.readers import DurableReader, Readers
-from fifo.staging import Staging
-from quorum.api.hub import Hub
-from quorum.log import Log, record
-from quorum.log.files import write_fully
-from quorum.log.record import Header, Stamp
-from quorum.log.references import Retention
-from quorum.log.table import Ints, Mask
-from quorum.log.writer import Writer
-from quorum.node.cluster.heartbeats import Heartbeats
-from quorum.node.cluster.membership import Membership
-from quorum.node.identity.member_directory import MemberDirectory
-from quorum.node.member import Member
-from quorum.replication import codec
-from quorum.replication.group import Group
-from quorum.replication.outbox import Outbox
-from support import broken_builds as broken
-from support.raft_ablations import replaces_nothing
-from support.simulation.world import Build
-
-T = TypeVar("T")
+from simulator.broken import parts as broken
+from simulator.world import Build
 
 LIMIT = 300
 """Seeds within which each must have been caught CATCHES times."""
@@ -45,115 +22,6 @@ MOST_SEEDS = 20
 """That it may take until a build is caught: the median of the gaps between those seeds that catch it."""
 QUICK_SEEDS = 12
 """Seeds from the first on, within which `make test` has to catch a quick one."""
-
-
-class ConfirmsBeforeSync(Writer):
-    """What was handed to the kernel counts as on the disk."""
-
-    def sync(self) -> int:
-        self.check()
-        buffers, self._pending = self._pending, []
-        self._written = write_fully(self.active.file, buffers, self._written)
-        self.written_lsn = self.synced_lsn = self.last_lsn
-        return self.synced_lsn
-
-
-class StampWithoutCrc(Stamp):
-    """A header is believed if its magic is right."""
-
-    def decode(self, data: bytes, at: int = 0) -> Header | None:
-        if len(data) - at < record.HEADER_BYTES or data[at : at + 4] != self.magic:
-            return None
-        return Header._make(record._REST.unpack_from(data, at + 8))
-
-
-def any_body_is_good(header: Header, body: bytes) -> bool:
-    return len(body) == header.length
-
-
-class PromisesBeforeSync(Outbox):
-    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
-
-    def queue(self, peer: str, message: codec.Message) -> None:
-        self._waiting.append((0, peer, codec.encode(message)))
-
-
-class GroupThatPromisesEarly(Group):
-    outbox_class = PromisesBeforeSync
-
-
-assert replaces_nothing([PromisesBeforeSync, GroupThatPromisesEarly]) == []
-
-
-class ForgetsReferences(Retention):
-    """Of what a snapshot refers to, not everything is needed."""
-
-    def is_live(self, indexes: Ints, view_from: int) -> Mask:
-        assert self._told is not None
-        needed: Mask = indexes >= min(self._told.needed_from, view_from)
-        return needed | super().is_live(indexes, view_from) & (indexes % 4 != 0)
-
-
-class LogThatDropsLive(Log):
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, retention=ForgetsReferences, **settings)
-
-
-class ForgetsUnsettled(GroupMachine):
-    """What the consumers of a node held is not given back when the node is gone."""
-
-    def _end_departed(self, entry: Entry) -> None:
-        for producer in self.sessions.producers.values():
-            if producer.ended_ms < 0 and self.sessions.is_departed(producer.address):
-                producer.consumers.clear()
-        super()._end_departed(entry)
-
-
-reserve = Readers._reserve
-
-
-def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
-    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
-    return reserve(readers, entry, reader, replace(command, after=reader.last))
-
-
-def not_remembered(staging: Staging, producer: str, batch: int) -> None:
-    """In the place of Staging.published: which batch it was is forgotten."""
-    for key in [key for key in staging.parts if key[0] == producer and key[1] <= batch]:
-        staging.drop(key)
-
-
-class ForgetsLapses(Heartbeats):
-    """A lease that has lapsed and was renewed is taken for one that never lapsed: nobody's stream ends with it."""
-
-    def lapse(self, now_ms: int) -> None:
-        return
-
-
-def never_lapsed(hub: Hub) -> None:
-    """In the place of Hub.check_leases, which looks after a member that is stuck."""
-
-
-def always_leased(hub: Hub, group: int) -> bool:
-    """In the place of Hub.may_deliver."""
-    return True
-
-
-def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
-    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
-    membership.memory.met[peer] = incarnation
-    membership.memory.save()
-    return incarnation
-
-
-def whoever(roster: MemberDirectory, member: str) -> str:
-    """In the place of MemberDirectory.incarnation: nobody is refused for another data directory."""
-    return ""
-
-
-async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
-    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
-    return await hub.ask(question, *groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,25 +50,25 @@ CANARIES: tuple[Canary, ...] = (
         "confirm before sync",
         "what is confirmed survives a power cut of all",
         is_quick=True,
-        quorum__log__log__Writer=ConfirmsBeforeSync,
+        quorum__log__log__Writer=broken.ConfirmsBeforeSync,
     ),
     _patched(
         "promise before sync",
         "no vote and no acknowledgement leaves before its sync",
-        quorum__node__opening__Group=GroupThatPromisesEarly,
+        quorum__node__opening__Group=broken.GroupThatPromisesEarly,
     ),
     _patched(
         "CRC skipped",
         "damage is noticed and never served",
         scene="tests/log/test_log_damage.py::test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader",
-        quorum__log__scanner__body_is_good=any_body_is_good,
-        quorum__log__reader__body_is_good=any_body_is_good,
-        quorum__log__segments__Stamp=StampWithoutCrc,
+        quorum__log__scanner__body_is_good=broken.any_body_is_good,
+        quorum__log__reader__body_is_good=broken.any_body_is_good,
+        quorum__log__segments__Stamp=broken.StampWithoutCrc,
     ),
     Canary(
         "live message dropped",
         "garbage collection keeps what a snapshot refers to",
-        lambda: Build("live message dropped", log=LogThatDropsLive),
+        lambda: Build("live message dropped", log=broken.LogThatDropsLive),
     ),
     Canary(
         "pages dropped",
@@ -229,8 +97,8 @@ CANARIES: tuple[Canary, ...] = (
         "emptied disk welcome",
         "a member that lost its disk is refused under its old identity",
         scenario="wipe",
-        quorum__node__cluster__membership__Membership__met=meets_anew,
-        quorum__node__identity__member_directory__MemberDirectory__incarnation=whoever,
+        quorum__node__cluster__membership__Membership__met=broken.meets_anew,
+        quorum__node__identity__member_directory__MemberDirectory__incarnation=broken.whoever,
         quorum__node__cluster__rollback_marks__RollbackMarks__remembered=broken.believes_itself,
     ),
     # ---- publishing
@@ -244,7 +112,7 @@ CANARIES: tuple[Canary, ...] = (
         "published batch forgotten",
         "a staged batch is published once",
         scenario="bulk",
-        fifo__staging__Staging__published=not_remembered,
+        fifo__staging__Staging__published=broken.not_remembered,
     ),
     # ---- delivery
     _patched(
@@ -271,13 +139,13 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "unsettled messages forgotten",
         "what a lost consumer held is ready again",
-        quorum__node__replica__bootstrap__GroupMachine=ForgetsUnsettled,
+        quorum__node__replica__bootstrap__GroupMachine=broken.ForgetsUnsettled,
     ),
     _patched(
         "reservation not repeated",
         "a durable reader that asks again gets the same messages",
         scenario="bulk",
-        fifo__readers__Readers___reserve=always_new,
+        fifo__readers__Readers___reserve=broken.always_new,
     ),
     _patched(
         "selector skips arrivals",
@@ -303,9 +171,9 @@ CANARIES: tuple[Canary, ...] = (
         lambda: Build(
             "lapse of a lease ignored",
             patches={
-                "quorum.node.member.Heartbeats": ForgetsLapses,
-                "quorum.api.hub.Hub.check_leases": never_lapsed,
-                "quorum.api.hub.Hub.may_deliver": always_leased,
+                "quorum.node.member.Heartbeats": broken.ForgetsLapses,
+                "quorum.api.hub.Hub.check_leases": broken.never_lapsed,
+                "quorum.api.hub.Hub.may_deliver": broken.always_leased,
             },
         ),
         is_quick=True,
@@ -332,7 +200,7 @@ CANARIES: tuple[Canary, ...] = (
         "no barrier before reads",
         "reads are linearizable",
         is_quick=True,
-        quorum__api__hub__Hub__ask_now=from_what_is_here,
+        quorum__api__hub__Hub__ask_now=broken.from_what_is_here,
     ),
     # ---- what may leave a queue
     _patched(

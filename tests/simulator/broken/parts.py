@@ -1,33 +1,111 @@
-"""What stands in the product's place in the broken builds that canaries.py lists: one promise taken away each.
-
-The older ones are classes in canaries.py; these are functions, named for what they break.
+"""The parts of the broken builds that canaries.py lists: each stands in the place of a part of the product and takes
+one promise away. A class stands in the place of its base class; a function says which one it replaces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fifo import bits
 from fifo.blocks import Block
 from fifo.budgets import Entry
-from fifo.commands import Enqueue, Return, Settle
+from fifo.commands import Enqueue, Reserve, Return, Settle
 from fifo.delivery import Delivery
 from fifo.effects import Deliver, Refused, Reply
+from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from fifo.messages import Messages
+from fifo.readers import DurableReader, Readers
 from fifo.selector_groups import SelectorGroups
 from fifo.sessions import Producer
+from fifo.staging import Staging
+from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
-from quorum.log import Log
+from quorum.log import Log, record
+from quorum.log.files import write_fully
+from quorum.log.record import Header, Stamp
 from quorum.log.references import Retention
 from quorum.log.table import Ints, Mask
+from quorum.log.writer import Writer
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.membership import Membership
+from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
+from quorum.node.member import Member
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
+from quorum.replication import codec
 from quorum.replication.configuration import State
+from quorum.replication.group import Group
+from quorum.replication.outbox import Outbox
+
+T = TypeVar("T")
+
+# ---- durability
+
+
+class ConfirmsBeforeSync(Writer):
+    """What was handed to the kernel counts as on the disk."""
+
+    def sync(self) -> int:
+        self.check()
+        buffers, self._pending = self._pending, []
+        self._written = write_fully(self.active.file, buffers, self._written)
+        self.written_lsn = self.synced_lsn = self.last_lsn
+        return self.synced_lsn
+
+
+class StampWithoutCrc(Stamp):
+    """A header is believed if its magic is right."""
+
+    def decode(self, data: bytes, at: int = 0) -> Header | None:
+        if len(data) - at < record.HEADER_BYTES or data[at : at + 4] != self.magic:
+            return None
+        return Header._make(record._REST.unpack_from(data, at + 8))
+
+
+def any_body_is_good(header: Header, body: bytes) -> bool:
+    return len(body) == header.length
+
+
+class PromisesBeforeSync(Outbox):
+    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
+
+    def queue(self, peer: str, message: codec.Message) -> None:
+        self._waiting.append((0, peer, codec.encode(message)))
+
+
+class GroupThatPromisesEarly(Group):
+    outbox_class = PromisesBeforeSync
+
 
 # ---- messages
+
+
+class ForgetsUnsettled(GroupMachine):
+    """What the consumers of a node held is not given back when the node is gone."""
+
+    def _end_departed(self, entry: Entry) -> None:
+        for producer in self.sessions.producers.values():
+            if producer.ended_ms < 0 and self.sessions.is_departed(producer.address):
+                producer.consumers.clear()
+        super()._end_departed(entry)
+
+
+_reserve = Readers._reserve
+
+
+def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
+    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
+    return _reserve(readers, entry, reader, replace(command, after=reader.last))
+
+
+def not_remembered(staging: Staging, entry: Entry, producer: str, batch: int, owner: int) -> None:
+    """In the place of Staging.published: which batch it was is forgotten."""
+    for key in [key for key in staging.parts if key[0] == producer and key[1] <= batch]:
+        staging.drop(key)
 
 
 def everything_is_fresh(producer: Producer, command: Enqueue) -> list[tuple[int, int]]:
@@ -124,6 +202,27 @@ def once_is_too_often(failures: bits.Counts, limit: int) -> int:
 # ---- leases and attachments
 
 
+class ForgetsLapses(Heartbeats):
+    """A lease that has lapsed and was renewed is taken for one that never lapsed: nobody's stream ends with it."""
+
+    def lapse(self, now_ms: int) -> None:
+        return
+
+
+def never_lapsed(hub: Hub) -> None:
+    """In the place of Hub.check_leases, which looks after a member that is stuck."""
+
+
+def always_leased(hub: Hub, group: int) -> bool:
+    """In the place of Hub.may_deliver."""
+    return True
+
+
+async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
+    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
+    return await hub.ask(question, *groups)
+
+
 def down_after_a_moment(leases: Leases, group: int, node: int, boot: int, now_ms: int) -> bool:
     """In the place of Leases.is_down: 0.6 s of silence is enough."""
     known = leases.heard.get(node)
@@ -152,11 +251,37 @@ def always_current(stream: object, deliver: Deliver) -> bool:
 # ---- members
 
 
+def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
+    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
+    membership.memory.met[peer] = incarnation
+    membership.memory.save()
+    return incarnation
+
+
+def whoever(roster: MemberDirectory, member: str) -> str:
+    """In the place of MemberDirectory.incarnation: nobody is refused for another data directory."""
+    return ""
+
+
 def believes_itself(*_: object) -> None:
     """In the place of RollbackMarks.remembered: what others remember of this member counts for nothing."""
 
 
-# ---- snapshots
+# ---- snapshots and garbage collection
+
+
+class ForgetsReferences(Retention):
+    """Of what a snapshot refers to, not everything is needed."""
+
+    def is_live(self, indexes: Ints, view_from: int) -> Mask:
+        assert self._told is not None
+        needed: Mask = indexes >= min(self._told.needed_from, view_from)
+        return needed | super().is_live(indexes, view_from) & (indexes % 4 != 0)
+
+
+class LogThatDropsLive(Log):
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, retention=ForgetsReferences, **settings)
 
 
 class ForgetsPages(Retention):

@@ -15,13 +15,13 @@ from quorum.client.consumer import Consumer as ClientConsumer
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
-from support.simulation.loop import Clock
-from support.simulation.process import Process
-from support.simulation.rules import Broken, Key, origin_of
-from support.simulation.wire import SimChannel
+from simulator.machines.loop import Clock
+from simulator.machines.process import Process
+from simulator.machines.wire import SimChannel
+from simulator.rules.rules import Broken, Key, origin_of
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 SILENCE_MS = 1_000
 TIMEOUT_MS = 20_000

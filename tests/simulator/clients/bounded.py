@@ -17,11 +17,11 @@ from quorum.client.client import Client
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import PublishRejected, UnavailableError, VoidDelivery
 from quorum.client.values import Properties
-from support.simulation.clients import UNCONFIRMED, App, Consumer, Place
-from support.simulation.rules import Broken
+from simulator.clients.apps import UNCONFIRMED, App, Consumer, Place
+from simulator.rules.rules import Broken
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 PART = 0.6
 """Of all seeds."""

@@ -18,11 +18,11 @@ from quorum.client.client import Client
 from quorum.client.errors import from_rpc_error
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
-from support.simulation.clients import SELECTORS, App, Place, fields_of
-from support.simulation.rules import Broken, Key
+from simulator.clients.apps import SELECTORS, App, Place, fields_of
+from simulator.rules.rules import Broken, Key
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 CALL_S = 4.0
 STREAM_S = 6.0

@@ -16,11 +16,11 @@ from google.protobuf.message import Message
 from quorum.client.client import Client
 from quorum.client.errors import UnavailableError
 from quorum.v1 import queue_pb2, queue_pb2_grpc
-from support.simulation.clients import App
-from support.simulation.rules import STRANGE, Broken
+from simulator.clients.apps import App
+from simulator.rules.rules import STRANGE, Broken
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 PART = 0.2
 """Of all seeds."""

@@ -17,11 +17,11 @@ import grpc
 from quorum.client.client import Client
 from quorum.client.errors import UnavailableError
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
-from support.simulation.clients import App, excuse
-from support.simulation.rules import Broken
+from simulator.clients.apps import App, excuse
+from simulator.rules.rules import Broken
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 QUEUE = "tally"
 PAUSES_S = (0.05, 0.2, 0.5)

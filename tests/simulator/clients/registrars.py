@@ -1,5 +1,5 @@
 """Several administrators declare, delete and look at the same few queues, at any member, and write down what they were
-told: the history that support/linearizable.py judges."""
+told: the history that rules/linearizable.py judges."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import grpc
 
 from quorum.client.client import Client
 from quorum.v1 import admin_pb2, admin_pb2_grpc
-from support.linearizable import Operation, is_linearizable
-from support.simulation.clients import App, excuse
+from simulator.clients.apps import App, excuse
+from simulator.rules.linearizable import Operation, is_linearizable
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 NAMES = ("one", "two", "three")
 TIMEOUT_S = 3.0

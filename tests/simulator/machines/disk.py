@@ -15,7 +15,7 @@ from quorum.log.table import PLACE_SHIFT
 from support.disk import SECTOR, Do, Inode, SimDisk, SimFile
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
+    from simulator.machines.node import Node
 
 SYNC_MS = (0, 0, 1, 1, 2)
 

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 RESOLUTION_S = 1e-6
 NOTHING: tuple[Any, ...] = ()

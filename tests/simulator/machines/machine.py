@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quorum.node.identity.identity import Founding
-from support.simulation.disk import FaultyDisk
-from support.simulation.loop import Clock
+from simulator.machines.disk import FaultyDisk
+from simulator.machines.loop import Clock
 
 CLUSTER = "simulation"
 SECRET = b"the secret of all the peers here"

@@ -18,8 +18,8 @@ from quorum.replication.network.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
 from quorum.replication.network.handshake import NONCE_BYTES, HandshakeError
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 RETRY_MS = 60
 IDLE_MS = int(IDLE_LIMIT_S * 1000)

@@ -27,16 +27,16 @@ from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.frames import Frame
 from quorum.replication.network.handshake import Identity
 from quorum.v1 import admin_pb2_grpc, bulk_pb2_grpc, queue_pb2_grpc
+from simulator.machines.loop import NEVER
+from simulator.machines.machine import CLUSTER, SECRET, Machine
+from simulator.machines.process import Process
+from simulator.machines.room import Works
+from simulator.machines.wire import Connection, ServedCall, SimServer
 from support.disk import Crashed
-from support.simulation.loop import NEVER
-from support.simulation.machine import CLUSTER, SECRET, Machine
-from support.simulation.process import Process
-from support.simulation.room import Works
-from support.simulation.wire import Connection, ServedCall, SimServer
 
 if TYPE_CHECKING:
-    from support.simulation.ledger import Note
-    from support.simulation.world import World
+    from simulator.rules.ledger import Note
+    from simulator.world import World
 
 WALL_MS = 1_700_000_000_000
 DATA = Path("/data")

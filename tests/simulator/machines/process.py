@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from support.simulation.loop import NEVER, Clock, SimLoop
+from simulator.machines.loop import NEVER, Clock, SimLoop
 
 if TYPE_CHECKING:
-    from support.simulation.world import World
+    from simulator.world import World
 
 
 class Process:

@@ -15,8 +15,8 @@ from fifo.limits import PRODUCTION, Limits
 from quorum.replication.group import GroupConfig
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 SEGMENT_BYTES = 96 << 10
 """Small, so that logs roll."""

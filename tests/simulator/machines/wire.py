@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from quorum.client.endpoints import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.process import Process
+    from simulator.machines.node import Node
+    from simulator.machines.process import Process
 
 CLIENT_PATIENCE_MS = KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS
 SERVER_PATIENCE_MS = 15_000

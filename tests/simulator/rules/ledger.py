@@ -31,11 +31,11 @@ from fifo.machine import QueueMachine
 from quorum.client.batch import BatchReader
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of
-from support.simulation.rules import Broken, Key, Origin, origin_of
+from simulator.rules.rules import Broken, Key, Origin, origin_of
 
 if TYPE_CHECKING:
-    from support.simulation.node import Node
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.world import World
 
 EARLIEST_PERCENT, EARLIEST_MS = 85, 50
 """Of its TTL by the world's clock a message lives at least so much, less so many milliseconds: a leader slews group

@@ -16,9 +16,9 @@ from quorum.node.replica.replica import SYSTEM_GROUP
 
 if TYPE_CHECKING:
     from quorum.replication.group import Group
-    from support.simulation.node import Node
-    from support.simulation.wire import ServedCall
-    from support.simulation.world import World
+    from simulator.machines.node import Node
+    from simulator.machines.wire import ServedCall
+    from simulator.world import World
 
 STRANGE = "strange"
 """The queue of hostile clients: what they put in there nobody else has to understand."""
