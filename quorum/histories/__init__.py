@@ -3,6 +3,7 @@
     records    the form of a record
     recorder   records a history while clients run, in a file or in memory
     files      reads histories: JSON lines, Parquet
+    pieces     records cut so that messages that were treated alike are judged as one
     judge      the six violations, in plain Python; `quorum.spark.verify` has the same rules for large histories
     report     what both say
 

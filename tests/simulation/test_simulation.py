@@ -156,9 +156,9 @@ def test_a_follower_on_a_slow_disk_holds_up_no_confirm() -> None:
             leaders = {replica.raft.leader for replica in made.nodes["n1"].member.replicas.values()}
             [follower, *_] = [node for node in made.members() if node.id not in leaders]
             follower.disk.slow_ms = 2_000 if is_slow else 0
-            before = len(made.rules.confirmed)
+            before = made.rules.counts["confirmed"]
             made.run_for(5_000)
-            confirmed.append(len(made.rules.confirmed) - before)
+            confirmed.append(made.rules.counts["confirmed"] - before)
             made.bury()
     quick, slow = confirmed
     assert quick > 100
@@ -336,12 +336,6 @@ UNREACHED = """
     quorum/demo/plan.py
     quorum/demo/run.py
     quorum/histories/files.py
-    quorum/histories/holders.py
-    quorum/histories/judge.py
-    quorum/histories/order.py
-    quorum/histories/recorder.py
-    quorum/histories/records.py
-    quorum/histories/report.py
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/driver.py

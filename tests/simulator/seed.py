@@ -12,6 +12,7 @@ from unittest import mock
 
 import structlog
 
+from quorum.histories import HistoryError
 from simulator.rules.rules import Broken
 from simulator.world import START_MS, Build, World
 
@@ -53,9 +54,19 @@ def run(seed: int, build: Build | None = None) -> World:
         except Exception as error:
             story = "\n  ".join(world.story)
             at = world.now_ms - START_MS
-            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {error!r}\n  {story}")
+            what = repr(error) + _history_so_far(world, error)
+            broken = Broken(f"seed {seed}, at {at} ms, {world.phase}: {what}\n  {story}")
             broken.world = world
             raise broken from error
         finally:
             world.bury()
     return world
+
+
+def _history_so_far(world: World, error: Exception) -> str:
+    """What else was wrong when a run broke: what stops a run may come long after its cause."""
+    try:
+        world.rules.judge_history()
+    except (Broken, HistoryError) as found:
+        return "" if str(found) == str(error) else f"; what clients were told: {found}"
+    return ""

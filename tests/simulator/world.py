@@ -255,7 +255,7 @@ class World:
         if at != process.queued_ms:
             return  # it was queued again, earlier
         process.queued_ms = NEVER
-        if process.next_ms() <= self.now_ms:
+        if process.runs:
             process.run()
         if process.is_up:
             self.wake(process)
@@ -438,8 +438,10 @@ class World:
             self.is_ebb = name == "ebb"
             self.tell(name)
             self.run_for(for_ms)
+            self.rules.judge_history()
         self._heal()
         self._progress()
+        self.rules.judge_history()
         self._drain()
         self._close()
         self.rules.judge()
@@ -469,10 +471,9 @@ class World:
 
     def _progress(self) -> None:
         """Publishing goes on: what is sent now is confirmed."""
-        before = len(self.rules.confirmed)
-        self.run_until(
-            lambda: len(self.rules.confirmed) > before + 20, "publishing goes on", PROGRESS_LIMIT_MS
-        )
+        counts = self.rules.counts
+        before = counts["confirmed"]
+        self.run_until(lambda: counts["confirmed"] > before + 20, "publishing goes on", PROGRESS_LIMIT_MS)
         self.phase = "draining"
         producers = [app for app in self.apps if isinstance(app, Producer | BoundedProducer)]
         self.run_until(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,13 @@ from quorum.client.client import Client
 from quorum.client.consumer import Consumer as ClientConsumer
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import NotFound, RefusedError, UnavailableError, VoidDelivery
+from quorum.histories import Run
+from quorum.histories.records import Record
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2, queue_pb2_grpc
 from simulator.machines.loop import Clock
 from simulator.machines.process import Process
 from simulator.machines.wire import SimChannel
+from simulator.rules.history import by_attachment
 from simulator.rules.rules import Broken, Key, origin_of
 
 if TYPE_CHECKING:
@@ -155,12 +158,13 @@ class Producer(App):
                 self.world.rules.published[self.number, n] = is_wanted
             messages.append(Message(body, None, fields))
         self.unconfirmed[numbers[0]] = count
+        sent = self.world.rules.history.sends(place.name, self.number, numbers)
         try:
             future = await client.send_batch(place.name, messages)
         except UnavailableError:  # it was not sent
             del self.unconfirmed[numbers[0]]
             return
-        future.add_done_callback(lambda done: self._decided(done, numbers, place))
+        future.add_done_callback(lambda done: self._decided(done, numbers, sent))
 
     def _shared_fields(self, numbers: range) -> dict[str, Any] | None:
         """Those of a wide batch; None if this is none."""
@@ -169,12 +173,12 @@ class Producer(App):
         self.world.rules.counts["wide batches"] += 1
         return {**fields_of(numbers[0]), **WIDE}
 
-    def _decided(self, done: asyncio.Future[int], numbers: range, place: Place) -> None:
+    def _decided(self, done: asyncio.Future[int], numbers: range, sent: Record) -> None:
         del self.unconfirmed[numbers[0]]
         if not done.cancelled():
             if done.result() != len(numbers):  # raises what the service answered: it has no reason to refuse
                 raise Broken(f"{len(numbers)} messages were sent, {done.result()} confirmed")
-            self.world.rules.confirm(self.number, numbers, place.name)
+            self.world.rules.confirm(sent)
 
 
 class Consumer(App):
@@ -253,18 +257,9 @@ class Consumer(App):
         self.world.rules.counts["drains"] += 1
 
     async def _read(self, consumer: ClientConsumer) -> None:
-        order: dict[tuple[int, int], int] = {}
         async for delivery in consumer.deliveries():
             for ordinal in range(delivery.count):
-                message = DeliveredMessage(delivery, ordinal)
-                self.receive(message)
-                if not message.redelivered:
-                    producer, n = origin_of(message.body)
-                    before = order.get((delivery.generation, producer), 0)
-                    if n <= before:
-                        raise Broken(f"{self.name} got message {n} of producer {producer} after {before}")
-                    order[delivery.generation, producer] = n
-                    self.world.rules.counts["compared in order"] += before > 0
+                self.receive(DeliveredMessage(delivery, ordinal))
 
     def receive(self, message: DeliveredMessage) -> None:
         if self.selector is not None:
@@ -299,16 +294,29 @@ class Consumer(App):
                 for message in messages:
                     rules.taken[origin_of(message.body)] = None
                 wait = self.chance.random() < 0.8
+                asked = self._asks(rules.history.settles, messages)
                 await self.client.settle(messages, wait=wait)
                 if wait:
-                    rules.settle(keys)
+                    rules.settle(keys, asked)
             elif kind < 0.9:
+                asked = self._asks(rules.history.returns, messages)
                 await self.client.return_(messages, wait=True)
+                rules.history.done(asked)
                 rules.counts["returned"] += len(messages)
             else:
                 await self.fail(messages)
         except (VoidDelivery, UnavailableError):
             rules.counts["dispositions lost"] += 1
+
+    def _asks(
+        self, ask: Callable[[str, str, Iterable[Run]], list[Record]], messages: list[DeliveredMessage]
+    ) -> list[Record]:
+        """Records what this client is about to ask."""
+        return [
+            record
+            for (queue, who), runs in by_attachment(self.name, messages).items()
+            for record in ask(queue, who, runs)
+        ]
 
     async def fail(self, messages: list[DeliveredMessage]) -> None:
         """Returns them as failed deliveries."""
@@ -316,7 +324,9 @@ class Consumer(App):
         ledger = self.world.ledger
         keys: list[Key] = [(message.queue, message.sequence) for message in messages]
         ledger.fails(keys)
+        asked = self._asks(self.world.rules.history.returns, messages)
         await self.client.modify(messages, delivery_failed=True, wait=True)
+        self.world.rules.history.done(asked)
         ledger.failed(keys)
         self.world.rules.counts["modified"] += len(messages)
 

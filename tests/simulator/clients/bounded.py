@@ -17,6 +17,7 @@ from quorum.client.client import Client
 from quorum.client.delivery import DeliveredMessage
 from quorum.client.errors import PublishRejected, UnavailableError, VoidDelivery
 from quorum.client.values import Properties
+from quorum.histories.records import Record
 from simulator.clients.apps import UNCONFIRMED, App, Consumer, Place
 from simulator.rules.rules import Broken
 
@@ -90,26 +91,27 @@ class BoundedProducer(App):
             world.ledger.send((self.number, n), ttl)
             messages.append(Message(body, None if ttl is None else Properties(ttl_ms=ttl)))
         self.unconfirmed[numbers[0]] = count
+        sent = world.rules.history.sends(place.name, self.number, numbers)
         try:
             future = await client.send_batch(place.name, messages)
         except UnavailableError:  # it was not sent
             del self.unconfirmed[numbers[0]]
             return
-        future.add_done_callback(lambda done: self._decided(done, numbers, place))
+        future.add_done_callback(lambda done: self._decided(done, numbers, place, sent))
 
-    def _decided(self, done: asyncio.Future[int], numbers: range, place: Place) -> None:
+    def _decided(self, done: asyncio.Future[int], numbers: range, place: Place, sent: Record) -> None:
         del self.unconfirmed[numbers[0]]
         if done.cancelled():
             return
         error = done.exception()
         if error is None:
-            self.world.rules.confirm(self.number, numbers, place.name)
+            self.world.rules.confirm(sent)
             return
         if not isinstance(error, PublishRejected) or place.arguments.get("x-overflow") != "reject-publish":
             raise Broken(f"{self.name} published to {place.name!r} and was answered {error!r}") from error
         if error.rejected != ((0, len(numbers) - 1),):
             raise Broken(f"a batch of {len(numbers)} was refused in parts: {error.rejected}")
-        self.world.rules.refuse(self.number, numbers)
+        self.world.rules.refuse(sent)
 
 
 class BoundedConsumer(Consumer):

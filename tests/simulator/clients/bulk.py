@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from quorum.client.client import Client
 from quorum.client.errors import from_rpc_error
+from quorum.histories.records import Record
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
 from simulator.clients.apps import SELECTORS, App, Place, fields_of
@@ -29,6 +30,8 @@ STREAM_S = 6.0
 SHUNNED_S = 10.0
 """So long a node that has not answered is not asked, as long as there are others."""
 GROUP = "flow"
+HOLDER = f"durable/{GROUP}"
+"""What the history calls whoever reads for the group."""
 READ = pb.Columns(names=["sequence", "body"])
 GIVEN_UP = frozenset((grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED))
 
@@ -195,7 +198,7 @@ class Reader(BulkApp):
         keys = [(self.place.name, sequence) for sequence, _ in rows]
         if mark.output.setdefault(offset, keys) != keys:
             raise Broken(f"{self.name} reads offset {offset} again and finds other messages")
-        self.world.rules.reserved(self.name, keys, [body for _, body in rows])
+        self.world.rules.reserved(self.name, HOLDER, keys, [body for _, body in rows])
         if self.chance.random() < 0.8:
             mark.committed = offset
 
@@ -203,14 +206,14 @@ class Reader(BulkApp):
         mark = self.checkpoint
         to = mark.committed
         keys = [key for offset in range(mark.settled + 1, to + 1) for key in mark.output[offset]]
-        self.world.rules.takes(keys)
+        asked = self.world.rules.takes(HOLDER, keys)
         state = await self.call("Settle", pb.SettleRequest(**self._name(to=to)))
         if state is None:
             return
         if state.settled != to:
             raise Broken(f"{self.name} settled up to {to} and is told {state.settled}")
         mark.settled, mark.index = to, max(mark.index, state.index)
-        self.world.rules.settle(keys)
+        self.world.rules.settle(keys, asked)
         self.world.rules.counts["settled in bulk"] += len(keys)
 
     async def _release(self) -> None:
@@ -236,6 +239,8 @@ class Batches:
     number: int = 0
     messages: list[bytes] = field(default_factory=list)
     next: int = 1
+    sent: Record = field(default_factory=dict)
+    """What the history says of the batch."""
 
 
 class Writer(BulkApp):
@@ -274,6 +279,9 @@ class Writer(BulkApp):
                 is_wanted = any(wants(fields_of(n)) for wants in SELECTORS.values())
                 self.world.rules.published[batches.producer, n] = is_wanted
             batches.messages.append(body)
+        batches.sent = self.world.rules.history.sends(
+            self.place.name, batches.producer, range(batches.next, batches.next + count)
+        )
         batches.next += count
 
     async def _write(self) -> bool:
@@ -295,8 +303,7 @@ class Writer(BulkApp):
             return False
         if not answer.is_duplicate and answer.count != len(messages):
             raise Broken(f"{self.name} published {len(messages)} messages and is told {answer}")
-        first = self.batches.next - len(messages)
-        self.world.rules.confirm(self.batches.producer, range(first, self.batches.next), self.place.name)
+        self.world.rules.confirm(self.batches.sent)
         self.world.rules.counts["batches published"] += 1
         self.world.rules.counts["batches that were published before"] += answer.is_duplicate
         return True

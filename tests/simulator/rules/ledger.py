@@ -29,6 +29,7 @@ from fifo.budgets import Entry
 from fifo.group import GroupMachine
 from fifo.machine import QueueMachine
 from quorum.client.batch import BatchReader
+from quorum.histories import Run
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of
 from simulator.rules.rules import Broken, Key, Origin, origin_of
@@ -108,7 +109,7 @@ class Ledger:
         """(queue, block) -> ready and checked out, when it was last seen in memory; a block on disk has not changed"""
         self._tried: Counter[Key] = Counter()
         self._failed: Counter[Key] = Counter()
-        self.gone: dict[Origin, str] = {}
+        self._gone: dict[Key, str] = {}
         """what has left without having been settled, and why"""
         self._body: bytes | memoryview = b""
         self._unsure: list[Note] = []
@@ -141,6 +142,12 @@ class Ledger:
             ),
             -1,
         )
+
+    def left(self) -> Iterator[tuple[str, Run]]:
+        """(queue, message) of each that has left without having been settled, for a reason that was judged here."""
+        for name, sequence in self._gone:
+            producer, number = self._arrived[name, sequence].origin
+            yield name, Run(sequence, str(producer), number)
 
     # ---- what members apply
 
@@ -188,7 +195,7 @@ class Ledger:
         messages = self._messages.get(name, Messages())
         seen = {key: value for key, value in self._seen.items() if key[0] == name}
         node.unsynced.append(
-            Note(name, index, self._judged[name], self._next[name], messages, seen, len(self.gone))
+            Note(name, index, self._judged[name], self._next[name], messages, seen, len(self._gone))
         )
 
     def power_cut(self, node: Node) -> None:
@@ -218,8 +225,8 @@ class Ledger:
         name = note.queue
         self._judged[name], self._next[name], self._messages[name] = note.judged, note.next, note.messages
         self._seen = {key: value for key, value in self._seen.items() if key[0] != name} | note.seen
-        while len(self.gone) > note.gone:
-            self.gone.popitem()
+        while len(self._gone) > note.gone:
+            self._gone.popitem()
 
     def _look(self, machine: QueueMachine) -> Messages:
         ready = held = 0
@@ -342,7 +349,7 @@ class Ledger:
         return 0 <= self._arrived[key].expires_ms <= entry.now_ms
 
     def _leave(self, key: Key, why: str) -> None:
-        self.gone[self._arrived[key].origin] = why
+        self._gone[key] = why
         self._world.rules.counts[why] += 1
 
     def _broken(self, name: str, members: int, what: str) -> None:

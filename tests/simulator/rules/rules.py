@@ -1,5 +1,8 @@
-"""What has to be true of everything that happens, checked as it happens. Each rule is one method or one paragraph; what
-it saw is counted, and `judge` refuses a run that showed nothing.
+"""What has to be true of everything that happens.
+
+Each rule about the inside of the cluster is one method or one paragraph, and is checked as it happens. What it saw is
+counted, and `judge` refuses a run that showed nothing. The rules about what clients were told are those of
+quorum.histories: history.py records it, and `judge_history` looks at all that was recorded so far.
 
 A consumer is taken to hold a message from the moment its node hands the delivery to the stream, with a valid lease,
 until the node has read its disposition, the call ends at either end (the client then knows that it holds nothing any
@@ -12,7 +15,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from quorum.client.batch import BatchReader
+from quorum.histories import Run
+from quorum.histories.records import Record
 from quorum.node.replica.replica import SYSTEM_GROUP
+from simulator.rules.history import History, attachment
+from support.checkers import Violation
 
 if TYPE_CHECKING:
     from quorum.replication.group import Group
@@ -45,6 +52,7 @@ class Rules:
     def __init__(self, world: World) -> None:
         self._world = world
         self.counts: Counter[str] = Counter()
+        self.history = History(lambda: world.now_ms)
         self._leaders: dict[tuple[int, int], str] = {}
         self._hashes: dict[tuple[int, int], tuple[int, str]] = {}
         self._committed: dict[tuple[int, int], tuple[int, str]] = {}
@@ -52,15 +60,8 @@ class Rules:
         self._compared = 0
         self._holders: dict[Key, tuple[ServedCall, str, int]] = {}
         """who was handed it last: call, consumer tag, group"""
-        self._seen: dict[Key, None] = {}
-        self._places: dict[Origin, Key] = {}
-        self._settled: dict[Key, None] = {}
         self.sent: dict[bytes, None] = {}
         """every body that a client has sent, confirmed or not"""
-        self.confirmed: dict[Origin, str] = {}
-        """with the queue"""
-        self._refused: dict[Origin, None] = {}
-        """what a full queue has refused"""
         self.published: dict[Origin, bool] = {}
         """to the queue with selectors: whether anybody wants it"""
         self.taken: dict[Origin, None] = {}
@@ -86,7 +87,8 @@ class Rules:
                 leader = self._leaders.setdefault((group, raft.term), node.id)
                 if leader != node.id:
                     raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
-            self._committed_for_good(node, group, raft)
+            if raft.commit_index > node.judged.get(group, 0):
+                self._committed_for_good(node, group, raft)
             if replica.parted and not node.disk.is_rotten:
                 raise Broken(
                     f"{node.id} says that its state of group {group} has parted at entry {replica.parted}"
@@ -105,8 +107,6 @@ class Rules:
         """What is committed stays (Raft §5.4.3): every member commits the same entry at an index, in all its lives. An
         entry is known by index and term."""
         judged, commit_index = node.judged.get(group, 0), raft.commit_index
-        if commit_index <= judged:
-            return
         node.judged[group] = commit_index
         for index in range(judged + 1, commit_index + 1):
             term = raft.term_at(index)
@@ -182,22 +182,25 @@ class Rules:
         reader = BatchReader(wire.batch, wire.count)
         sequences = [n for each in wire.sequences for n in range(each.first, each.last + 1)]
         again = {n for each in wire.redelivered for n in range(each.first, each.last + 1)}
+        messages = []
         for ordinal, sequence in enumerate(sequences):
             tag = wire.first_tag + ordinal
-            held = (wire.consumer_tag, wire.attach, tag)
-            self._handed(call, held, group, (queue, sequence), reader.body(ordinal), tag in again)
+            origin = self._origin((queue, sequence), reader.body(ordinal))
+            self._handed(call, (wire.consumer_tag, wire.attach, tag), group, (queue, sequence), origin)
+            messages.append(Run(sequence, str(origin[0]), origin[1], tag in again))
+        who = attachment(call.connection.client.name, wire.consumer_tag, wire.attach)
+        self.history.delivers(queue, who, messages)
+        self.counts["delivered"] += len(messages)
+        self.counts["redelivered"] += sum(each.redelivered for each in messages)
 
-    def _handed(
-        self, call: ServedCall, held: Held, group: int, key: Key, body: bytes, is_again: bool
-    ) -> None:
+    def _origin(self, key: Key, body: bytes) -> Origin:
+        """Of a message that is handed out: it is, byte for byte, what a client has sent."""
         if body not in self.sent:
             raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
-        origin = origin_of(body)
-        if self._places.setdefault(origin, key) != key:
-            raise Broken(f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}")
-        if key in self._settled:
-            raise Broken(f"{key}, message {origin}, was settled, answered so, and is delivered again")
-        self._is_within_bounds(key, origin)
+        return origin_of(body)
+
+    def _handed(self, call: ServedCall, held: Held, group: int, key: Key, origin: Origin) -> None:
+        self._is_within_limit(key, origin)
         if key in self._reserved:
             raise Broken(f"{key} is handed to {held[0]!r} while it is reserved for {self._reserved[key]}")
         before = self._holders.get(key)
@@ -206,19 +209,12 @@ class Rules:
                 f"{key} is handed to {held[0]!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
                 f"holds it, with a lease"
             )
-        if key in self._seen and not is_again:
-            raise Broken(f"{key} was handed out before and is not flagged as redelivered")
-        self.counts["redelivered"] += is_again
-        self._seen[key] = None
         self._holders[key] = call, held[0], group
         call.held[held] = key
-        self.counts["delivered"] += 1
 
-    def _is_within_bounds(self, key: Key, origin: Origin) -> None:
-        """What has left its queue, or never came, is not handed out."""
+    def _is_within_limit(self, key: Key, origin: Origin) -> None:
+        """What has failed too often is not handed out."""
         ledger = self._world.ledger
-        if origin in self._refused:
-            raise Broken(f"{key}, message {origin}, was refused, answered so, and is delivered")
         limit = ledger.delivery_limit(key[0])
         if 0 <= limit < ledger.failures_of(key):
             raise Broken(
@@ -249,25 +245,18 @@ class Rules:
 
     # ---- what durable readers say
 
-    def reserved(self, reader: str, keys: list[Key], bodies: list[bytes]) -> None:
-        """They were read from a reservation: kept for this reader until it settles or releases them."""
+    def reserved(self, reader: str, group: str, keys: list[Key], bodies: list[bytes]) -> None:
+        """A reader has read them from a reservation: kept for its group until it settles or releases them."""
+        messages = []
         for key, body in zip(keys, bodies, strict=True):
-            if body not in self.sent:
-                raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
-            origin = self._origins[key] = origin_of(body)
-            if self._places.setdefault(origin, key) != key:
-                raise Broken(
-                    f"message {origin} is in the queues twice, at {self._places[origin]} and at {key}"
-                )
-            if key in self._settled:
-                raise Broken(
-                    f"{key}, message {origin}, was settled, answered so, and is reserved for {reader}"
-                )
+            origin = self._origins[key] = self._origin(key, body)
             holder = self._holders.get(key)
             if holder is not None and holder[0].is_used and holder[0].node.may_deliver(holder[2]):
                 raise Broken(f"{key} is reserved for {reader} while {holder[1]!r} holds it, with a lease")
-            self._seen[key] = None
             self._reserved[key] = reader
+            messages.append(Run(key[1], str(origin[0]), origin[1], redelivered=True))
+        if keys:
+            self.history.delivers(keys[0][0], group, messages)
         self.counts["reserved"] += len(keys)
 
     def released(self, keys: list[Key]) -> None:
@@ -275,30 +264,28 @@ class Rules:
         for key in keys:
             self._reserved.pop(key, None)
 
-    def takes(self, keys: list[Key]) -> None:
+    def takes(self, group: str, keys: list[Key]) -> list[Record]:
         """A durable reader is about to settle them."""
         for key in keys:
             self.taken[self._origins[key]] = None
+        return self.history.settles(keys[0][0], group, (Run(key[1], "", 0) for key in keys)) if keys else []
 
     # ---- what clients say
 
-    def confirm(self, producer: int, numbers: range, queue: str) -> None:
-        for n in numbers:
-            self.confirmed[producer, n] = queue
-        self.counts["confirmed"] += len(numbers)
+    def confirm(self, sent: Record) -> None:
+        """The service has answered that it took these."""
+        self.history.confirms(sent)
+        self.counts["confirmed"] += sent.get("count", 1)
 
-    def refuse(self, producer: int, numbers: range) -> None:
+    def refuse(self, sent: Record) -> None:
         """The service has answered that it did not take these."""
-        for n in numbers:
-            self._refused[producer, n] = None
-        self.counts["refused by max-length"] += len(numbers)
+        self.history.refuses(sent)
+        self.counts["refused by max-length"] += sent.get("count", 1)
 
-    def settle(self, keys: list[Key]) -> None:
+    def settle(self, keys: list[Key], asked: list[Record]) -> None:
         """The service has answered that these are settled."""
+        self.history.done(asked)
         for key in keys:
-            if key in self._settled:
-                raise Broken(f"{key} was settled twice, and both times answered so")
-            self._settled[key] = None
             self._reserved.pop(key, None)
         self.counts["settled"] += len(keys)
 
@@ -308,14 +295,19 @@ class Rules:
 
     # ---- the end
 
+    def judge_history(self, *, is_over: bool = False) -> None:
+        """What clients were told so far. is_over: the queues are empty."""
+        found = self.history.violations(self._world.ledger.left(), is_over=is_over)
+        if found:
+            raise Broken("; ".join(found))
+        try:
+            if self.counts["delivered"]:
+                self.history.check_attachments(is_over=is_over)
+        except Violation as error:
+            raise Broken(str(error)) from None
+
     def judge(self) -> None:
-        excused = self._world.ledger.gone
-        lost = [
-            origin for origin in sorted(self.confirmed) if origin not in self.taken and origin not in excused
-        ]
-        if lost:
-            shown = [(origin, self.confirmed[origin], self._places.get(origin)) for origin in lost[:10]]
-            raise Broken(f"{len(lost)} messages were confirmed and are lost: {shown}")
+        self.judge_history(is_over=True)
         self._agree()
         for needed in ("confirmed", "delivered", "settled"):
             if not self.counts[needed]:
