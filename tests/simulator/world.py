@@ -441,7 +441,6 @@ class World:
             self.rules.judge_history()
         self._heal()
         self._progress()
-        self.rules.judge_history()
         self._drain()
         self._close()
         self.rules.judge()
