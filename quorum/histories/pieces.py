@@ -28,12 +28,14 @@ def _spans(record: Record) -> Iterator[tuple[Axis, int]]:
 def one_by_one(records: Iterable[Record]) -> Iterator[Record]:
     """Pieces of one message each."""
     for each in records:
-        count = each.get("count", 1)
-        yield from _cut(each, range(1, count)) if count > 1 else (each,)
+        if each.get("count", 1) > 1:
+            yield from _cut(each, range(1, each["count"]))
+        else:
+            yield each
 
 
 def alike(records: list[Record]) -> Iterator[Record]:
-    """The fewest pieces."""
+    """As few pieces as possible."""
     cuts = _closed(records)
     for each in records:
         count = each.get("count", 1)
@@ -58,9 +60,9 @@ def _inside(cuts: list[int], first: int, count: int) -> list[int]:
 
 
 def _closed(records: list[Record]) -> dict[Axis, list[int]]:
-    """Where to cut, in order. A cut of sequences is one of the numbers that stand there, and the other way round."""
+    """Where to cut each axis, in order. A cut between two sequences cuts between the numbers of these messages, too."""
     cuts: dict[Axis, set[int]] = defaultdict(set)
-    both = []
+    both: list[tuple[list[tuple[Axis, int]], int]] = []
     for each in records:
         count, spans = each.get("count", 1), list(_spans(each))
         for axis, first in spans:
