@@ -68,12 +68,12 @@ else
 endif
 
 simulate: $(TOOLS)
-	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS) \
+	PYTHONPATH=tests $(PY) -m simulator --first $(FIRST_SEED) --seeds $(SEEDS) \
 	  $(if $(CANARIES),--canaries "$(CANARIES)")
 
 campaign: $(TOOLS)
 	$(PY) tests/processes/campaign.py $(ARGS)
-	PYTHONPATH=tests $(PY) -m support.simulation --first $(FIRST_SEED) --seeds $(SEEDS)
+	PYTHONPATH=tests $(PY) -m simulator --first $(FIRST_SEED) --seeds $(SEEDS)
 	PYTHONPATH=tests $(PY) -m support.raft_fuzz --seeds 1 $(SEEDS) --real-log
 	PYTHONPATH=tests $(PY) -m support.selector_oracle --first $(FIRST_SEED) --pairs $(PAIRS)
 	PYTHONPATH=tests $(PY) -m support.big_history

@@ -1,8 +1,9 @@
 """Recorded histories: what clients did and were told, and whether every message was treated as promised.
 
     records    the form of a record
-    recorder   writes a history while clients run
+    recorder   records a history while clients run, in a file or in memory
     files      reads histories: JSON lines, Parquet
+    pieces     records cut so that messages that were treated alike are judged as one
     judge      the six violations, in plain Python; `quorum.spark.verify` has the same rules for large histories
     report     what both say
 
@@ -10,7 +11,7 @@ docs/histories.md describes the form, the violations and the report.
 """
 
 from quorum.histories.judge import judge
-from quorum.histories.recorder import Recorder, Run, now_us
+from quorum.histories.recorder import MemoryRecorder, Recorder, Run, now_us
 from quorum.histories.records import HistoryError
 
-__all__ = ["HistoryError", "Recorder", "Run", "judge", "now_us"]
+__all__ = ["HistoryError", "MemoryRecorder", "Recorder", "Run", "judge", "now_us"]

@@ -5,6 +5,8 @@ The judge builds two tables. `_Place` holds what happened at one sequence of one
 producer in one queue (order.py), holders the deliveries at one place (holders.py). An event whose outcome is unknown
 counts neither for nor against a message.
 
+Messages that were treated alike are judged as one (pieces.py). Where something is wrong, all are judged one by one.
+
 `quorum.spark.verify` applies the same rules to histories that do not fit here, and tests compare the two.
 """
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 
 from quorum.histories.holders import Hold, first_overlap, holds_of
 from quorum.histories.order import Placed, misplaced
+from quorum.histories.pieces import alike, one_by_one
 from quorum.histories.records import CONFIRMED, OK, REJECTED, HistoryError, Record
 from quorum.histories.report import KINDS, SHOWN, Culprit, Line, Report
 
@@ -32,6 +35,8 @@ class _Place:
 
     queue: str
     sequence: int
+    count: int = 1
+    """Sequences that are judged as one, this one and those that follow."""
     keys: set[Key] = field(default_factory=set)
     deliveries: list[Record] = field(default_factory=list)
     closings: list[Record] = field(default_factory=list)
@@ -76,6 +81,8 @@ class _Message:
 
     producer: str
     number: int
+    count: int = 1
+    """Messages that are judged as one, this one and those that follow."""
     publishes: list[Record] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
 
@@ -118,25 +125,37 @@ class _Message:
         return any(place.is_settled_then_delivered for place in self.places)
 
 
-def judge(records: Iterable[Record]) -> Report:
-    """Judge a history of good records (`records.problem`), in any order. Raises HistoryError if it cannot be judged."""
+def judge(records: Iterable[Record], *, is_over: bool = True) -> Report:
+    """Judge a history of good records (`records.problem`), in any order. Raises HistoryError if it cannot be judged.
+
+    is_over: False while clients still run; then no message is lost yet, and no queue needs a record `left`.
+    """
     records = list(records)
-    _check(records)
-    places = _places(records)
-    messages = _messages(records, places)
-    judgement = _Judgement(records, places, messages)
-    judgement.run()
+    _check(records, is_over)
+    report = _judged(alike(records), is_over)
+    if not report.is_clean:
+        report = _judged(one_by_one(records), is_over)
+    report.records, report.operations = len(records), sum(each.get("count", 1) for each in records)
+    return report
+
+
+def _judged(pieces: Iterable[Record], is_over: bool) -> Report:
+    pieces = [each for each in pieces if each.get("count") != 0]
+    places = _places(pieces)
+    messages = _messages(pieces, places)
+    judgement = _Judgement(pieces, places, messages)
+    judgement.run(is_over)
     culprits = {kind: judgement.culprits[kind] for kind in KINDS if kind in judgement.culprits}
     lines = sorted(judgement.lines.values(), key=lambda line: (line.queue, line.producer))
-    return Report(len(records), sum(each.get("count", 1) for each in records), lines, culprits)
+    return Report(0, 0, lines, culprits)
 
 
 # ---- the two tables
 
 
-def _check(records: list[Record]) -> None:
+def _check(records: list[Record], is_over: bool) -> None:
     told = {each["queue"] for each in records if each["op"] == "left"}
-    if silent := sorted({each["queue"] for each in records} - told):
+    if is_over and (silent := sorted({each["queue"] for each in records} - told)):
         raise HistoryError(
             f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
             f"or one with 'count' 0 where nothing was"
@@ -145,20 +164,19 @@ def _check(records: list[Record]) -> None:
         raise HistoryError("no message was confirmed in this history; there is nothing to judge")
 
 
-def _places(records: list[Record]) -> list[_Place]:
+def _places(pieces: list[Record]) -> list[_Place]:
     """By queue and sequence."""
     found: dict[tuple[str, int], _Place] = {}
-    for each in records:
+    for each in pieces:
         if each["op"] in ("publish", "end"):
             continue
-        for step in range(each.get("count", 1)):
-            at = (each["queue"], each["sequence"] + step)
-            place = found.get(at)
-            if place is None:
-                place = found[at] = _Place(*at)
-            if each["op"] in ("deliver", "left"):
-                place.keys.add((each["producer"], each["number"] + step))
-            _note(place, each)
+        at = (each["queue"], each["sequence"])
+        place = found.get(at)
+        if place is None:
+            place = found[at] = _Place(*at, each.get("count", 1))
+        if each["op"] in ("deliver", "left"):
+            place.keys.add((each["producer"], each["number"]))
+        _note(place, each)
     for place in (found[at] for at in sorted(found)):
         if not place.keys:
             raise HistoryError(
@@ -184,21 +202,21 @@ def _note(place: _Place, record: Record) -> None:
                 place.may_be_settled = True
 
 
-def _messages(records: list[Record], places: list[_Place]) -> list[_Message]:
+def _messages(pieces: list[Record], places: list[_Place]) -> list[_Message]:
     """By producer and number."""
     found: dict[Key, _Message] = {}
 
-    def message(key: Key) -> _Message:
+    def message(key: Key, count: int) -> _Message:
         if key not in found:
-            found[key] = _Message(*key)
+            found[key] = _Message(*key, count)
         return found[key]
 
-    for each in records:
+    for each in pieces:
         if each["op"] == "publish":
-            for step in range(each.get("count", 1)):
-                message((each["producer"], each["number"] + step)).publishes.append(each)
+            key = (each["producer"], each["number"])
+            message(key, each.get("count", 1)).publishes.append(each)
     for place in places:
-        message(place.owner).places.append(place)
+        message(place.owner, place.count).places.append(place)
     for key in sorted(found):
         if len({each["queue"] for each in found[key].publishes}) > 1:
             raise HistoryError(
@@ -212,18 +230,18 @@ def _messages(records: list[Record], places: list[_Place]) -> list[_Message]:
 
 
 class _Judgement:
-    def __init__(self, records: list[Record], places: list[_Place], messages: list[_Message]) -> None:
-        self._records = records
+    def __init__(self, pieces: list[Record], places: list[_Place], messages: list[_Message]) -> None:
+        self._pieces = pieces
         self._places = places
         self._messages = messages
         self._queue_of = {(each.producer, each.number): each.queue for each in messages}
         self.lines: dict[tuple[str, str], Line] = {}
         self.culprits: dict[str, list[Culprit]] = {}
 
-    def run(self) -> None:
+    def run(self, is_over: bool) -> None:
         for message in self._messages:
             self._count(message)
-        self._judge_messages()
+        self._judge_messages(is_over)
         self._judge_places()
         self._judge_order()
         self._judge_holders()
@@ -243,16 +261,20 @@ class _Judgement:
     def _count(self, message: _Message) -> None:
         counts = self._line(message.queue, message.producer).counts
         is_confirmed = message.confirmed_us is not None
-        counts["confirmed"] += is_confirmed
-        counts["rejected"] += bool(message.publishes) and not message.is_accepted
-        counts["unknown"] += message.is_accepted and not is_confirmed
-        counts["delivered"] += any(place.deliveries for place in message.places)
-        counts["settled"] += any(place.settled_us for place in message.places)
-        counts["left"] += any(place.is_left for place in message.places)
+        found = {
+            "confirmed": is_confirmed,
+            "rejected": bool(message.publishes) and not message.is_accepted,
+            "unknown": message.is_accepted and not is_confirmed,
+            "delivered": any(place.deliveries for place in message.places),
+            "settled": any(place.settled_us for place in message.places),
+            "left": any(place.is_left for place in message.places),
+        }
+        for name, is_counted in found.items():
+            counts[name] += message.count * is_counted
 
-    def _judge_messages(self) -> None:
+    def _judge_messages(self, is_over: bool) -> None:
         rules: dict[str, tuple[Callable[[_Message], bool], Callable[[_Message], str]]] = {
-            "lost": (lambda message: message.is_lost, _why_lost),
+            "lost": (lambda message: is_over and message.is_lost, _why_lost),
             "duplicated": (lambda message: message.is_duplicated, _why_duplicated),
             "phantom": (lambda message: message.is_phantom, _why_phantom),
         }
@@ -288,7 +310,7 @@ class _Judgement:
 
     def _judge_holders(self) -> None:
         ends: dict[tuple[str, str], int] = {}
-        for each in self._records:
+        for each in self._pieces:
             if each["op"] == "end":
                 who = (each["queue"], each["consumer"])
                 ends[who] = min(each["invoked_us"], ends.get(who, each["invoked_us"]))

@@ -1,4 +1,4 @@
-"""The recorder of a history: a file of JSON lines that is written while clients run."""
+"""The recorders of a history: one keeps the records in memory, one writes a file of JSON lines while clients run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from quorum.histories.records import MAX_COUNT, HistoryError, problem
+from quorum.histories.records import MAX_COUNT, HistoryError, Record, problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,14 @@ def now_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
-class Recorder:
-    """Writes a history to a file, which must not exist yet. For one thread; a record is some 5 µs of its time.
+class MemoryRecorder:
+    """A history in memory: `records` has what was recorded, in that order.
 
-    What is not yet in the file is lost with the process: `flush`, or `close` at the end.
+    Each method returns the new records. The outcome of one may become known later: `conclude`.
     """
 
-    def __init__(self, path: str | Path, *, buffer_records: int = 1_000) -> None:
-        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115
-        self._waiting: list[str] = []
-        self._room = buffer_records
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self) -> None:
+        self.records: list[Record] = []
 
     def publish(
         self,
@@ -81,9 +71,9 @@ class Recorder:
         outcome: str,
         returned_us: int | None = None,
         count: int = 1,
-    ) -> None:
+    ) -> Record:
         """A producer's messages number, number + 1, ... outcome: confirmed, rejected, unknown."""
-        self._put(
+        return self._put(
             op="publish",
             queue=queue,
             producer=producer,
@@ -102,9 +92,9 @@ class Recorder:
         *,
         at_us: int,
         held_until_us: int | None = None,
-    ) -> None:
+    ) -> list[Record]:
         """A consumer got these. consumer: another name for each attachment."""
-        for run in runs(messages):
+        return [
             self._put(
                 op="deliver",
                 queue=queue,
@@ -117,16 +107,18 @@ class Recorder:
                 redelivered=run.redelivered,
                 held_until_us=held_until_us,
             )
+            for run in runs(messages)
+        ]
 
-    def settle(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> None:
+    def settle(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> list[Record]:
         """said: invoked_us, outcome (ok, unknown), returned_us unless it never returned."""
-        self._dispose("settle", queue, consumer, messages, **said)
+        return self._dispose("settle", queue, consumer, messages, **said)
 
-    def return_(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> None:
-        self._dispose("return", queue, consumer, messages, **said)
+    def return_(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> list[Record]:
+        return self._dispose("return", queue, consumer, messages, **said)
 
-    def discard(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> None:
-        self._dispose("discard", queue, consumer, messages, **said)
+    def discard(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> list[Record]:
+        return self._dispose("discard", queue, consumer, messages, **said)
 
     def end(self, queue: str, consumer: str, *, at_us: int) -> None:
         """The consumer held what it had until then, for certain; it gave it back by being cancelled."""
@@ -147,16 +139,10 @@ class Recorder:
                 count=run.count,
             )
 
-    def flush(self) -> None:
-        if self._waiting:
-            self._file.write("".join(self._waiting))
-            self._waiting.clear()
-        self._file.flush()
-
-    def close(self) -> None:
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
+    def conclude(self, record: Record, outcome: str, returned_us: int) -> None:
+        """Write the outcome of what was asked into a record in memory that said `unknown`."""
+        record["outcome"], record["returned_us"] = outcome, returned_us
+        _check(record)
 
     # ---- inside
 
@@ -170,8 +156,8 @@ class Recorder:
         invoked_us: int,
         outcome: str,
         returned_us: int | None = None,
-    ) -> None:
-        for first, count in _sequences(messages):
+    ) -> list[Record]:
+        return [
             self._put(
                 op=op,
                 queue=queue,
@@ -182,17 +168,61 @@ class Recorder:
                 returned_us=returned_us,
                 outcome=outcome,
             )
+            for first, count in _sequences(messages)
+        ]
 
-    def _put(self, **record: Any) -> None:
+    def _put(self, **record: Any) -> Record:
         """Raises HistoryError for what no history may hold."""
         kept = {key: value for key, value in record.items() if value is not None and value is not False}
         if kept.get("count") == 1:
             del kept["count"]
-        wrong = problem(kept)
-        if wrong is not None:
-            raise HistoryError(f"this cannot be recorded: {wrong}")
-        self._waiting.append(json.dumps(kept, separators=(",", ":")) + "\n")
-        if len(self._waiting) >= self._room:
+        _check(kept)
+        self._keep(kept)
+        return kept
+
+    def _keep(self, record: Record) -> None:
+        self.records.append(record)
+
+
+def _check(record: Record) -> None:
+    wrong = problem(record)
+    if wrong is not None:
+        raise HistoryError(f"this cannot be recorded: {wrong}")
+
+
+class Recorder(MemoryRecorder):
+    """Writes a history to a file, which must not exist yet. For one thread; a record is some 5 µs of its time.
+
+    What is not yet in the file is lost with the process: `flush`, or `close` at the end. Nothing stays in memory.
+    """
+
+    def __init__(self, path: str | Path, *, buffer_records: int = 1_000) -> None:
+        super().__init__()
+        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115
+        self._room = buffer_records
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def flush(self) -> None:
+        lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in self.records]
+        self.records.clear()
+        self._file.write("".join(lines))
+        self._file.flush()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def _keep(self, record: Record) -> None:
+        super()._keep(record)
+        if len(self.records) >= self._room:
             self.flush()
 
 

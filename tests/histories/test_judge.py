@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from quorum.histories import HistoryError, Recorder, Run, judge
 from quorum.histories.files import read
+from quorum.histories.judge import _judged
 from quorum.histories.order import Placed, misplaced
+from quorum.histories.pieces import alike, one_by_one
 from quorum.histories.records import Record, problem
 from quorum.histories.report import KINDS, Report
 from support.history_cases import CASES, broken, done, got, in_order, in_queue, left, sent
@@ -121,6 +124,95 @@ def test_the_order_of_records_does_not_matter(seed: int) -> None:
     second = judge(records)
     assert (first.lines, first.culprits) == (second.lines, second.culprits)
     assert first.total("lost")
+
+
+# ---- messages that were treated alike are judged as one
+
+
+def several(chance: random.Random) -> list[Record]:
+    """Runs of messages that are published, delivered and settled in other runs, and sometimes wrongly."""
+    records: list[Record] = []
+    for p in ("a", "b"):
+        number = 0
+        for _ in range(chance.randint(1, 3)):
+            count = chance.randint(1, 6)
+            records.append(
+                sent(number, 10 * number, chance.choice(("confirmed", "unknown")), count=count, p=p)
+            )
+            number += count
+        offset, at = (0 if p == "a" else 30), 0
+        while at < number:
+            count = chance.randint(1, number - at)
+            shift = chance.choice((0,) * 12 + (1, 40))
+            records.append(got(offset + at + shift, at, 500, count=count, p=p))
+            if chance.random() < 0.9:
+                records.append(done(offset + at + shift, 510, count=count))
+            at += count
+        part = chance.randint(0, number - 1)
+        if chance.random() < 0.2:
+            records.append(
+                done(records[-1]["sequence"], 600)
+                if chance.random() < 0.5
+                else left(part + offset, part, p=p)
+            )
+    return in_queue("q", records)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_pieces_of_messages_are_judged_as_each_message_is(seed: int) -> None:
+    chance = random.Random(seed)
+    records = several(chance)
+    try:
+        slowly = _judged(one_by_one(records), True)
+    except HistoryError:
+        return
+    found = _judged(alike(records), True)
+    assert found.is_clean == slowly.is_clean
+    assert {kind for kind in KINDS if found.total(kind)} == {kind for kind in KINDS if slowly.total(kind)}
+    if slowly.is_clean:
+        assert found.lines == slowly.lines
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_pieces_are_about_the_same_messages_or_about_others(seed: int) -> None:
+    records = several(random.Random(seed))
+    pieces = list(alike(records))
+
+    def in_text(cut: Iterable[Record]) -> list[str]:
+        return sorted(str(sorted({"count": 1, **each}.items())) for each in cut)
+
+    assert in_text(one_by_one(pieces)) == in_text(one_by_one(records))
+    for key, owner in (("sequence", "queue"), ("number", "producer")):
+        spans = {(each[owner], each[key], each.get("count", 1)) for each in pieces if key in each}
+        taken = [(who, at) for who, first, count in spans for at in range(first, first + count)]
+        assert len(taken) == len(set(taken))
+
+
+def test_a_clean_history_of_batches_is_judged_in_few_pieces() -> None:
+    records = [
+        each
+        for first in range(0, 5_000, 1_000)
+        for each in (
+            sent(first, first, count=1_000),
+            got(first, first, 9_000, count=1_000),
+            done(first, 9_010, count=1_000),
+        )
+    ]
+    clean = in_queue("q", records)
+    assert len(list(alike(clean))) == len(clean)
+    disturbed = in_queue("q", [*records, got(2_500, 2_500, 9_005, "d", count=2)])
+    assert len(list(alike(disturbed))) == len(disturbed) + 3 * 2
+    assert len(list(one_by_one(clean))) == 15_001
+
+
+def test_nothing_is_lost_while_clients_still_run() -> None:
+    records = in_queue("q", [sent(1, count=3), got(1, 1), done(1)])
+    running = [each for each in records if each["op"] != "left"]
+    assert judge(running, is_over=False).is_clean
+    with pytest.raises(HistoryError, match="nothing says what was left"):
+        judge(running)
+    again = [*running, *in_queue("q", [got(1, 1, 200, "d")])]
+    assert {kind for kind in KINDS if judge(again, is_over=False).total(kind)} == {"settled_then_delivered"}
 
 
 # ---- order, pair by pair

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from support.imports import Import, imports_of, modules
+from support.imports import INSTRUMENTS, ROOTS, Import, imports_of, modules
 
 PACKAGES = (
     "fifo",
@@ -99,8 +99,11 @@ def circles_of(graph: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
     )
 
 
-def structure_of(package: str, *, folders: bool = False) -> Structure:
-    """The structure of one of PACKAGES; folders: a subfolder is one room, named `folder/`."""
+def structure_of(package: str, *, folders: bool = False, types: bool = True) -> Structure:
+    """The structure of one of PACKAGES, or of one of INSTRUMENTS.
+
+    folders: a subfolder is one room, named `folder/`. types: with imports under `if TYPE_CHECKING`.
+    """
     prefix = package.replace("/", ".")
     inside = {name: imports for name, imports in _everything().items() if _is_in(name, prefix)}
 
@@ -113,6 +116,8 @@ def structure_of(package: str, *, folders: bool = False) -> Structure:
     arrows: dict[tuple[str, str], bool] = {}
     for name, imports in inside.items():
         for each in imports:
+            if each.typing_only and not types:
+                continue
             if each.module in inside and (arrow := (room(name), room(each.module)))[0] != arrow[1]:
                 arrows[arrow] = arrows.get(arrow, True) and (each.typing_only or each.in_function)
     return draw(sorted({room(name) for name in inside}), arrows)
@@ -124,18 +129,19 @@ def _is_in(module: str, package: str) -> bool:
 
 @cache
 def _everything() -> dict[str, list[Import]]:
-    return {name: imports_of(file) for name, file in modules()}
+    return {name: imports_of(file) for name, file in modules(ROOTS | INSTRUMENTS)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="The structure of packages: modules, floors, arrows, circles."
     )
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)}")
+    known = (*PACKAGES, *INSTRUMENTS)
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(known)}")
     parser.add_argument("--folders", action="store_true", help="a subfolder is one room")
     options = parser.parse_args()
-    if unknown := set(options.packages) - set(PACKAGES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(PACKAGES)}")
+    if unknown := set(options.packages) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     print(f"{'package':<20}{'rooms':>8}{'floors':>8}{'arrows':>8}{'upward':>8}{'circles':>9}")
     for package in options.packages or PACKAGES:
         found = structure_of(package, folders=options.folders)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from support.canaries import CANARIES
+from simulator.broken.canaries import CANARIES
 from support.raft_ablations import RULES
 from support.repository import ROOT
 

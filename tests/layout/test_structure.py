@@ -33,6 +33,14 @@ def test_the_folders_of_a_package_make_no_circle() -> None:
     assert problems({package: structure_of(package, folders=True) for package in foldered()}, {}) == []
 
 
+def test_the_simulator_has_no_circle_but_for_types() -> None:
+    """Its parts name the world that they are in, for type checks only."""
+    for folders in (False, True):
+        found = structure_of("simulator", folders=folders, types=False)
+        assert problems({"simulator": found}, {}) == []
+        assert len(found.arrows) > len(found.floors)
+
+
 def foldered() -> list[str]:
     """The packages that have subfolders."""
     return [

@@ -80,17 +80,7 @@ def test_many_lives_in_a_row(seed: int, lives: list[tuple[int, int, bool]], shor
     script = Script(SimDisk(seed), seed, is_store=True, segment_bytes=6_000)
     script.disk.short_writes = short_writes
     script.open()
-    for number, (crash_after, steps, power) in enumerate(lives):
-        script.disk.crash_at = len(script.disk.operations) + crash_after
-        try:
-            script.steps(steps)
-        except Crashed:
-            pass
-        if power:
-            script.disk.power_cut(seed + number)
-        else:
-            script.disk.restart()
-        script.reopen_and_compare()
+    script.live(lives)
 
 
 def test_the_model_notices_a_collector_that_drops_live_messages() -> None:

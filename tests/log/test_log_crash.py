@@ -88,17 +88,7 @@ def test_many_lives_in_a_row(seed: int, lives: list[tuple[int, int, bool]], shor
     script = Script(SimDisk(seed), seed)
     script.disk.short_writes = short_writes
     script.open()
-    for number, (crash_after, steps, power) in enumerate(lives):
-        script.disk.crash_at = len(script.disk.operations) + crash_after
-        try:
-            script.steps(steps)
-        except Crashed:
-            pass
-        if power:
-            script.disk.power_cut(seed + number)
-        else:
-            script.disk.restart()
-        script.reopen_and_compare()
+    script.live(lives)
 
 
 def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_on() -> None:

@@ -41,8 +41,8 @@ from support.raft_ablations import (
     NothingWaitsForTheDisk,
     SnapshotMovesCommit,
     guarded_by,
-    replaces_nothing,
     stock,
+    unfit,
 )
 from support.raft_checks import Violation
 from support.raft_log import ModelDisk, ModelLog
@@ -356,9 +356,9 @@ def test_d7_no_entry_is_executed_inside_a_tick() -> None:
 class GoesOn(Group):
     """An exception stops nothing."""
 
-    def receive(self, peer: str, data: bytes | bytearray | memoryview) -> None:
+    def receive(self, peer: str, frame: bytes | bytearray | memoryview) -> None:
         try:
-            super().receive(peer, data)
+            super().receive(peer, frame)
         finally:
             self._call.failure = None
 
@@ -632,7 +632,7 @@ def test_a_read_is_confirmed_by_answers_to_later_questions_only() -> None:
 
 
 def test_every_rule_that_is_taken_away_here_is_one_of_the_product() -> None:
-    assert replaces_nothing(globals().values()) == []
+    assert unfit(globals().values()) == []
 
 
 def test_a_rule_under_a_name_of_the_past_would_be_noticed() -> None:
@@ -644,7 +644,10 @@ def test_a_rule_under_a_name_of_the_past_would_be_noticed() -> None:
         def _SyncObj__ofYesterday(self) -> None:
             return
 
-    assert replaces_nothing([Old, Older]) == ["Old.rule_of_yesterday", "Older._SyncObj__ofYesterday"]
+    assert unfit([Old, Older]) == [
+        "Old.rule_of_yesterday replaces nothing",
+        "Older._SyncObj__ofYesterday replaces nothing",
+    ]
     with pytest.raises(AssertionError):
         guarded_by(Old)
 

@@ -3,11 +3,11 @@ and the check that says so finds those that are not."""
 
 from __future__ import annotations
 
-from support.canaries import CANARIES
-from support.linearizable import Operation, is_linearizable
-from support.simulation.registrars import NOT_FOUND, NOWHERE, Registrar, not_linearizable, step
-from support.simulation.seed import prepared
-from support.simulation.world import Build, World
+from simulator.broken.canaries import CANARIES
+from simulator.clients.registrars import NOT_FOUND, NOWHERE, Registrar, not_linearizable, step
+from simulator.rules.linearizable import Operation, is_linearizable
+from simulator.seed import prepared
+from simulator.world import Build, World
 
 SEEDS = 3
 MS = 12_000

@@ -16,15 +16,15 @@ from unittest import mock
 import pytest
 
 from quorum.node.errors import PageUnreadable
-from support.canaries import CANARIES, QUICK_SEEDS, Canary
+from simulator import runner, world
+from simulator.broken.canaries import CANARIES, QUICK_SEEDS, Canary
+from simulator.changes import PART as CHANGES_PART
+from simulator.faults import LANDABLE
+from simulator.machines.node import Node
+from simulator.report import MANY, Outcome, Report
+from simulator.rules.rules import Broken
+from simulator.seed import prepared
 from support.repository import ROOT
-from support.simulation import runner, world
-from support.simulation.changes import PART as CHANGES_PART
-from support.simulation.faults import LANDABLE
-from support.simulation.node import Node
-from support.simulation.report import MANY, Outcome, Report
-from support.simulation.rules import Broken
-from support.simulation.seed import prepared
 
 SEEDS = 4
 BY_NAME = {canary.name: canary for canary in CANARIES}
@@ -39,7 +39,7 @@ NOTICED = {
 
 def simulate(*arguments: str, hash_seed: str = "0") -> str:
     """What `make simulate` prints, of a process of its own."""
-    return run_module("support.simulation", *arguments, hash_seed=hash_seed)
+    return run_module("simulator", *arguments, hash_seed=hash_seed)
 
 
 def run_module(module: str, *arguments: str, hash_seed: str = "0") -> str:
@@ -156,9 +156,9 @@ def test_a_follower_on_a_slow_disk_holds_up_no_confirm() -> None:
             leaders = {replica.raft.leader for replica in made.nodes["n1"].member.replicas.values()}
             [follower, *_] = [node for node in made.members() if node.id not in leaders]
             follower.disk.slow_ms = 2_000 if is_slow else 0
-            before = len(made.rules.confirmed)
+            before = made.rules.counts["confirmed"]
             made.run_for(5_000)
-            confirmed.append(len(made.rules.confirmed) - before)
+            confirmed.append(made.rules.counts["confirmed"] - before)
             made.bury()
     quick, slow = confirmed
     assert quick > 100
@@ -336,12 +336,6 @@ UNREACHED = """
     quorum/demo/plan.py
     quorum/demo/run.py
     quorum/histories/files.py
-    quorum/histories/holders.py
-    quorum/histories/judge.py
-    quorum/histories/order.py
-    quorum/histories/recorder.py
-    quorum/histories/records.py
-    quorum/histories/report.py
     quorum/log/inspection.py
     quorum/log/reserve.py
     quorum/node/driver.py
@@ -385,4 +379,4 @@ UNREACHED = """
 
 def test_the_modules_that_the_simulation_never_reaches_are_these() -> None:
     """A module that falls out of the simulation is noticed, and so is one that comes in."""
-    assert run_module("support.simulation.reached", "2", "6", "9", "12").split() == UNREACHED.split()
+    assert run_module("simulator.reached", "2", "6", "9", "12").split() == UNREACHED.split()

@@ -1,75 +1,26 @@
-"""What has to be true of everything that clients saw. Each checker looks at one rule, says what broke it, and
-fails as well when it saw nothing it could have judged: an empty proof is no proof.
+"""What has to be true of everything that clients were told, over the records of `quorum.histories`.
 
-Times are monotonic seconds of the one process that recorded the history.
+`quorum.histories.judge` has the six violations. The rules here are about attachments of consumers, which the judge does
+not know: in which order an attachment gets messages, the redelivered flag, and what an attachment that is over may
+still get. An attachment is named CONSUMER/NUMBER. Deliveries are in the order in which they were recorded.
+
+Each rule fails as well if it saw nothing that it could have judged: an empty proof is no proof.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
-MessageKey = tuple[str, int]
-"""(producer, its own number of the message), as written in the body."""
-
-SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """A batch of messages first..last of a producer. confirmed_at: None if it never was."""
-
-    producer: str
-    first: int
-    last: int
-    sent_at: float
-    confirmed_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandOut:
-    """A message as a consumer received it. attach: which attachment of that consumer."""
-
-    at: float
-    consumer: str
-    attach: int
-    sequence: int
-    key: MessageKey
-    redelivered: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """A settlement that the service has acknowledged."""
-
-    at: float
-    consumer: str
-    attach: int
-    sequence: int
-    key: MessageKey
-
-
-@dataclass(slots=True)
-class History:
-    """In the order in which things were seen."""
-
-    publishes: list[Publish] = field(default_factory=list)
-    hand_outs: list[HandOut] = field(default_factory=list)
-    settles: list[Settle] = field(default_factory=list)
-
-    def sent(self) -> set[MessageKey]:
-        return {(each.producer, n) for each in self.publishes for n in range(each.first, each.last + 1)}
-
-    def confirmed(self) -> set[MessageKey]:
-        confirmed = [each for each in self.publishes if each.confirmed_at is not None]
-        return {(each.producer, n) for each in confirmed for n in range(each.first, each.last + 1)}
+from quorum.histories import judge
+from quorum.histories.records import CONFIRMED, OK, Record
+from quorum.histories.report import KINDS, SHOWN, Report, totals
 
 
 class Violation(AssertionError):
     """A rule was broken, or there was nothing to judge."""
 
 
-def _require(is_there: object, what: str) -> None:
+def require(is_there: object, what: str) -> None:
     if not is_there:
         raise Violation(f"nothing to judge: {what}")
 
@@ -80,154 +31,140 @@ def _refuse(found: list[str], what: str) -> None:
         raise Violation(f"{what}: {'; '.join(found[:SHOWN])}{more}")
 
 
-def nothing_confirmed_is_lost(history: History) -> int:
-    """Every confirmed message reached a consumer. Says how many there were."""
-    confirmed = history.confirmed()
-    _require(confirmed, "no message was confirmed")
-    missing = sorted(confirmed - {each.key for each in history.hand_outs})
-    _refuse([f"{producer}:{n}" for producer, n in missing], "confirmed and never delivered")
-    return len(confirmed)
+def _deliveries(records: Sequence[Record]) -> list[Record]:
+    found = [each for each in records if each["op"] == "deliver"]
+    require(found, "no message was delivered")
+    return found
 
 
-def nothing_is_invented(history: History) -> None:
-    """Only what was sent is delivered."""
-    _require(history.hand_outs, "no message was delivered")
-    unknown = sorted({each.key for each in history.hand_outs} - history.sent())
-    _refuse([f"{producer}:{n}" for producer, n in unknown], "delivered and never sent")
+def _messages(record: Record) -> Iterator[tuple[int, str]]:
+    """(sequence, PRODUCER:NUMBER) of each message of a delivery."""
+    for step in range(record.get("count", 1)):
+        yield record["sequence"] + step, f"{record['producer']}:{record['number'] + step}"
 
 
-def nothing_is_published_twice(history: History) -> None:
-    """A message has one sequence in the queue, however often its batch was sent."""
-    _require(history.hand_outs, "no message was delivered")
-    places: dict[MessageKey, set[int]] = defaultdict(set)
-    for each in history.hand_outs:
-        places[each.key].add(each.sequence)
-    twice = [f"{key} at {sorted(found)}" for key, found in sorted(places.items()) if len(found) > 1]
-    _refuse(twice, "published twice")
+def _sequences(record: Record) -> range:
+    return range(record["sequence"], record["sequence"] + record.get("count", 1))
 
 
-def first_deliveries_are_in_order(history: History) -> None:
-    """Among the first deliveries to one consumer, each producer's messages come as it sent them."""
-    last: dict[tuple[str, str], int] = {}
+def violations(report: Report) -> list[str]:
+    """One sentence for each kind of violation in the judge's report."""
+    return [
+        f"{report.total(kind)} {kind.replace('_', ' ')}: "
+        + "; ".join(f"{each.producer}:{each.number} in '{each.queue}': {each.why}" for each in found)
+        for kind in KINDS
+        if (found := report.culprits.get(kind))
+    ]
+
+
+def first_deliveries_are_in_order(
+    records: Sequence[Record], *, across_attachments: bool = True, must_compare: bool = True
+) -> None:
+    """Among the first deliveries to one consumer, each producer's messages come as it sent them.
+
+    across_attachments: also those to two attachments of the consumer, which it got one after the other. must_compare:
+    fail if no consumer got two messages of one producer.
+    """
+    last: dict[tuple[str, str, str], int] = {}
     wrong: list[str] = []
     compared = 0
-    for each in history.hand_outs:
-        if each.redelivered:
+    for each in _deliveries(records):
+        if each.get("redelivered"):
             continue
-        producer, n = each.key
-        before = last.get((each.consumer, producer))
-        if before is not None:
-            compared += 1
-            if n <= before:
-                wrong.append(f"{each.consumer} got {producer}:{n} after {producer}:{before}")
-        last[each.consumer, producer] = n
-    _require(compared, "no consumer got two messages of one producer")
+        consumer, producer, number = each["consumer"], each["producer"], each["number"]
+        who = consumer.rpartition("/")[0] if across_attachments else consumer
+        before = last.get((each["queue"], who, producer))
+        compared += (before is not None) + each.get("count", 1) - 1
+        if before is not None and number <= before:
+            wrong.append(f"{who} got {producer}:{number} after {producer}:{before}")
+        last[each["queue"], who, producer] = number + each.get("count", 1) - 1
+    if must_compare:
+        require(compared, "no consumer got two messages of one producer")
     _refuse(wrong, "out of order")
 
 
-def settled_never_comes_back(history: History) -> int:
-    """What was settled, and acknowledged so, is not handed out later. Says how many settlements there
-    were."""
-    _require(history.settles, "no settlement was acknowledged")
-    settled_at: dict[int, Settle] = {}
-    for settle in history.settles:
-        settled_at.setdefault(settle.sequence, settle)
-    wrong = [
-        f"{each.key} settled by {settled_at[each.sequence].consumer}, "
-        f"{each.at - settled_at[each.sequence].at:.3f} s later to {each.consumer}"
-        for each in history.hand_outs
-        if each.sequence in settled_at and each.at > settled_at[each.sequence].at
-    ]
-    _refuse(wrong, "settled and delivered again")
-    return len(settled_at)
-
-
-def nothing_is_settled_twice(history: History) -> None:
-    """Of several who were handed a message, the service acknowledges the settlement of one."""
-    _require(history.settles, "no settlement was acknowledged")
-    who: dict[int, set[tuple[str, int]]] = defaultdict(set)
-    for each in history.settles:
-        who[each.sequence].add((each.consumer, each.attach))
-    twice = [f"sequence {key} by {sorted(found)}" for key, found in sorted(who.items()) if len(found) > 1]
-    _refuse(twice, "settled by two")
-
-
-def repeats_are_flagged(history: History) -> None:
-    """Whoever gets a message after somebody else gets it flagged as redelivered."""
-    _require(history.hand_outs, "no message was delivered")
-    seen: set[int] = set()
+def repeats_are_flagged(records: Sequence[Record]) -> None:
+    """A message that somebody got before is flagged as redelivered."""
+    seen: dict[str, set[int]] = {}
     wrong: list[str] = []
-    for each in history.hand_outs:
-        if each.sequence in seen and not each.redelivered:
-            wrong.append(f"{each.key} again, to {each.consumer}")
-        seen.add(each.sequence)
+    for each in _deliveries(records):
+        there = seen.setdefault(each["queue"], set())
+        if not each.get("redelivered"):
+            wrong += [
+                f"{key} again, to {each['consumer']}" for place, key in _messages(each) if place in there
+            ]
+        there.update(_sequences(each))
     _refuse(wrong, "delivered again without the flag")
 
 
-def nobody_is_handed_what_another_has(history: History, *, must_repeat: bool = False) -> int:
-    """Once a message of attachment A has been handed to attachment B, A is over: nothing is handed out under
-    it any more, and what it held is not settled by it. (Recorded consumers settle and never return, so a
-    message that moves means an attachment that ended.) Says how many messages moved from one attachment to
-    another.
+def nobody_is_handed_what_another_has(records: Sequence[Record], *, must_repeat: bool = False) -> int:
+    """Count the messages that moved from one attachment to another, in one queue.
 
-    must_repeat: fail if none did, because then nothing was shown.
+    Once a message of attachment A has been handed to attachment B, A is over: nothing is handed out under it any more,
+    and what it held is not settled by it. (Recorded consumers settle and never return, so a message that moves means
+    an attachment that has ended.) must_repeat: fail if none moved, because then nothing was shown.
     """
-    _require(history.hand_outs, "no message was delivered")
-    holder: dict[int, tuple[str, int]] = {}
-    over: dict[tuple[str, int], HandOut] = {}
+    holder: dict[int, str] = {}
+    over: dict[str, tuple[int, str]] = {}
     wrong: list[str] = []
     moved = 0
-    for each in history.hand_outs:
-        me = (each.consumer, each.attach)
-        if me in over and each.at > over[me].at:
-            wrong.append(
-                f"{each.key} to {each.consumer} under attach {each.attach}, "
-                f"which was over when {over[me].consumer} got {over[me].key}"
-            )
-        before = holder.get(each.sequence)
-        if before == me:
-            wrong.append(f"{each.key} twice under attach {each.attach} of {each.consumer}")
-        elif before is not None:
-            moved += 1
-            over.setdefault(before, each)
-        holder[each.sequence] = me
-    for settle in history.settles:
-        end = over.get((settle.consumer, settle.attach))
-        if (
-            end is not None
-            and settle.at > end.at
-            and holder[settle.sequence] != (settle.consumer, settle.attach)
-        ):
-            wrong.append(f"{settle.key} settled by {settle.consumer}, whose attachment was over")
+    for each in _deliveries(records):
+        me, at_us = each["consumer"], each["returned_us"]
+        for sequence, key in _messages(each):
+            if me in over and at_us > over[me][0]:
+                wrong.append(f"{key} to {me}, which was over when {over[me][1]}")
+            before = holder.get(sequence)
+            if before == me:
+                wrong.append(f"{key} twice under {me}")
+            elif before is not None:
+                moved += 1
+                over.setdefault(before, (at_us, f"{me} got {key}"))
+            holder[sequence] = me
+    for each in records:
+        if each["op"] == "settle" and each["outcome"] == OK:
+            me = each["consumer"]
+            if me in over and each["returned_us"] > over[me][0]:
+                wrong += [
+                    f"sequence {sequence} settled by {me}, whose attachment was over"
+                    for sequence in _sequences(each)
+                    if holder[sequence] != me
+                ]
     _refuse(wrong, "in two hands at once")
     if must_repeat:
-        _require(moved, "no message moved from one attachment to another")
+        require(moved, "no message moved from one attachment to another")
     return moved
 
 
-def check_all(history: History) -> str:
+def judged(records: Sequence[Record]) -> Report:
+    """The judge's report on a history without violations."""
+    require(any(each.get("outcome") == CONFIRMED for each in records), "no message was confirmed")
+    require(any(each.get("outcome") == OK for each in records), "no settlement was acknowledged")
+    report = judge(records)
+    if found := violations(report):
+        raise Violation("; ".join(found))
+    return report
+
+
+def check_all(records: Sequence[Record]) -> str:
     """All rules that hold under any fault; a line for people."""
-    confirmed = nothing_confirmed_is_lost(history)
-    nothing_is_invented(history)
-    nothing_is_published_twice(history)
-    first_deliveries_are_in_order(history)
-    settled = settled_never_comes_back(history)
-    nothing_is_settled_twice(history)
-    repeats_are_flagged(history)
-    moved = nobody_is_handed_what_another_has(history)
-    repeated = sum(each.redelivered for each in history.hand_outs)
+    report = judged(records)
+    first_deliveries_are_in_order(records)
+    repeats_are_flagged(records)
+    moved = nobody_is_handed_what_another_has(records)
+    counts = totals(report.lines)
+    repeated = sum(each.get("count", 1) for each in records if each.get("redelivered"))
     return (
-        f"{confirmed:,} confirmed, {settled:,} settled, {repeated:,} redelivered, "
+        f"{counts['confirmed']:,} confirmed, {counts['settled']:,} settled, {repeated:,} redelivered, "
         f"{moved:,} moved to another attachment, none lost, none twice"
     )
 
 
-def resumed_after(history: History, fault_at: float) -> float:
+def resumed_after(records: Sequence[Record], fault_us: int) -> float:
     """Seconds from a fault to the first confirm of something sent after it."""
     later = [
-        each.confirmed_at
-        for each in history.publishes
-        if each.sent_at >= fault_at and each.confirmed_at is not None
+        each["returned_us"]
+        for each in records
+        if each["op"] == "publish" and each["outcome"] == CONFIRMED and each["invoked_us"] >= fault_us
     ]
-    _require(later, "nothing sent after the fault was confirmed")
-    return min(later) - fault_at
+    require(later, "nothing sent after the fault was confirmed")
+    return (min(later) - fault_us) / 1e6

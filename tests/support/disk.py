@@ -301,7 +301,11 @@ class SimDisk:
     def list_directory(self, path: Path) -> list[str]:
         parts = path.parts
         depth = len(parts)
-        names = {found.parts[depth] for found in self.names if found.parts[:depth] == parts and found != path}
+        names = {
+            found.parts[depth]
+            for found in self.names
+            if len(found.parts) > depth and found.parts[:depth] == parts
+        }
         if not names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return sorted(names)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quorum.log import Collection, EntryMissing, Log, Retained, Retention
 from quorum.log.segments import Segment
-from support.disk import SimDisk
+from support.disk import Crashed, SimDisk
 
 DIRECTORY = Path("/disk/log")
 
@@ -142,6 +142,7 @@ class Script:
         retention: Callable[[int], Retention] = Retention,
     ) -> None:
         self.disk = disk
+        self.seed = seed
         self.is_store = is_store
         """Whether the steps include pages, copies, retaining and collecting."""
         self.retention = retention
@@ -359,6 +360,18 @@ class Script:
         if self.log.last_lsn:
             self.model.step()  # the mark that opening writes
         return recovered
+
+    def live(self, lives: Iterable[tuple[int, int, bool]]) -> None:
+        """Lives of the process, one after the other: (disk operations until a crash, steps, whether the power goes)."""
+        for number, (crash_after, steps, power) in enumerate(lives):
+            self.disk.crash_at = len(self.disk.operations) + crash_after
+            with suppress(Crashed):
+                self.steps(steps)
+            if power:
+                self.disk.power_cut(self.seed + number)
+            else:
+                self.disk.restart()
+            self.reopen_and_compare()
 
     def compare(self) -> None:
         seen = observe(self.log, self.groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,9 @@ ROOTS = {
     "quorum_selectors": ROOT / "selectors" / "quorum_selectors",
     "pyspark_quorum": ROOT / "spark" / "pyspark_quorum",
 }
+
+INSTRUMENTS = {"simulator": ROOT / "tests" / "simulator"}
+"""Applications that are part of the tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,9 @@ class Import:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
 
 
-def modules() -> Iterator[tuple[str, Path]]:
-    """(dotted name, file) of every module of the product that is written by hand, in order."""
-    for package, folder in ROOTS.items():
+def modules(roots: Mapping[str, Path] = ROOTS) -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of every module of the product, or under other roots, that is written by hand, in order."""
+    for package, folder in roots.items():
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(folder).with_suffix("").parts
             name = ".".join((package, *(part for part in parts if part != "__init__")))
@@ -83,7 +86,8 @@ def _is_type_checking(test: ast.expr) -> bool:
 def is_module(name: str) -> bool:
     """Whether a dotted name is a module or package of this repository (and not something inside one)."""
     package, _, rest = name.partition(".")
-    if package not in ROOTS:
+    root = ROOTS.get(package) or INSTRUMENTS.get(package)
+    if root is None:
         return False
-    path = ROOTS[package].joinpath(*rest.split(".")) if rest else ROOTS[package]
+    path = root.joinpath(*rest.split(".")) if rest else root
     return path.is_dir() or path.with_suffix(".py").is_file()

@@ -13,9 +13,10 @@ import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client.errors import PublishRejected, QuorumError
 from quorum.errors import ClusterError
+from quorum.histories.records import CONFIRMED, Record
 from quorum.node.driver import DISK_FAILED
 from support import checkers
-from support.checkers import History, Violation
+from support.checkers import Violation
 from support.faulty_files import FAILED, TOUCHED, Faults
 from support.processes_cluster import FaultyCluster, PowerCutSaid, all_equal
 from support.processes_load import (
@@ -26,6 +27,7 @@ from support.processes_load import (
     Recorder,
     body,
     describe_times,
+    in_us,
     leader_of,
 )
 from support.processes_scenarios import RESTART_LIMIT_S
@@ -72,7 +74,7 @@ async def cut_all(cluster: FaultyCluster, queue: str, rounds: int, load: Load = 
             times.append(await recorder.resumed(fault_at))
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return _report(f"all cut {rounds} times, {cuts}", times, verdict, await all_equal(cluster))
 
 
@@ -92,7 +94,7 @@ async def cut_one(cluster: FaultyCluster, queue: str, rounds: int, load: Load = 
             await asyncio.to_thread(cluster.restart, victim, RESTART_LIMIT_S)
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return _report(f"one cut {rounds} times, {cuts}", times, verdict, await all_equal(cluster))
 
 
@@ -132,7 +134,7 @@ async def cut_while_one_lags(
         await asyncio.to_thread(cluster.restart, killed, RESTART_LIMIT_S)
         await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     lagged, victim = "paused" if pauses else "cut off", "leader" if cuts_leader else "follower"
     how = f"one {lagged}, the {victim} cut, the other killed"
     return _report(f"{how}, {cuts}", [took], verdict, await all_equal(cluster))
@@ -153,7 +155,7 @@ async def disk_fails(cluster: FaultyCluster, queue: str, whats: Sequence[str], l
             await asyncio.to_thread(cluster.restart, victim, RESTART_LIMIT_S)
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return _report(f"disks failed: {', '.join(whats)}", times, verdict, await all_equal(cluster))
 
 
@@ -172,7 +174,7 @@ async def only_disk_fails(
             await recorder.resumed(fault_at)
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return f"the only disk failed: {', '.join(whats)}; {verdict}"
 
 
@@ -196,7 +198,7 @@ async def slow_disk(cluster: FaultyCluster, queue: str, delays_s: Sequence[float
     async with Recorder(cluster, queue, load=load) as recorder:
         begun = time.monotonic()
         await recorder.progress()
-        said.append(f"before: {_confirm_times(recorder.history, begun)}")
+        said.append(f"before: {_confirm_times(recorder.history.records, begun)}")
         for delay_s in delays_s:
             for who in ("follower", "leader"):
                 leader = await leader_of(cluster, queue)
@@ -205,14 +207,14 @@ async def slow_disk(cluster: FaultyCluster, queue: str, delays_s: Sequence[float
                 begun = time.monotonic()
                 await recorder.resumed(begun)
                 await recorder.progress()
-                words = f"{who} {delay_s:g} s: {_confirm_times(recorder.history, begun)}"
+                words = f"{who} {delay_s:g} s: {_confirm_times(recorder.history.records, begun)}"
                 if who == "leader":
                     words += f", handed over after {await _handed_over(cluster, queue, victim, begun):.1f} s"
                 said.append(words)
                 cluster.set_faults(victim, Faults())
                 await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return f"slow syncs, {'; '.join(said)}; {verdict}; {await all_equal(cluster)}"
 
 
@@ -224,11 +226,11 @@ async def _handed_over(cluster: FaultyCluster, queue: str, slow: str, since: flo
     return time.monotonic() - since
 
 
-def _confirm_times(history: History, since: float) -> str:
+def _confirm_times(records: list[Record], since: float) -> str:
     times = sorted(
-        each.confirmed_at - each.sent_at
-        for each in history.publishes
-        if each.confirmed_at is not None and each.sent_at >= since
+        (each["returned_us"] - each["invoked_us"]) / 1e6
+        for each in records
+        if each["op"] == "publish" and each["outcome"] == CONFIRMED and each["invoked_us"] >= in_us(since)
     )
     p99 = times[min(len(times) - 1, len(times) * 99 // 100)]
     return f"confirms p99 {1000 * p99:.0f} ms, slowest {times[-1]:.2f} s"

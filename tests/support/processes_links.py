@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import quorum
 from quorum.client.errors import QuorumError
+from quorum.histories import now_us
+from quorum.histories.records import UNKNOWN
 from support import checkers
-from support.checkers import Publish
 from support.processes_cluster import FaultyCluster, all_equal
 from support.processes_load import (
     CONNECT_LIMIT_MS,
@@ -104,8 +105,7 @@ async def partition(cluster: FaultyCluster, queue: str, shapes: list[str], load:
             cluster.proxies.block(SHAPES[shape](names))
             if shape in CUTS_OFF:
                 await _refuses(cluster, recorder, names[CUTS_OFF[shape]])
-            await recorder.resumed(fault_at)
-            during = checkers.resumed_after(recorder.history, fault_at)
+            during = await recorder.resumed(fault_at)
             await recorder.progress()
             mended_at = time.monotonic()
             cluster.proxies.mend(cluster.chance)
@@ -119,7 +119,7 @@ async def partition(cluster: FaultyCluster, queue: str, shapes: list[str], load:
                 f"all serving {healed:.2f} s, {terms} terms"
             )
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     assert cluster.proxies.held_up, "no link was in the way of anything"
     return "; ".join([*said, verdict, await all_equal(cluster)])
 
@@ -139,7 +139,7 @@ async def flapping(cluster: FaultyCluster, queue: str, flaps: int, load: Load = 
         took = await recorder.resumed(mended_at)
         await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     assert cluster.proxies.held_up, "no link was in the way of anything"
     return f"{flaps} flaps, publishing went on {took:.2f} s after the last; {verdict}; {await all_equal(cluster)}"
 
@@ -161,8 +161,8 @@ def _term(cluster: FaultyCluster) -> int:
 
 async def _refuses(cluster: FaultyCluster, recorder: Recorder, name: str) -> None:
     """A member without a majority confirms nothing. What it was sent may be taken later."""
-    producer = f"refused-{len(recorder.history.publishes)}"
-    recorder.history.publishes.append(Publish(producer, 0, 0, time.monotonic()))
+    producer = f"refused-{len(recorder.history.records)}"
+    recorder.history.publish(recorder.queue, producer, 0, invoked_us=now_us(), outcome=UNKNOWN)
     async with quorum.connect(cluster.url_of(name), connect_timeout_ms=CONNECT_LIMIT_MS) as client:
         try:
             await client.publish_batch(recorder.queue, [body(producer, 0)], timeout_ms=REFUSAL_MS)
@@ -195,7 +195,7 @@ async def cut_clients(cluster: FaultyCluster, queue: str, kills: int, load: Load
                 cutting.cancel()
                 await asyncio.gather(cutting, return_exceptions=True)
             await recorder.finish()
-            verdict = checkers.check_all(recorder.history)
+            verdict = checkers.check_all(recorder.history.records)
     finally:
         links.close()
     assert links.cut_connections > 2 * kills, f"only {links.cut_connections} connections were cut"

@@ -7,22 +7,24 @@ the service has acknowledged it.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
 from quorum.client import Client, Consumer, Delivery
 from quorum.client.delivery import Holder
 from quorum.client.errors import ClosedError, PublishRejected, QuorumError
-from quorum.histories import records
-from quorum.histories.recorder import Recorder as HistoryRecorder
-from quorum.histories.recorder import Run
+from quorum.histories import MemoryRecorder, Run, now_us
+from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
 from quorum.v1 import queue_pb2
-from support.checkers import HandOut, History, Publish, Settle
+from support import checkers
 
 BATCH = 20
 BODY_PADDING = b"." * 40
@@ -69,8 +71,18 @@ FULL = Load(100, 0.0, 10_000)
 """As fast as confirms come, while consumers keep up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A batch of messages number, number + 1, ... of a producer."""
+
+    producer: str
+    number: int
+    count: int
+    at_us: int
+
+
 class Recorder:
-    """Clients of one queue and what they saw. Enter it, cause trouble, `finish`, check `history`."""
+    """Clients of one queue and what they saw. Enter it, cause trouble, `finish`, check `history.records`."""
 
     def __init__(
         self,
@@ -89,9 +101,9 @@ class Recorder:
         self._url = url
         self.cluster = cluster
         self.queue = queue
-        self.history = History()
-        self._record = None if record is None else HistoryRecorder(record)
-        self._confirmed_count = 0
+        self.history = MemoryRecorder()
+        self._record = record
+        self._confirmed_count = self._delivered_count = self._settled_count = 0
         self._producer_count = producers
         self._consumer_count = consumers
         self._stop_producing = asyncio.Event()
@@ -108,40 +120,47 @@ class Recorder:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._producing, *self._consuming]
-        for task in tasks:
+        for task in self._producing:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._producing, return_exceptions=True)
+        await self._stop_consuming()
         if self._record is not None:
-            self._record.close()
+            lines = [json.dumps(each) + "\n" for each in self.history.records]
+            self._record.write_text("".join(lines), encoding="utf-8")
 
     async def resumed(self, fault_at: float) -> float:
-        """Waits until something sent after the fault is confirmed; seconds that took."""
+        """Waits until something sent after the fault is confirmed; seconds that took. fault_at: time.monotonic()."""
+        fault_us = in_us(fault_at)
         deadline = time.monotonic() + RESUME_LIMIT_S
-        while True:
+        while not self._has_resumed(fault_us):
             self._raise_what_failed()
-            for each in reversed(self.history.publishes):
-                if each.confirmed_at is not None and each.sent_at >= fault_at:
-                    return each.confirmed_at - fault_at
-                if each.sent_at < fault_at - RESUME_LIMIT_S:
-                    break
             assert time.monotonic() < deadline, (
                 f"nothing was confirmed for {RESUME_LIMIT_S} s after the fault"
             )
             await asyncio.sleep(POLL_S)
+        return checkers.resumed_after(self.history.records, fault_us)
+
+    def _has_resumed(self, fault_us: int) -> bool:
+        """What is recorded was told in this order, so the search may end at what was told before the fault."""
+        for each in reversed(self.history.records):
+            if each["op"] == "publish" and each["outcome"] == CONFIRMED and each["invoked_us"] >= fault_us:
+                return True
+            if each.get("returned_us", fault_us) < fault_us:
+                return False
+        return False
 
     async def progress(self, messages: int | None = None) -> None:
         """Waits until so many more messages are confirmed and so many more are settled."""
         messages = self.load.progress if messages is None else messages
-        confirmed, settled = self._confirmed_count, len(self.history.settles)
+        confirmed, settled = self._confirmed_count, self._settled_count
         deadline = time.monotonic() + RESUME_LIMIT_S
-        while self._confirmed_count < confirmed + messages or len(self.history.settles) < settled + messages:
+        while self._confirmed_count < confirmed + messages or self._settled_count < settled + messages:
             self._raise_what_failed()
             assert time.monotonic() < deadline, f"no {messages} messages in {RESUME_LIMIT_S} s"
             await asyncio.sleep(POLL_S)
 
     async def finish(self) -> None:
-        """Stops producing, waits until every batch is decided and the queue is empty."""
+        """Stops producing, waits until every batch is decided and the queue is empty, and stops consuming."""
         self._stop_producing.set()
         await asyncio.wait_for(asyncio.gather(*self._producing), DRAIN_LIMIT_S)
         least, deadline = sys.maxsize, 0.0
@@ -152,8 +171,14 @@ class Recorder:
                     least, deadline = left, time.monotonic() + DRAIN_LIMIT_S
                 assert time.monotonic() < deadline, f"{left} messages stay in the queue"
                 await asyncio.sleep(POLL_S)
-        if self._record is not None:
-            self._record.left(self.queue)
+        await self._stop_consuming()
+        self.history.left(self.queue)
+
+    async def _stop_consuming(self) -> None:
+        """What is being settled at this moment is recorded as unknown."""
+        for task in self._consuming:
+            task.cancel()
+        await asyncio.gather(*self._consuming, return_exceptions=True)
 
     def _raise_what_failed(self) -> None:
         ended = self.cluster.ended()
@@ -172,52 +197,29 @@ class Recorder:
             number = 0
             while not self._stop_producing.is_set():
                 await room.acquire()
-                place = len(self.history.publishes)
-                last = number + self.load.batch - 1
-                self.history.publishes.append(Publish(name, number, last, time.monotonic()))
-                batch = [body(name, n) for n in range(number, last + 1)]
+                sent = Sent(name, number, self.load.batch, now_us())
+                batch = [body(name, n) for n in range(number, number + sent.count)]
                 confirmation = await client.send_batch(self.queue, batch, timeout_ms=CONNECT_LIMIT_MS)
-                confirmation.add_done_callback(lambda done, place=place: self._confirmed(done, place, room))
-                number = last + 1
+                confirmation.add_done_callback(lambda done, sent=sent: self._decided(done, sent, room))
+                number += sent.count
                 await asyncio.sleep(self._pause_s())
             for _ in range(UNDER_WAY):
                 await room.acquire()
 
     def _pause_s(self) -> float:
-        waiting = self._confirmed_count - len(self.history.hand_outs)
+        waiting = self._confirmed_count - self._delivered_count
         return self.load.pause_s if waiting <= MOST_WAITING else max(NOW_AND_THEN_S, self.load.pause_s)
 
-    def _confirmed(self, done: asyncio.Future[int], place: int, room: asyncio.Semaphore) -> None:
+    def _decided(self, done: asyncio.Future[int], sent: Sent, room: asyncio.Semaphore) -> None:
         room.release()
-        if done.cancelled():
-            self._record_publish(place, None)
-            return
-        error = done.exception()
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
-            sent = self.history.publishes[place]
-            self.history.publishes[place] = replace(sent, confirmed_at=time.monotonic())
-            self._confirmed_count += self.load.batch
-        elif not isinstance(error, PublishRejected | ClosedError):
+            self._confirmed_count += sent.count
+        elif not isinstance(error, PublishRejected | ClosedError | asyncio.CancelledError):
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "publish failed", "exception": error}
             )
-        self._record_publish(place, error)
-
-    def _record_publish(self, place: int, error: BaseException | None) -> None:
-        if self._record is None:
-            return
-        sent = self.history.publishes[place]
-        now = time.monotonic()
-        for first, last, outcome in publish_outcomes(sent, error):
-            self._record.publish(
-                self.queue,
-                sent.producer,
-                first,
-                count=last - first + 1,
-                invoked_us=in_us(sent.sent_at),
-                returned_us=None if outcome == records.UNKNOWN else in_us(sent.confirmed_at or now),
-                outcome=outcome,
-            )
+        record_publish(self.history, self.queue, sent, error)
 
     async def _consume(self, name: str, first_node: int) -> None:
         async with quorum.connect(
@@ -231,53 +233,10 @@ class Recorder:
                 await self._settle(consumer, name, delivery)
 
     async def _settle(self, consumer: Consumer, name: str, delivery: Delivery) -> None:
-        keys = record_hand_outs(self.history, name, delivery)
-        messages = self._record_delivery(name, delivery, keys)
-        invoked_at = time.monotonic()
-        try:
-            is_settled = await consumer.settle_batch(delivery, wait=True)
-        except (QuorumError, asyncio.CancelledError) as error:
-            # not acknowledged: it may have been settled or not
-            self._record_settlement(name, delivery, messages, invoked_at, None)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            return
-        if is_settled:
-            now = time.monotonic()
-            for ordinal, key in enumerate(keys):
-                sequence = delivery.sequence_at(ordinal)
-                self.history.settles.append(Settle(now, name, delivery.attach, sequence, key))
-            self._record_settlement(name, delivery, messages, invoked_at, now)
-
-    def _record_delivery(self, name: str, delivery: Delivery, keys: list[tuple[str, int]]) -> list[Run]:
-        if self._record is None:
-            return []
-        messages = [
-            Run(delivery.sequence_at(ordinal), *key, redelivered=delivery.redelivered_at(ordinal))
-            for ordinal, key in enumerate(keys)
-        ]
-        at = self.history.hand_outs[-1].at
-        self._record.deliver(self.queue, attachment(name, delivery), messages, at_us=in_us(at))
-        return messages
-
-    def _record_settlement(
-        self,
-        name: str,
-        delivery: Delivery,
-        messages: list[Run],
-        invoked_at: float,
-        returned_at: float | None,
-    ) -> None:
-        if self._record is None:
-            return
-        self._record.settle(
-            self.queue,
-            attachment(name, delivery),
-            messages,
-            invoked_us=in_us(invoked_at),
-            returned_us=None if returned_at is None else in_us(returned_at),
-            outcome=records.UNKNOWN if returned_at is None else records.OK,
-        )
+        messages = record_delivery(self.history, self.queue, name, delivery)
+        self._delivered_count += delivery.count
+        if await settled(self.history, self.queue, name, consumer, delivery, messages):
+            self._settled_count += delivery.count
 
 
 def in_us(at: float) -> int:
@@ -289,40 +248,66 @@ def attachment(name: str, delivery: Delivery) -> str:
     return f"{name}/{delivery.attach}"
 
 
-def publish_outcomes(sent: Publish, error: BaseException | None) -> Iterator[tuple[int, int, str]]:
-    """(first number, last number, outcome) of the parts of a batch: a refusal names those it is about."""
-    if error is None:
-        yield sent.first, sent.last, records.CONFIRMED if sent.confirmed_at else records.UNKNOWN
-    elif not isinstance(error, PublishRejected):
-        yield sent.first, sent.last, records.UNKNOWN
-    else:
-        number = sent.first
-        for first, last in sorted(error.rejected):
-            if sent.first + first > number:
-                yield number, sent.first + first - 1, records.CONFIRMED
-            yield sent.first + first, sent.first + last, records.REJECTED
-            number = sent.first + last + 1
-        if number <= sent.last:
-            yield number, sent.last, records.CONFIRMED
-
-
-def record_hand_outs(history: History, name: str, delivery: Delivery) -> list[tuple[str, int]]:
-    now = time.monotonic()
-    keys = []
-    for ordinal in range(delivery.count):
-        key = key_of(delivery.reader.body(ordinal))
-        keys.append(key)
-        history.hand_outs.append(
-            HandOut(
-                now,
-                name,
-                delivery.attach,
-                delivery.sequence_at(ordinal),
-                key,
-                delivery.redelivered_at(ordinal),
+def record_publish(
+    history: MemoryRecorder, queue: str, sent: Sent, error: BaseException | None = None
+) -> list[Record]:
+    """What a producer was told of a batch: confirmed, or this error. A refusal names the parts that it is about."""
+    outcomes = [UNKNOWN] * sent.count
+    if error is None or isinstance(error, PublishRejected):
+        outcomes = [CONFIRMED] * sent.count
+        for first, last in () if error is None else error.rejected:
+            outcomes[first : last + 1] = [REJECTED] * (last + 1 - first)
+    now, number, found = now_us(), sent.number, []
+    for outcome, part in groupby(outcomes):
+        count = len(list(part))
+        found.append(
+            history.publish(
+                queue,
+                sent.producer,
+                number,
+                count=count,
+                invoked_us=sent.at_us,
+                returned_us=None if outcome == UNKNOWN else now,
+                outcome=outcome,
             )
         )
-    return keys
+        number += count
+    return found
+
+
+def record_delivery(history: MemoryRecorder, queue: str, name: str, delivery: Delivery) -> list[Run]:
+    messages = [
+        Run(
+            delivery.sequence_at(ordinal),
+            *key_of(delivery.reader.body(ordinal)),
+            redelivered=delivery.redelivered_at(ordinal),
+        )
+        for ordinal in range(delivery.count)
+    ]
+    history.deliver(queue, attachment(name, delivery), messages, at_us=now_us())
+    return messages
+
+
+async def settled(
+    history: MemoryRecorder,
+    queue: str,
+    name: str,
+    consumer: Consumer,
+    delivery: Delivery,
+    messages: list[Run],
+) -> bool:
+    """Settle a delivery and record what the consumer was told. Return whether that was acknowledged."""
+    invoked_us = now_us()
+    told: dict[str, Any] = {"outcome": UNKNOWN}
+    try:
+        is_settled = await consumer.settle_batch(delivery, wait=True)
+        told = {"outcome": OK, "returned_us": now_us()} if is_settled else {}  # void: nothing was sent
+        return is_settled
+    except QuorumError:
+        return False
+    finally:
+        if told:
+            history.settle(queue, attachment(name, delivery), messages, invoked_us=invoked_us, **told)
 
 
 async def leader_of(cluster: LocalCluster, queue: str) -> str:
@@ -338,10 +323,10 @@ async def publish_numbered(client: Client, queue: str, producer: str, numbers: S
     await client.publish_batch(queue, [body(producer, n) for n in numbers])
 
 
-def record_wire(history: History, name: str, wire: queue_pb2.Delivery) -> list[tuple[str, int]]:
-    """The same for a delivery that a hand-made session has read."""
+def delivery_of(wire: queue_pb2.Delivery) -> Delivery:
+    """A delivery that a hand-made session has read."""
     holder = Holder(None, "", wire.consumer_tag)  # type: ignore[arg-type]  # it never sends anything
-    return record_hand_outs(history, name, Delivery(holder, wire, 0))
+    return Delivery(holder, wire, 0)
 
 
 def describe_times(times: Sequence[float]) -> str:

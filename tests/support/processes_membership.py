@@ -91,7 +91,7 @@ async def members_come_and_go(cluster: LocalCluster, queue: str, load: Load = LI
             cluster.forget(name)
         await recorder.progress(load.progress // 2)
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return f"3 -> 5 members, one replaced, -> 3 members; {verdict}"
 
 
@@ -129,7 +129,7 @@ async def drained_and_stopped(cluster: LocalCluster, queue: str, load: Load = LI
         await asyncio.to_thread(cluster.wait_ready, [stopped])
         await recorder.progress(load.progress // 2)
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return f"a member drained, a leader stopped (publishing went on after {took:.2f} s); {verdict}"
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 
 import quorum
 from quorum.cli.local_cluster import LocalCluster
-from quorum.client import encode_batch
-from quorum.client.errors import QuorumError
+from quorum.client import Delivery, encode_batch
+from quorum.histories import MemoryRecorder, Run, now_us
+from quorum.histories.records import OK
+from quorum.histories.report import totals
 from quorum.v1 import admin_pb2, admin_pb2_grpc, queue_pb2
 from support import checkers
-from support.checkers import History, Publish, Settle
 from support.processes_cluster import all_equal
 from support.processes_load import (
     CONNECT_LIMIT_MS,
@@ -28,11 +28,15 @@ from support.processes_load import (
     POLL_S,
     Load,
     Recorder,
+    Sent,
+    attachment,
     body,
+    delivery_of,
     describe_times,
     leader_of,
-    record_hand_outs,
-    record_wire,
+    record_delivery,
+    record_publish,
+    settled,
 )
 from support.processes_raw import RawSession
 
@@ -60,7 +64,7 @@ async def kill_leader(
             await asyncio.to_thread(cluster.restart, leader, RESTART_LIMIT_S)
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     equal = await all_equal(cluster)
     return (
         f"leader killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
@@ -81,7 +85,7 @@ async def kill_all(cluster: LocalCluster, queue: str, rounds: int, load: Load = 
             times.append(await recorder.resumed(fault_at))
             await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     equal = await all_equal(cluster)
     return f"all killed {rounds} times, publishing went on after {describe_times(times)}; {verdict}; {equal}"
 
@@ -99,7 +103,7 @@ async def kill_minority(cluster: LocalCluster, queue: str, load: Load = LIGHT) -
         took = await recorder.resumed(fault_at)
         await recorder.progress()
         await recorder.finish()
-        verdict = checkers.check_all(recorder.history)
+        verdict = checkers.check_all(recorder.history.records)
     return f"{len(victims)} of {len(cluster.names)} killed, publishing went on after {took:.2f} s; {verdict}"
 
 
@@ -119,11 +123,16 @@ class PausedNode:
         self.cluster = cluster
         self.queue = queue
         self.pauses_leader = pauses_leader
-        self.history = History()
+        self.history = MemoryRecorder()
+        self.settled = 0
+        """messages whose settlement was acknowledged"""
+        self.settled_at = 0.0
+        self.held: list[tuple[Delivery, list[Run]]] = []
+        """what the patient one was handed"""
         self.attach = 0
         self.last_tag = 0
         self.hears_end = asyncio.Event()
-        self.publish_confirmed_at: float | None = None
+        self.publish_confirmed = asyncio.Event()
 
     async def run(self) -> str:
         cluster = self.cluster
@@ -144,12 +153,9 @@ class PausedNode:
             try:
                 await self._publish(client, self.WAITING, self.MORE)
                 total = self.WAITING + self.MORE
-                await self._until(
-                    lambda: len(self.history.settles) >= total, LEASE_LIMIT_S, "the other one's settlements"
-                )
-                took = max(each.at for each in self.history.settles) - paused_at
-                publish = len(self.history.publishes)
-                self.history.publishes.append(Publish("patient", 0, 0, time.monotonic()))
+                await self._until(lambda: self.settled >= total, LEASE_LIMIT_S, "the other one's settlements")
+                took = self.settled_at - paused_at
+                late = Sent("patient", 0, 1, now_us())
                 batch = encode_batch([body("patient", 0)]).data
                 await patient.send(
                     publish=queue_pb2.PublishBatch(
@@ -172,21 +178,17 @@ class PausedNode:
                 self.hears_end.is_set, STREAM_END_LIMIT_S, "the end of the patient one's stream"
             )
             await reading
-            if self.publish_confirmed_at is not None:
-                self.history.publishes[publish] = replace(
-                    self.history.publishes[publish], confirmed_at=self.publish_confirmed_at
-                )
-                total += 1
-            await self._until(
-                lambda: len(self.history.settles) >= total, LEASE_LIMIT_S, "what was published late"
-            )
+            was_confirmed = self.publish_confirmed.is_set()
+            record_publish(self.history, self.queue, late, None if was_confirmed else TimeoutError())
+            total += was_confirmed
+            await self._until(lambda: self.settled >= total, LEASE_LIMIT_S, "what was published late")
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
         who = "paused leader" if self.pauses_leader else "paused node"
-        late = "confirmed" if self.publish_confirmed_at is not None else "not confirmed"
+        told = "confirmed" if was_confirmed else "not confirmed"
         read = "answered rightly" if answered is not None else "refused"
         return (
-            f"all messages of a {who} settled elsewhere after {took:.2f} s; what it was sent asleep was {late}, "
+            f"all messages of a {who} settled elsewhere after {took:.2f} s; what it was sent asleep was {told}, "
             f"a read {read}; {self._verdict()}; {await all_equal(cluster)}"
         )
 
@@ -229,20 +231,17 @@ class PausedNode:
             return response.queue
 
     def _verdict(self) -> str:
-        history = self.history
-        confirmed = checkers.nothing_confirmed_is_lost(history)
-        checkers.nothing_is_published_twice(history)
-        checkers.settled_never_comes_back(history)
-        checkers.nothing_is_settled_twice(history)
-        checkers.repeats_are_flagged(history)
-        moved = checkers.nobody_is_handed_what_another_has(history, must_repeat=True)
+        records = self.history.records
+        self.history.left(self.queue)
+        confirmed = totals(checkers.judged(records).lines)["confirmed"]
+        checkers.repeats_are_flagged(records)
+        moved = checkers.nobody_is_handed_what_another_has(records, must_repeat=True)
         return f"{confirmed} confirmed, {moved} moved to the other consumer, none in two hands"
 
     async def _publish(self, client: quorum.Client, first: int, count: int) -> None:
-        sent_at = time.monotonic()
+        sent = Sent("producer", first, count, now_us())
         await client.publish_batch(self.queue, [body("producer", n) for n in range(first, first + count)])
-        publish = Publish("producer", first, first + count - 1, sent_at, time.monotonic())
-        self.history.publishes.append(publish)
+        record_publish(self.history, self.queue, sent)
 
     async def _read(self, patient: RawSession) -> None:
         """Until the node ends the stream."""
@@ -252,10 +251,12 @@ class PausedNode:
                 if kind == "attached":
                     self.attach = response.attached.attach
                 elif kind == "delivery":
-                    record_wire(self.history, "patient", response.delivery)
+                    delivery = delivery_of(response.delivery)
+                    messages = record_delivery(self.history, self.queue, "patient", delivery)
+                    self.held.append((delivery, messages))
                     self.last_tag = response.delivery.first_tag + response.delivery.count - 1
                 elif kind == "confirms" and response.confirms.confirmed:
-                    self.publish_confirmed_at = time.monotonic()
+                    self.publish_confirmed.set()
                 elif kind == "done" and 2 in response.done.request_ids:
                     self._late_settle_was_taken()
         except grpc.aio.AioRpcError:
@@ -277,25 +278,21 @@ class PausedNode:
             self.hears_end.set()  # the stream has ended already
 
     def _late_settle_was_taken(self) -> None:
-        now = time.monotonic()
-        for each in self.history.hand_outs:
-            if each.consumer == "patient":
-                settle = Settle(now, "patient", each.attach, each.sequence, each.key)
-                self.history.settles.append(settle)
+        for delivery, messages in self.held:
+            who, now = attachment("patient", delivery), now_us()
+            self.history.settle(self.queue, who, messages, invoked_us=now, returned_us=now, outcome=OK)
+            self._count_settled(delivery.count)
+
+    def _count_settled(self, count: int) -> None:
+        self.settled += count
+        self.settled_at = time.monotonic()
 
     async def _consume_elsewhere(self, client: quorum.Client) -> None:
         consumer = await client.consume(self.queue, consumer_tag="other")
         async for delivery in consumer.deliveries():
-            keys = record_hand_outs(self.history, "other", delivery)
-            try:
-                is_settled = await consumer.settle_batch(delivery, wait=True)
-            except QuorumError:
-                continue
-            if is_settled:
-                now = time.monotonic()
-                for ordinal, key in enumerate(keys):
-                    sequence = delivery.sequence_at(ordinal)
-                    self.history.settles.append(Settle(now, "other", delivery.attach, sequence, key))
+            messages = record_delivery(self.history, self.queue, "other", delivery)
+            if await settled(self.history, self.queue, "other", consumer, delivery, messages):
+                self._count_settled(delivery.count)
 
     async def _until(self, condition: object, limit_s: float, what: str) -> None:
         assert callable(condition)

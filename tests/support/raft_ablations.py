@@ -2,8 +2,8 @@
 the library departs from Raft (docs/replication.md).
 
 Nothing here is reachable from the product; each class overrides the one small method that holds the rule. A method that
-overrides nothing, because the product's has another name by now, would take no rule away: `replaces_nothing` finds it,
-here at import, and in tests that take rules away themselves.
+overrides nothing, because the product's has another name or other parameters by now, would take no rule away: `unfit`
+finds it, here at import, and in tests that take rules away themselves.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode
 from quorum.replication.messages import Messages
 from quorum.replication.outbox import Outbox
+from support.stand_ins import misfits
 
 
 def stock(name: str) -> Callable[..., Any]:
@@ -37,23 +38,21 @@ def stock(name: str) -> Callable[..., Any]:
     return found
 
 
-def replaces_nothing(found: Iterable[object]) -> list[str]:
-    """What is defined by classes over the product's, or over others here, and stands in for nothing of theirs."""
+def unfit(found: Iterable[object]) -> list[str]:
+    """The methods of classes over the product's, or over others here, that do not fit what they replace."""
     product = (Group, Guard, JournalView, LibraryNode, Messages, Outbox)
     return [
-        f"{made.__name__}.{name}"
+        each
         for made in found
         if isinstance(made, type) and issubclass(made, product) and made not in product
-        for name in vars(made)
-        if not (name.startswith("__") and name.endswith("__"))
-        and not any(name in vars(base) for base in made.__mro__[1:])
+        for each in misfits(made)
     ]
 
 
 def guarded_by(guard: type[Guard]) -> type[Group]:
     """A group under another guard."""
     made = type(f"GroupWith{guard.__name__}", (Group,), {"guard_class": guard})
-    assert replaces_nothing([made, guard]) == []
+    assert unfit([made, guard]) == []
     return made
 
 
@@ -361,5 +360,5 @@ RULES = (
 
 ABLATIONS: dict[str, type[Group]] = {rule.name: rule.group_class for rule in RULES}
 
-if _found := replaces_nothing(list(globals().values())):
-    raise AttributeError(f"{', '.join(_found)}: the product has no such names")
+if _found := unfit(list(globals().values())):
+    raise AttributeError("; ".join(_found))

@@ -1,0 +1,250 @@
+"""Broken builds that the simulation must notice: each takes one promise away, by a subclass or a function that stands
+where the product's own would.
+
+Nothing here is reachable from the product. `CANARIES` is the one list. `make simulate CANARIES=1` says for each how
+many seeds it takes until one catches it; `make test` takes those that are quick, from the first seed on. Builds without
+a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a fraction of a second each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.broken import parts as broken
+from simulator.world import Build
+
+LIMIT = 300
+"""Seeds within which each must have been caught CATCHES times."""
+CATCHES = 3
+MOST_SEEDS = 20
+"""That it may take until a build is caught: the median of the gaps between those seeds that catch it."""
+QUICK_SEEDS = 12
+"""Seeds from the first on, within which `make test` has to catch a quick one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """promise: what it breaks. is_quick: it is caught within a few seeds, so that every `make test` looks for it.
+    scene: the test that fails on it, file::name, where the moment is too rare in the simulation."""
+
+    name: str
+    promise: str
+    build: Callable[[], Build]
+    is_quick: bool = False
+    scene: str = ""
+
+
+def _patched(
+    name: str, promise: str, *, scenario: str = "", is_quick: bool = False, scene: str = "", **patches: Any
+) -> Canary:
+    """scenario: see Build. patches: what stands in which place, with __ for each dot."""
+    by_place = {key.replace("__", "."): value for key, value in patches.items()}
+    return Canary(name, promise, lambda: Build(name, patches=by_place, scenario=scenario), is_quick, scene)
+
+
+CANARIES: tuple[Canary, ...] = (
+    # ---- durability
+    _patched(
+        "confirm before sync",
+        "what is confirmed survives a power cut of all",
+        is_quick=True,
+        quorum__log__log__Writer=broken.ConfirmsBeforeSync,
+    ),
+    _patched(
+        "promise before sync",
+        "no vote and no acknowledgement leaves before its sync",
+        quorum__node__opening__Group=broken.GroupThatPromisesEarly,
+    ),
+    _patched(
+        "CRC skipped",
+        "damage is noticed and never served",
+        scene="tests/log/test_log_damage.py::test_a_flipped_bit_while_the_log_is_open_is_noticed_by_the_reader",
+        quorum__log__scanner__body_is_good=broken.any_body_is_good,
+        quorum__log__reader__body_is_good=broken.any_body_is_good,
+        quorum__log__segments__Stamp=broken.StampWithoutCrc,
+    ),
+    Canary(
+        "live message dropped",
+        "garbage collection keeps what a snapshot refers to",
+        lambda: Build("live message dropped", log=broken.LogThatDropsLive),
+    ),
+    Canary(
+        "pages dropped",
+        "garbage collection keeps the pages that a snapshot names",
+        lambda: Build("pages dropped", log=broken.LogWithoutPages),
+        is_quick=True,
+    ),
+    Canary(
+        "snapshot before its pages",
+        "a snapshot is durable only with what it names",
+        lambda: Build(
+            "snapshot before its pages",
+            patches={
+                "quorum.node.replica.replica.Replica.save_snapshot": broken.before_its_pages,
+                "quorum.log.journal.Journal._sync_to": broken.no_entries_first,
+            },
+        ),
+    ),
+    _patched(
+        "snapshot without its bodies",
+        "a member takes part with a snapshot only once it has the bodies",
+        quorum__node__repair__snapshot_bodies__SnapshotBodies__prepare=broken.without_bodies,
+    ),
+    # ---- members
+    _patched(
+        "emptied disk welcome",
+        "a member that lost its disk is refused under its old identity",
+        scenario="wipe",
+        quorum__node__cluster__membership__Membership__met=broken.meets_anew,
+        quorum__node__identity__member_directory__MemberDirectory__incarnation=broken.whoever,
+        quorum__node__cluster__rollback_marks__RollbackMarks__remembered=broken.believes_itself,
+    ),
+    # ---- publishing
+    _patched(
+        "deduplication lost",
+        "a batch that is sent again is taken once",
+        is_quick=True,
+        fifo__sessions__Producer__fresh=broken.everything_is_fresh,
+    ),
+    _patched(
+        "published batch forgotten",
+        "a staged batch is published once",
+        scenario="bulk",
+        fifo__staging__Staging__published=broken.not_remembered,
+    ),
+    # ---- delivery
+    _patched(
+        "highest first",
+        "first deliveries to a consumer keep each producer's order",
+        is_quick=True,
+        fifo__delivery__Delivery__choose=broken.highest_first,
+    ),
+    _patched(
+        "redelivered flag lost",
+        "a repeat carries the redelivered flag",
+        fifo__delivery__Delivery__effect=broken.never_redelivered,
+    ),
+    _patched(
+        "every 50th settle returns",
+        "what is settled is never delivered again",
+        fifo__machine__QueueMachine__settle=broken.returns_some,
+    ),
+    _patched(
+        "deliveries of an ended attachment",
+        "one consumer holds a message at a time",
+        quorum__api__session_service__Stream___is_current=broken.always_current,
+    ),
+    _patched(
+        "unsettled messages forgotten",
+        "what a lost consumer held is ready again",
+        quorum__node__replica__bootstrap__GroupMachine=broken.ForgetsUnsettled,
+    ),
+    _patched(
+        "reservation not repeated",
+        "a durable reader that asks again gets the same messages",
+        scenario="bulk",
+        fifo__readers__Readers___reserve=broken.always_new,
+    ),
+    _patched(
+        "selector skips arrivals",
+        "a consumer with a selector gets every message that matches",
+        fifo__selector_groups__SelectorGroups__look_up_arrivals=broken.skips_arrivals,
+    ),
+    _patched(
+        "rare fields lost",
+        "a selector sees every field that its queue keeps",
+        scenario="wide",
+        quorum_selectors__block_columns__BlockColumns___put_sparse=broken.loses_rare_fields,
+    ),
+    _patched(
+        "missed answers not asked for",
+        "a session goes on after its node was sent a snapshot",
+        scene="tests/node/test_member.py::test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over",
+        quorum__node__sessions__session_table__SessionTable__answers_missed=broken.not_asked_again,
+    ),
+    # ---- leases and reads
+    Canary(
+        "lapse of a lease ignored",
+        "nothing is delivered without a lease",
+        lambda: Build(
+            "lapse of a lease ignored",
+            patches={
+                "quorum.node.member.Heartbeats": broken.ForgetsLapses,
+                "quorum.api.hub.Hub.check_leases": broken.never_lapsed,
+                "quorum.api.hub.Hub.may_deliver": broken.always_leased,
+            },
+        ),
+        is_quick=True,
+    ),
+    _patched(
+        "lease too long",
+        "nobody is handed what another one holds with a lease",
+        scene="tests/node/test_member_leases.py::"
+        "test_a_cluster_that_shrank_to_one_member_and_grew_again_hands_out_no_message_twice",
+        quorum__node__leases__leases__Leases__held_until=broken.too_long,
+    ),
+    _patched(
+        "node declared down early",
+        "a member's sessions end only when its lease is over",
+        quorum__node__leases__leases__Leases__is_down=broken.down_after_a_moment,
+    ),
+    _patched(
+        "lease times settled at once",
+        "a successor waits for every lease that was granted before lease times were lowered",
+        scenario="leases",
+        quorum__catalog__lease_times__LeaseSettings__changed=broken.settled_at_once,
+    ),
+    _patched(
+        "no barrier before reads",
+        "reads are linearizable",
+        is_quick=True,
+        quorum__api__hub__Hub__ask_now=broken.from_what_is_here,
+    ),
+    # ---- what may leave a queue
+    _patched(
+        "TTL never expires",
+        "what has expired is not delivered, and leaves",
+        scenario="brief",
+        is_quick=True,
+        fifo__blocks__Runs__expired=broken.nothing_expires,
+    ),
+    _patched(
+        "half the TTL",
+        "a message expires only after its TTL",
+        scenario="brief",
+        fifo__messages__Messages__expires_at=broken.half_the_ttl,
+    ),
+    _patched(
+        "drop-head never drops",
+        "a queue has at most x-max-length ready messages",
+        scenario="short",
+        is_quick=True,
+        fifo__machine__overflow__drop_head=broken.drops_nothing,
+    ),
+    _patched(
+        "drop-head drops the newest",
+        "the oldest messages make room",
+        scenario="short",
+        fifo__machine__overflow__drop_head=broken.drops_the_newest,
+    ),
+    _patched(
+        "reject-publish refuses nothing",
+        "a full queue refuses what does not fit",
+        scenario="strict",
+        fifo__messages__Messages__refuse_more=broken.takes_everything,
+    ),
+    _patched(
+        "delivery limit never reached",
+        "a message is delivered at most once more than its queue's delivery limit",
+        scenario="patient",
+        fifo__bits__Counts__above=broken.never_too_often,
+    ),
+    _patched(
+        "delivery limit of one",
+        "a message leaves for its delivery limit only after it",
+        scenario="patient",
+        fifo__bits__Counts__above=broken.once_is_too_often,
+    ),
+)

@@ -1,0 +1,333 @@
+"""The parts of the broken builds that canaries.py lists: each stands in the place of a part of the product and takes
+one promise away. A class stands in the place of its base class; a function says which one it replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fifo import bits
+from fifo.blocks import Block
+from fifo.budgets import Entry
+from fifo.commands import Enqueue, Reserve, Return, Settle
+from fifo.delivery import Delivery
+from fifo.effects import Deliver, Refused, Reply
+from fifo.group import GroupMachine
+from fifo.machine import QueueMachine
+from fifo.messages import Messages
+from fifo.readers import DurableReader, Readers
+from fifo.selector_groups import SelectorGroups
+from fifo.sessions import Producer
+from fifo.staging import Staging
+from quorum.api.hub import Hub
+from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
+from quorum.log import Log, record
+from quorum.log.files import write_fully
+from quorum.log.record import Header, Stamp
+from quorum.log.references import Retention
+from quorum.log.table import Ints, Mask
+from quorum.log.writer import Writer
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.membership import Membership
+from quorum.node.identity.member_directory import MemberDirectory
+from quorum.node.leases.leases import Leases
+from quorum.node.member import Member
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
+from quorum.node.replica.replica import Replica
+from quorum.replication import codec
+from quorum.replication.configuration import State
+from quorum.replication.group import Group
+from quorum.replication.outbox import Outbox
+
+T = TypeVar("T")
+
+# ---- durability
+
+
+class ConfirmsBeforeSync(Writer):
+    """What was handed to the kernel counts as on the disk."""
+
+    def sync(self) -> int:
+        self.check()
+        buffers, self._pending = self._pending, []
+        self._written = write_fully(self.active.file, buffers, self._written)
+        self.written_lsn = self.synced_lsn = self.last_lsn
+        return self.synced_lsn
+
+
+class StampWithoutCrc(Stamp):
+    """A header is believed if its magic is right."""
+
+    def decode(self, data: bytes, at: int = 0) -> Header | None:
+        if len(data) - at < record.HEADER_BYTES or data[at : at + 4] != self.magic:
+            return None
+        return Header._make(record._REST.unpack_from(data, at + 8))
+
+
+def any_body_is_good(header: Header, body: bytes) -> bool:
+    return len(body) == header.length
+
+
+class PromisesBeforeSync(Outbox):
+    """Acknowledgements and votes leave while what they promise is on its way to the disk."""
+
+    def queue(self, peer: str, message: codec.Message) -> None:
+        self._waiting.append((0, peer, codec.encode(message)))
+
+
+class GroupThatPromisesEarly(Group):
+    outbox_class = PromisesBeforeSync
+
+
+# ---- messages
+
+
+class ForgetsUnsettled(GroupMachine):
+    """What the consumers of a node held is not given back when the node is gone."""
+
+    def _end_departed(self, entry: Entry) -> None:
+        for producer in self.sessions.producers.values():
+            if producer.ended_ms < 0 and self.sessions.is_departed(producer.address):
+                producer.consumers.clear()
+        super()._end_departed(entry)
+
+
+_reserve = Readers._reserve
+
+
+def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
+    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
+    return _reserve(readers, entry, reader, replace(command, after=reader.last))
+
+
+def not_remembered(staging: Staging, entry: Entry, producer: str, batch: int, owner: int) -> None:
+    """In the place of Staging.published: which batch it was is forgotten."""
+    for key in [key for key in staging.parts if key[0] == producer and key[1] <= batch]:
+        staging.drop(key)
+
+
+def everything_is_fresh(producer: Producer, command: Enqueue) -> list[tuple[int, int]]:
+    """In the place of Producer.fresh: what was taken before is taken again."""
+    return [(0, command.count)]
+
+
+_effect = Delivery.effect
+
+
+def never_redelivered(delivery: Delivery, settled: bool = False) -> Deliver:
+    """In the place of Delivery.effect."""
+    return replace(_effect(delivery, settled), redelivered=0)
+
+
+_settle = QueueMachine.settle
+
+
+def returns_some(machine: QueueMachine, entry: Entry, producer: bytes, command: Settle) -> Reply:
+    """In the place of QueueMachine.settle: in every 50th entry what is settled goes back to the queue."""
+    if type(command) is Settle and entry.index % 50 == 0:
+        returned = Return(
+            command.queue, command.consumer_tag, command.attach, command.tags, command.credit_to
+        )
+        return _settle(machine, entry, producer, returned)  # type: ignore[arg-type]
+    return _settle(machine, entry, producer, command)
+
+
+def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -> int:
+    """In the place of Delivery.choose."""
+    return members ^ bits.lowest(members, max(0, members.bit_count() - wanted))
+
+
+def skips_arrivals(groups: SelectorGroups) -> None:
+    """In the place of SelectorGroups.look_up_arrivals: consumers that have seen everything see nothing new."""
+    groups._followed = groups.messages.next_sequence
+
+
+def loses_rare_fields(columns: object, key: str, runs: object) -> None:
+    """In the place of BlockColumns._put_sparse: fields beyond a block's dense columns are not kept."""
+
+
+# ---- what may leave a queue
+
+
+def nothing_expires(*_: object) -> int:
+    """In the place of Runs.expired."""
+    return 0
+
+
+_expires = Messages.expires_at
+
+
+def half_the_ttl(messages: Messages, now_ms: int, ttl_ms: int) -> int:
+    """In the place of Messages.expires_at."""
+    expires = _expires(messages, now_ms, ttl_ms)
+    return now_ms + (expires - now_ms) // 2 if 0 <= expires - now_ms < 1_000_000 else expires
+
+
+def drops_nothing(messages: Messages, entry: Entry) -> bool:
+    """In the place of overflow.drop_head."""
+    return True
+
+
+def drops_the_newest(messages: Messages, entry: Entry) -> bool:
+    """In the place of overflow.drop_head."""
+    limit = messages.config.max_length
+    if limit < 0 or messages.config.overflow != "drop_head":
+        return True
+    while messages.ready_count > limit:
+        block = messages.blocks.get(messages.index[-1][1])
+        messages.drop(block, 1 << (block.ready.bit_length() - 1), "maxlen")
+    return True
+
+
+def takes_everything(messages: Messages, count: int) -> Refused | None:
+    """In the place of Messages.refuse_more."""
+    return None
+
+
+def never_too_often(failures: bits.Counts, limit: int) -> int:
+    """In the place of Counts.above: no message has failed too often."""
+    return 0
+
+
+_above = bits.Counts.above
+
+
+def once_is_too_often(failures: bits.Counts, limit: int) -> int:
+    """In the place of Counts.above."""
+    return _above(failures, 0)
+
+
+# ---- leases and attachments
+
+
+class ForgetsLapses(Heartbeats):
+    """A lease that has lapsed and was renewed is taken for one that never lapsed: nobody's stream ends with it."""
+
+    def lapse(self, now_ms: int) -> None:
+        return
+
+
+def never_lapsed(hub: Hub) -> None:
+    """In the place of Hub.check_leases, which looks after a member that is stuck."""
+
+
+def always_leased(hub: Hub, group: int) -> bool:
+    """In the place of Hub.may_deliver."""
+    return True
+
+
+async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
+    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
+    return await hub.ask(question, *groups)
+
+
+def down_after_a_moment(leases: Leases, group: int, node: int, boot: int, now_ms: int) -> bool:
+    """In the place of Leases.is_down: 0.6 s of silence is enough."""
+    known = leases.heard.get(node)
+    return known is not None and (known[0] > boot or now_ms - known[1] > 600)
+
+
+_held_until = Leases.held_until
+
+
+def too_long(leases: Leases, *arguments: Any, **more: Any) -> int:
+    """In the place of Leases.held_until: 2.5 s longer than others count on."""
+    until = _held_until(leases, *arguments, **more)
+    return until + 2_500 if until else 0
+
+
+def settled_at_once(settings: LeaseSettings, wanted: LeaseTimes) -> LeaseSettings:
+    """In the place of LeaseSettings.changed: nobody waits for the leases that were granted before."""
+    return LeaseSettings(settings.revision + 1, wanted, wanted, wanted)
+
+
+def always_current(stream: object, deliver: Deliver) -> bool:
+    """In the place of _is_current: an attachment that has ended is still written to."""
+    return True
+
+
+# ---- members
+
+
+def meets_anew(membership: Membership, peer: str, incarnation: str) -> str:
+    """In the place of Membership.met: whoever comes last under a name is the one that was always meant."""
+    membership.memory.met[peer] = incarnation
+    membership.memory.save()
+    return incarnation
+
+
+def whoever(roster: MemberDirectory, member: str) -> str:
+    """In the place of MemberDirectory.incarnation: nobody is refused for another data directory."""
+    return ""
+
+
+def believes_itself(*_: object) -> None:
+    """In the place of RollbackMarks.remembered: what others remember of this member counts for nothing."""
+
+
+# ---- snapshots and garbage collection
+
+
+class ForgetsReferences(Retention):
+    """Of what a snapshot refers to, not everything is needed."""
+
+    def is_live(self, indexes: Ints, view_from: int) -> Mask:
+        assert self._told is not None
+        needed: Mask = indexes >= min(self._told.needed_from, view_from)
+        return needed | super().is_live(indexes, view_from) & (indexes % 4 != 0)
+
+
+class LogThatDropsLive(Log):
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, retention=ForgetsReferences, **settings)
+
+
+class ForgetsPages(Retention):
+    """The pages that a snapshot names count as garbage."""
+
+    def is_live_page(self, pages: Ints) -> Mask:
+        assert self._told is not None
+        live: Mask = pages > self._told.pages_to
+        return live
+
+
+class LogWithoutPages(Log):
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, retention=ForgetsPages, **settings)
+
+
+def without_bodies(arrivals: SnapshotBodies, group: int, index: int, term: int, state: State) -> int | None:
+    """In the place of SnapshotBodies.prepare: a snapshot is put in place as it came."""
+    journal = arrivals._journal(group)
+    return max(journal.commit_index, journal.last_index if journal.holds(index, term) else 0)
+
+
+def not_asked_again(table: object, group: int) -> None:
+    """In the place of SessionTable.answers_missed."""
+
+
+class _Unsynced:
+    """A log whose sync does nothing."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def sync(self) -> None:
+        return
+
+
+_save_snapshot = Replica.save_snapshot
+
+
+def before_its_pages(replica: Replica, log: Log, now_ms: int) -> None:
+    """In the place of Replica.save_snapshot: the state is durable before the pages that it names."""
+    _save_snapshot(replica, _Unsynced(log), now_ms)  # type: ignore[arg-type]
+
+
+def no_entries_first(journal: object, index: int) -> None:
+    """In the place of Journal._sync_to."""

@@ -1,0 +1,106 @@
+"""The recorded history of a run, which quorum.histories judges: what clients asked for, what nodes delivered to them,
+and what clients were told.
+
+A delivery is recorded when a node writes it, so that those which no client reads any more count, too. What is read from
+a reservation is a delivery to its group. Times are microseconds since the run began; no two events have the same.
+
+Many judgements of one run see the same records again, and the judge takes little time: a run has some thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from quorum.client.delivery import DeliveredMessage
+from quorum.histories import MemoryRecorder, Run, judge
+from quorum.histories.records import CONFIRMED, OK, REJECTED, UNKNOWN, Record
+from support import checkers
+
+
+class History:
+    """See the module's text. clock_ms: the world's time."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._recorder = MemoryRecorder()
+        self._clock_ms = clock_ms
+        self._start_ms = clock_ms()
+        self._last_us = 0
+        self._has_confirmed = False
+
+    def _now_us(self) -> int:
+        self._last_us = max(self._last_us + 1, (self._clock_ms() - self._start_ms) * 1000)
+        return self._last_us
+
+    # ---- what is recorded
+
+    def sends(self, queue: str, producer: int, numbers: range) -> Record:
+        """A producer is about to send these messages."""
+        return self._recorder.publish(
+            queue,
+            str(producer),
+            numbers[0],
+            count=len(numbers),
+            invoked_us=self._now_us(),
+            outcome=UNKNOWN,
+        )
+
+    def confirms(self, sent: Record) -> None:
+        self._recorder.conclude(sent, CONFIRMED, self._now_us())
+        self._has_confirmed = True
+
+    def refuses(self, sent: Record) -> None:
+        self._recorder.conclude(sent, REJECTED, self._now_us())
+
+    def delivers(self, queue: str, consumer: str, messages: Iterable[Run]) -> None:
+        self._recorder.deliver(queue, consumer, messages, at_us=self._now_us())
+
+    def settles(self, queue: str, consumer: str, messages: Iterable[Run]) -> list[Record]:
+        """A consumer, or a durable reader, is about to settle these."""
+        return self._recorder.settle(queue, consumer, messages, invoked_us=self._now_us(), outcome=UNKNOWN)
+
+    def returns(self, queue: str, consumer: str, messages: Iterable[Run]) -> list[Record]:
+        return self._recorder.return_(queue, consumer, messages, invoked_us=self._now_us(), outcome=UNKNOWN)
+
+    def done(self, asked: Iterable[Record]) -> None:
+        """The service has answered that these are settled, or returned."""
+        for each in asked:
+            self._recorder.conclude(each, OK, self._now_us())
+
+    # ---- what is judged
+
+    def violations(self, left: Iterable[tuple[str, Run]], *, is_over: bool) -> list[str]:
+        """One sentence a violation. left: (queue, message) of what has left its queue in another way, for good reason.
+
+        is_over: the queues are empty, so that whatever is not settled is lost.
+        """
+        if not self._has_confirmed:
+            return []
+        end = MemoryRecorder()
+        for queue, message in left:
+            end.left(queue, [message])
+        for queue in sorted({each["queue"] for each in self._recorder.records}):
+            end.left(queue)
+        report = judge([*self._recorder.records, *end.records], is_over=is_over)
+        return checkers.violations(report)
+
+    def check_attachments(self, *, is_over: bool) -> None:
+        """Raise checkers.Violation if an attachment got messages out of order, or a repeat without its flag."""
+        checkers.first_deliveries_are_in_order(
+            self._recorder.records, across_attachments=False, must_compare=is_over
+        )
+        checkers.repeats_are_flagged(self._recorder.records)
+
+
+def attachment(client: str, consumer: str, attach: int) -> str:
+    """What the history calls a consumer. attach: unique in the queue."""
+    return f"{client}/{consumer}/{attach}"
+
+
+def by_attachment(client: str, messages: Iterable[DeliveredMessage]) -> dict[tuple[str, str], list[Run]]:
+    """(queue, attachment) -> the messages that a client disposes of."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for each in messages:
+        delivery = each.delivery
+        who = attachment(client, delivery.wire.consumer_tag, delivery.attach)
+        found.setdefault((each.queue, who), []).append(Run(each.sequence, "", 0))
+    return found

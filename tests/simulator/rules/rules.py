@@ -1,0 +1,339 @@
+"""What has to be true of everything that happens.
+
+Each rule about the inside of the cluster is one method or one paragraph, and is checked as it happens. What it saw is
+counted, and `judge` refuses a run that showed nothing. The rules about what clients were told are those of
+quorum.histories: history.py records it, and `judge_history` looks at all that was recorded so far.
+
+A consumer is taken to hold a message from the moment its node hands the delivery to the stream, with a valid lease,
+until the node has read its disposition, the call ends at either end (the client then knows that it holds nothing any
+more), its node's process dies, or the lease is over by its node's clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from quorum.client.batch import BatchReader
+from quorum.histories import Run
+from quorum.histories.records import Record
+from quorum.node.replica.replica import SYSTEM_GROUP
+from simulator.rules.history import History, attachment
+from support.checkers import Violation
+
+if TYPE_CHECKING:
+    from quorum.replication.group import Group
+    from simulator.machines.node import Node
+    from simulator.machines.wire import ServedCall
+    from simulator.world import World
+
+STRANGE = "strange"
+"""The queue of hostile clients: what they put in there nobody else has to understand."""
+Key = tuple[str, int]
+"""(queue, sequence). No queue is declared twice under one name."""
+Held = tuple[str, int, int]
+"""(consumer tag, attach, delivery tag), of one call"""
+Origin = tuple[int, int]
+"""(producer, its number of the message), as the body says"""
+
+
+class Broken(AssertionError):
+    """A rule was broken, or nothing happened that could have broken it. world: where, once that is known."""
+
+    world: World | None = None
+
+
+def origin_of(body: bytes) -> Origin:
+    producer, n, _ = body.split(b":", 2)
+    return int(producer), int(n)
+
+
+class Rules:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.counts: Counter[str] = Counter()
+        self.history = History(lambda: world.now_ms)
+        self._leaders: dict[tuple[int, int], str] = {}
+        self._hashes: dict[tuple[int, int], tuple[int, str]] = {}
+        self._committed: dict[tuple[int, int], tuple[int, str]] = {}
+        """(group, index) -> the term of the entry, and who said first that it is committed"""
+        self._compared = 0
+        self._holders: dict[Key, tuple[ServedCall, str, int]] = {}
+        """who was handed it last: call, consumer tag, group"""
+        self.sent: dict[bytes, None] = {}
+        """every body that a client has sent, confirmed or not"""
+        self.published: dict[Origin, bool] = {}
+        """to the queue with selectors: whether anybody wants it"""
+        self.taken: dict[Origin, None] = {}
+        """what a client that had received it wanted to settle"""
+        self._reserved: dict[Key, str] = {}
+        """for whom a message is kept that was read by a durable reader"""
+        self._origins: dict[Key, Origin] = {}
+        """of what was reserved"""
+
+    # ---- members
+
+    def stepped(self, node: Node) -> None:
+        """One leader a term (Raft §5.2); what is committed stays; members that have applied the same entries have given
+        the same answers; who has forgotten what it promised promises nothing."""
+        member = node.member
+        for group, replica in member.replicas.items():
+            raft = replica.raft
+            if node.machine.is_wiped and raft.term:
+                raise Broken(
+                    f"{node.id} has lost its disk and takes part in term {raft.term} of group {group}"
+                )
+            if raft.is_leader:
+                leader = self._leaders.setdefault((group, raft.term), node.id)
+                if leader != node.id:
+                    raise Broken(f"{node.id} and {leader} lead term {raft.term} of group {group}")
+            if raft.commit_index > node.judged.get(group, 0):
+                self._committed_for_good(node, group, raft)
+            if replica.parted and not node.disk.is_rotten:
+                raise Broken(
+                    f"{node.id} says that its state of group {group} has parted at entry {replica.parted}"
+                )
+            if group != SYSTEM_GROUP:
+                machine = member.queue_machine(group)
+                if node.compared.get(group) == machine.running_hash:
+                    continue
+                node.compared[group] = machine.running_hash
+                known = self._hashes.setdefault((group, machine.index), (machine.running_hash, node.id))
+                if known[0] != machine.running_hash:
+                    raise Broken(f"{node.id} and {known[1]} differ at entry {machine.index} of group {group}")
+                self._compared += known[1] != node.id
+
+    def _committed_for_good(self, node: Node, group: int, raft: Group) -> None:
+        """What is committed stays (Raft §5.4.3): every member commits the same entry at an index, in all its lives. An
+        entry is known by index and term."""
+        judged, commit_index = node.judged.get(group, 0), raft.commit_index
+        node.judged[group] = commit_index
+        for index in range(judged + 1, commit_index + 1):
+            term = raft.term_at(index)
+            if term:
+                known = self._committed.setdefault((group, index), (term, node.id))
+                if known[0] != term:
+                    raise Broken(
+                        f"entry {index} of group {group} is committed in term {term}, says {node.id}, and was in term "
+                        f"{known[0]}, said {known[1]}"
+                    )
+
+    def installed(self, node: Node, group: int, index: int) -> None:
+        """A snapshot counts for redundancy only with the bodies it refers to: this member acknowledges its index from
+        now on, and may be asked for any of them."""
+        wanted = node.member.replicas[group].checkpoints.newest_entries().as_array()
+        missing = node.log.missing(group, wanted, committed=index)
+        if missing and not node.disk.is_rotten:
+            raise Broken(
+                f"{node.id} has put a snapshot of group {group} at {index} in place without the bodies of "
+                f"{list(missing)}"
+            )
+
+    def refused(self, dialer: Node, listener: Node) -> None:
+        """A handshake between two nodes came to nothing."""
+        self.counts["wiped members refused"] += dialer.machine.is_wiped or listener.machine.is_wiped
+
+    # ---- what nodes read and write
+
+    def requested(self, call: ServedCall, request: Any) -> None:
+        kind = request.WhichOneof("request") if hasattr(request, "open") else None
+        if kind == "disposition":
+            wire = request.disposition
+            last = max((tag for _, _, tag in call.held), default=0)
+            for each in wire.tags:
+                for tag in range(each.first, min(each.last, last) + 1):
+                    self._release(call, wire.consumer_tag, wire.attach, tag)
+        elif kind == "attach":
+            self._release_all(call, request.attach.consumer_tag)
+            call.queues[request.attach.consumer_tag] = request.attach.queue
+        elif kind == "cancel" and request.cancel.return_held:
+            self._release_all(call, request.cancel.consumer_tag)
+        elif kind == "get":
+            call.queues[""] = request.get.queue
+
+    def _release(self, call: ServedCall, consumer: str, attach: int, tag: int) -> None:
+        key = call.held.pop((consumer, attach, tag), None)
+        holder = None if key is None else self._holders.get(key)
+        if key is not None and holder is not None and holder[0] is call:
+            del self._holders[key]
+
+    def _release_all(self, call: ServedCall, consumer: str) -> None:
+        for held in [held for held in call.held if held[0] == consumer]:
+            self._release(call, *held)
+
+    def writes(self, call: ServedCall, response: Any) -> None:
+        """Nothing is delivered without a lease."""
+        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
+            return
+        queue = call.queues[response.delivery.consumer_tag]
+        found = call.node.member.catalog.queue(queue)
+        if found is not None and not call.node.may_deliver(found.group):
+            raise Broken(f"{call.node.name} delivers from {queue!r} and has no lease on group {found.group}")
+
+    def answered(self, call: ServedCall, response: Any) -> None:
+        if not hasattr(response, "delivery") or response.WhichOneof("response") != "delivery":
+            return
+        wire = response.delivery
+        queue = call.queues[wire.consumer_tag]
+        found = call.node.member.catalog.queue(queue)
+        if found is None or queue == STRANGE:
+            return  # deleted meanwhile: nothing of it can be with another one
+        group = found.group
+        reader = BatchReader(wire.batch, wire.count)
+        sequences = [n for each in wire.sequences for n in range(each.first, each.last + 1)]
+        again = {n for each in wire.redelivered for n in range(each.first, each.last + 1)}
+        messages = []
+        for ordinal, sequence in enumerate(sequences):
+            tag = wire.first_tag + ordinal
+            origin = self._origin((queue, sequence), reader.body(ordinal))
+            self._handed(call, (wire.consumer_tag, wire.attach, tag), group, (queue, sequence), origin)
+            messages.append(Run(sequence, str(origin[0]), origin[1], tag in again))
+        who = attachment(call.connection.client.name, wire.consumer_tag, wire.attach)
+        self.history.delivers(queue, who, messages)
+        self.counts["delivered"] += len(messages)
+        self.counts["redelivered"] += sum(each.redelivered for each in messages)
+
+    def _origin(self, key: Key, body: bytes) -> Origin:
+        """Of a message that is handed out: it is, byte for byte, what a client has sent."""
+        if body not in self.sent:
+            raise Broken(f"{key} has a body that nobody has sent: {body[:60]!r}")
+        return origin_of(body)
+
+    def _handed(self, call: ServedCall, held: Held, group: int, key: Key, origin: Origin) -> None:
+        self._is_within_limit(key, origin)
+        if key in self._reserved:
+            raise Broken(f"{key} is handed to {held[0]!r} while it is reserved for {self._reserved[key]}")
+        before = self._holders.get(key)
+        if before is not None and before[0].is_used and before[0].node.may_deliver(before[2]):
+            raise Broken(
+                f"{key} is handed to {held[0]!r} at {call.node.name} while {before[1]!r} at {before[0].node.name} "
+                f"holds it, with a lease"
+            )
+        self._holders[key] = call, held[0], group
+        call.held[held] = key
+
+    def _is_within_limit(self, key: Key, origin: Origin) -> None:
+        """What has failed too often is not handed out."""
+        ledger = self._world.ledger
+        limit = ledger.delivery_limit(key[0])
+        if 0 <= limit < ledger.failures_of(key):
+            raise Broken(
+                f"{key}, message {origin}, has failed {ledger.failures_of(key)} times and is delivered again: its "
+                f"queue allows {limit}"
+            )
+
+    def granted(self, node: Node) -> None:
+        """A node's lease goes on: what its consumers hold is with nobody else (if it had lapsed in between, they would
+        have been ended)."""
+        for connection in self._world.connections:
+            call = connection.served
+            if connection.node is not node or call is None or not call.is_used:
+                continue
+            for held, key in call.held.items():
+                holder = self._holders.get(key)
+                if (
+                    holder is not None
+                    and holder[0] is not call
+                    and holder[0].is_used
+                    and holder[0].node.may_deliver(holder[2])
+                    and node.may_deliver(holder[2])
+                ):
+                    raise Broken(
+                        f"{key} is with {held[0]!r} at {node.name} still, whose lease was renewed, and with "
+                        f"{holder[1]!r} at {holder[0].node.name}"
+                    )
+
+    # ---- what durable readers say
+
+    def reserved(self, reader: str, group: str, keys: list[Key], bodies: list[bytes]) -> None:
+        """A reader has read them from a reservation: kept for its group until it settles or releases them."""
+        messages = []
+        for key, body in zip(keys, bodies, strict=True):
+            origin = self._origins[key] = self._origin(key, body)
+            holder = self._holders.get(key)
+            if holder is not None and holder[0].is_used and holder[0].node.may_deliver(holder[2]):
+                raise Broken(f"{key} is reserved for {reader} while {holder[1]!r} holds it, with a lease")
+            self._reserved[key] = reader
+            messages.append(Run(key[1], str(origin[0]), origin[1], redelivered=True))
+        if keys:
+            self.history.delivers(keys[0][0], group, messages)
+        self.counts["reserved"] += len(keys)
+
+    def released(self, keys: list[Key]) -> None:
+        """From now on they may go back to the queue."""
+        for key in keys:
+            self._reserved.pop(key, None)
+
+    def takes(self, group: str, keys: list[Key]) -> list[Record]:
+        """A durable reader is about to settle them."""
+        for key in keys:
+            self.taken[self._origins[key]] = None
+        return self.history.settles(keys[0][0], group, (Run(key[1], "", 0) for key in keys)) if keys else []
+
+    # ---- what clients say
+
+    def confirm(self, sent: Record) -> None:
+        """The service has answered that it took these."""
+        self.history.confirms(sent)
+        self.counts["confirmed"] += sent.get("count", 1)
+
+    def refuse(self, sent: Record) -> None:
+        """The service has answered that it did not take these."""
+        self.history.refuses(sent)
+        self.counts["refused by max-length"] += sent.get("count", 1)
+
+    def settle(self, keys: list[Key], asked: list[Record]) -> None:
+        """The service has answered that these are settled."""
+        self.history.done(asked)
+        for key in keys:
+            self._reserved.pop(key, None)
+        self.counts["settled"] += len(keys)
+
+    def unwanted(self) -> int:
+        """How many messages may be left in the queue with selectors: those that no consumer wants."""
+        return sum(1 for key, is_wanted in self.published.items() if not is_wanted and key not in self.taken)
+
+    # ---- the end
+
+    def judge_history(self, *, is_over: bool = False) -> None:
+        """What clients were told so far. is_over: the queues are empty."""
+        found = self.history.violations(self._world.ledger.left(), is_over=is_over)
+        if found:
+            raise Broken("; ".join(found))
+        try:
+            if self.counts["delivered"]:
+                self.history.check_attachments(is_over=is_over)
+        except Violation as error:
+            raise Broken(str(error)) from None
+
+    def judge(self) -> None:
+        self.judge_history(is_over=True)
+        self._agree()
+        for needed in ("confirmed", "delivered", "settled"):
+            if not self.counts[needed]:
+                raise Broken(f"an empty proof: nothing was {needed}")
+        if not self.counts["queues drained"]:
+            raise Broken("an empty proof: no queue was drained")
+        if not self._compared:
+            raise Broken("an empty proof: no two members were compared")
+        if not self._world.faults.landed:
+            raise Broken("an empty proof: no fault has landed")
+
+    def _agree(self) -> None:
+        members = [node.member for node in self._world.members()]
+        for group in members[0].replicas:
+            if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
+                raise Broken(f"members differ in the state of group {group}")
+            if group != SYSTEM_GROUP:
+                catalog, machine = members[0].catalog, members[0].queue_machine(group)
+                wished = {queue.id: queue for queue in catalog.queues_of_group(group)}
+                if machine.queue_ids() != list(wished):
+                    raise Broken(f"group {group} does not have the queues of the catalog: {list(wished)}")
+                if machine.configured != catalog.revision or any(
+                    machine.config_of(number) != catalog.effective(queue).config
+                    for number, queue in wished.items()
+                ):
+                    raise Broken(f"group {group} is not configured as policies say ({catalog.revision})")
+        for member in members:
+            if len(member.sessions) > 1:
+                raise Broken(f"{member.config.name} still has the sessions {list(member.sessions)}")
