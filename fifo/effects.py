@@ -32,7 +32,7 @@ class Done:
 class Registered:
     """accepted: ranges of client sequences this group has taken, above the producer's lowest unconfirmed one.
 
-    known: False when the producer was not remembered. It proves nothing (fifo/sessions.py), and only goes into the
+    known: False when the producer was not remembered. It proves nothing (fifo/producers.py), and only goes into the
     running hash.
     """
 

@@ -71,7 +71,7 @@ class Limits:
     fewest: int = 16
     """Evaluating a few messages costs about as much as evaluating this many."""
 
-    # ---- producers and sessions (sessions.py)
+    # ---- producers and sessions (producers.py)
     window: int = 65_536
     """How far a producer's numbers may reach above its lowest unconfirmed one: bounds the ranges remembered for it."""
     max_producers: int = 10_000

@@ -7,7 +7,7 @@ at the end of the queue, part after part; no body is moved or copied, and the ti
 
 Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
 comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
-A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.sessions` does, and
+A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.producers` does, and
 longer while there is room. Owners share `Limits.known_producers` of them (shares.py). Where an owner has its share and
 all producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
 published a second time. An empty batch of a producer that is not known and has nothing staged needs no place: twice
@@ -30,15 +30,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fifo.blocks import ONE_EACH
 from fifo.budgets import Entry
 from fifo.codec import Reader, Writer
 from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
+from fifo.consumers.read_costs import text_factor
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.limits import Limits
-from fifo.messages import Messages
-from fifo.read_costs import text_factor
-from fifo.selector_groups import SelectorGroups
+from fifo.messages.blocks import ONE_EACH
+from fifo.messages.messages import Messages
 from fifo.shares import Owned
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode

@@ -10,8 +10,9 @@ from functools import partial
 from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.limits import PRODUCTION
-from fifo.readers import MAX_NAME_BYTES
+from fifo.queries import group as queries
 from fifo.results import Portion, ReaderInfo, Waiting
+from fifo.subscriptions import MAX_NAME_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted
@@ -161,7 +162,7 @@ class GroupCalls(BulkCalls):
 
     async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
         def ready(member: Member) -> int:
-            info = member.queue_machine(queue.group).info(queue.id)
+            info = queries.info(member.queue_machine(queue.group), queue.id)
             return 0 if info is None else info.ready
 
         return pb.Reservation(
@@ -302,7 +303,7 @@ class GroupCalls(BulkCalls):
         def groups(member: Member) -> pb.ListGroupsResponse:
             machine = member.queue_machine(queue.group)
             response = pb.ListGroupsResponse(index=machine.index)
-            for each in machine.readers(queue.id):
+            for each in queries.readers(machine, queue.id):
                 response.groups.add(
                     group=each.name,
                     state=_group_state(each, machine.index),
@@ -332,32 +333,32 @@ def _check_name(group: str) -> None:
 
 
 def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:
-    return member.queue_machine(queue.group).reader(queue.id, name)
+    return queries.reader(member.queue_machine(queue.group), queue.id, name)
 
 
 def _waiting(
     member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
 ) -> Waiting | Refused:
-    return member.queue_machine(queue.group).waiting(queue.id, start, count, selector)
+    return queries.waiting(member.queue_machine(queue.group), queue.id, start, count, selector)
 
 
 def _reserved(
     member: Member, queue: CatalogQueue, group: str, offset: int, first: int, count: int
 ) -> Portion | Refused:
-    return member.queue_machine(queue.group).reserved(queue.id, group, offset, first, count)
+    return queries.reserved(member.queue_machine(queue.group), queue.id, group, offset, first, count)
 
 
 def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
     """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
     machine = member.queue_machine(queue.group)
     reader = _reader(member, queue, request.group)
-    info = machine.info(queue.id)
+    info = queries.info(machine, queue.id)
     ready = 0 if info is None else info.ready
     if reader is None or reader.generation != request.generation or reader.last != request.after:
         return _Look(None, True, ready, machine.index)
     if reader.has_untold_loss:
         return _Look(None, True, ready, machine.index)
-    return _Look(reader, machine.may_reserve(queue.id, request.group), ready, machine.index)
+    return _Look(reader, queries.may_reserve(machine, queue.id, request.group), ready, machine.index)
 
 
 def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
@@ -372,5 +373,5 @@ def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
 
 def _generation(member: Member, queue: CatalogQueue, group: str) -> int | None:
     """The group's present generation; None where there is no such group."""
-    readers = member.queue_machine(queue.group).readers(queue.id)
+    readers = queries.readers(member.queue_machine(queue.group), queue.id)
     return next((each.generation for each in readers if each.name == group), None)

@@ -8,6 +8,7 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, Pinned, Refused
+from fifo.queries import group as queries
 from fifo.results import Waiting
 from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
 from quorum.api.bulk_columns import wanted
@@ -116,13 +117,13 @@ def _page(
 ) -> tuple[Waiting, Failures] | Refused:
     machine = member.queue_machine(queue.group)
     if pin:
-        page = machine.pinned(queue.id, pin, start, end, PAGE, selector)
+        page = queries.pinned(machine, queue.id, pin, start, end, PAGE, selector)
     else:
-        page = machine.waiting(queue.id, start, PAGE, selector)
+        page = queries.waiting(machine, queue.id, start, PAGE, selector)
     if isinstance(page, Refused):
         return page
     page = _until(page, end)
-    counts = machine.failed_deliveries(queue.id, page.runs) if with_failures else ()
+    counts = queries.failed_deliveries(machine, queue.id, page.runs) if with_failures else ()
     return page, Failures(counts)
 
 

@@ -9,6 +9,7 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
+from fifo.queries import group as queries
 from fifo.results import Waiting
 from quorum.api import deliveries, status
 from quorum.api.calls import client_address
@@ -151,7 +152,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
 def _page(
     queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES
 ) -> Callable[[Member], Waiting | Refused]:
-    return lambda member: member.queue_machine(queue.group).waiting(queue.id, start, count)
+    return lambda member: queries.waiting(member.queue_machine(queue.group), queue.id, start, count)
 
 
 def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:

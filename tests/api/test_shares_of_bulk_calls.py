@@ -10,7 +10,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok
-from fifo.machine import QueueMachine
+from fifo.queue_machine import QueueMachine
 from quorum.api.owners import owner_of
 from quorum.v1 import bulk_pb2 as pb
 from support.cluster import Cluster, Session, batch

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo.commands import Credit, Return
+from fifo.consumers.match_cache import FORGOTTEN, Matched, pack, unpack
 from fifo.limits import PRODUCTION
-from fifo.matched import FORGOTTEN, Matched, pack, unpack
 from support.fifo_world import World, sequences
 
 SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))

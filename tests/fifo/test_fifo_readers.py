@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fifo import readers
+from fifo import subscriptions
 from fifo.commands import (
     Attach,
     DeleteQueue,
@@ -26,10 +26,11 @@ from fifo.commands import (
     Wake,
 )
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
-from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION, Limits
+from fifo.persistence import checkpoint, snapshot
+from fifo.queries import group as queries
+from fifo.queries.storage import readers as positions
 from fifo.results import Portion, QueueInfo
-from fifo.storage import readers as positions
 from support.fifo_world import World, bodies_of, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
@@ -78,13 +79,13 @@ def refusal(reply: Reply) -> str:
 
 
 def shown(world: World, offset: int, reader: str = "spark") -> list[int]:
-    portion = world.machine.reserved(1, reader, offset, 0, 100_000)
+    portion = queries.reserved(world.machine, 1, reader, offset, 0, 100_000)
     assert isinstance(portion, Portion)
     return [body[0] for body in bodies_of(portion.runs)]
 
 
 def info(world: World) -> QueueInfo:
-    found = world.machine.info(1)
+    found = queries.info(world.machine, 1)
     assert found is not None
     return found
 
@@ -107,15 +108,15 @@ def test_a_reservation_is_read_in_slices_by_ordinals(world: World) -> None:
     open_reader(world)
     world.publish(name_of(world), 10)
     reserve(world)
-    whole = world.machine.reserved(1, "spark", 1, 0, 10)
+    whole = queries.reserved(world.machine, 1, "spark", 1, 0, 10)
     assert isinstance(whole, Portion)
-    parts = [world.machine.reserved(1, "spark", 1, first, 3) for first in range(0, 10, 3)]
+    parts = [queries.reserved(world.machine, 1, "spark", 1, first, 3) for first in range(0, 10, 3)]
     assert [body for part in parts for body in bodies_of(part.runs)] == bodies_of(whole.runs)  # type: ignore[union-attr]
-    assert world.machine.reserved(1, "spark", 1, 10, 5) == Portion((), 0, (), 0)
+    assert queries.reserved(world.machine, 1, "spark", 1, 10, 5) == Portion((), 0, (), 0)
     for first, count in ((11, 1), (-1, 1), (0, -1)):
-        assert refusal(world.machine.reserved(1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
-    assert refusal(world.machine.reserved(1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
-    assert refusal(world.machine.reserved(9, "spark", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+        assert refusal(queries.reserved(world.machine, 1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 9, "spark", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
 
 
 def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) -> None:
@@ -129,16 +130,16 @@ def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) 
         KeepReader(1, "spark", 1),
         ReleaseReader(1, "spark", 1),
     ):
-        before = world.machine.readers(1)
+        before = queries.readers(world.machine, 1)
         reply = do(world, command)
         assert refusal(reply) == "wrong_generation"
         assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
-        assert world.machine.readers(1) == before
-    portion = world.machine.reserved(1, "spark", 1, 0, 3)
+        assert queries.readers(world.machine, 1) == before
+    portion = queries.reserved(world.machine, 1, "spark", 1, 0, 3)
     assert isinstance(portion, Portion)
     assert (portion.redelivered, portion.opens) == (0b111, 1)
     assert reserve(world, after=1, generation=2) == Reserved(2, world.index, 2, 200, True)
-    assert world.machine.reserved(1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
+    assert queries.reserved(world.machine, 1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
 
 
 def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
@@ -151,7 +152,7 @@ def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
     assert refusal(do(world, SettleReserved(1, "spark", 1, 4))) == "not_given"
     assert (info(world).ready, info(world).checked_out) == (0, 2)
     assert refusal(reserve(world, after=0)) == "settled"
-    assert refusal(world.machine.reserved(1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
     assert shown(world, 3) == [5, 6]
 
 
@@ -198,7 +199,7 @@ def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> 
     assert refusal(reserve(world, after=1)) == "released"
     assert reserve(world, after=2) == Reserved(3, world.index, 4, 400, True)
     assert shown(world, 3) == [3, 4, 5, 6]
-    portion = world.machine.reserved(1, "spark", 3, 0, 4)
+    portion = queries.reserved(world.machine, 1, "spark", 3, 0, 4)
     assert portion.redelivered == 0b0011  # type: ignore[union-attr]
 
 
@@ -212,7 +213,7 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
     assert info(world).ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()
     assert (info(world).ready, info(world).checked_out) == (120_000, 0)
 
@@ -234,7 +235,7 @@ def test_a_silent_reader_gives_up_what_it_holds(
     world.wake(1)
     assert (info(world).ready, info(world).checked_out) == (ready, held)
     assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
-    reader = world.machine.readers(1)[0]
+    reader = queries.readers(world.machine, 1)[0]
     assert (reader.generation, reader.last) == (1, 1)
     if on_expiry == "keep":
         assert shown(world, 1) == [1, 2, 3]
@@ -255,11 +256,11 @@ def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_si
         reserve(world, after, most=2)
     do(world, SettleReserved(1, "spark", 1, 1))
     world.wake(2_000)
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     do(world, KeepReader(1, "spark", 1))
     for _ in range(2):  # also to a program that has lost the answer
         assert refusal(reserve(world, after=3)) == "released"
-        assert world.machine.readers(1)[0].has_untold_loss
+        assert queries.readers(world.machine, 1)[0].has_untold_loss
     do(world, SettleReserved(1, "spark", 1, 2))  # of the third it still does not know
     assert refusal(reserve(world, after=3)) == "released"
     generation = 1
@@ -286,7 +287,7 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
     open_reader(world, timeout_ms=1_000)
     assert world.machine.next_wake() is None
     world.wake(50_000)
-    assert world.machine.readers(1)[0].settled == 0
+    assert queries.readers(world.machine, 1)[0].settled == 0
 
 
 def sparse_and_cold(world: World, blocks: int) -> None:
@@ -298,7 +299,7 @@ def sparse_and_cold(world: World, blocks: int) -> None:
     open_reader(world, "colour = 'red'", reader="looks")
     found = 0
     while found < blocks:
-        found += count_of(reserve(world, after=world.machine.readers(1)[0].last, reader="looks"))
+        found += count_of(reserve(world, after=queries.readers(world.machine, 1)[0].last, reader="looks"))
     do(world, ReleaseReader(1, "looks", 1))
     go_cold(world)
 
@@ -320,11 +321,11 @@ def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: W
     go_cold(world)
     memory = world.machine.memory
     before = memory.loads
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world)) == 0
     assert memory.loads == before
     world.publish(name_of(world), 2, COLOURS)
-    assert world.machine.may_reserve(1, "spark")
+    assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world)) == 1
     assert memory.loads - before <= 1, "the last block, where the message came"
 
@@ -337,11 +338,11 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     go_cold(world)
     memory = world.machine.memory
     before = memory.loads
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 0
     assert memory.loads == before
     do(world, ReleaseReader(1, "spark", 1))
-    assert world.machine.may_reserve(1, "spark")
+    assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
 
@@ -351,8 +352,8 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     world.publish(name_of(world), PRODUCTION.block_size + 3, [COLOURS[0]] * (PRODUCTION.block_size + 3))
     open_reader(world, "colour = 'red'")
     reserve(world, most=100_000)
-    unlimited = GroupMachine.restore(world.machine.snapshot(), world.log)
-    whole = unlimited.reserved(1, "spark", 1, 0, 100_000)
+    unlimited = snapshot.decode(snapshot.encode(world.machine), world.log)
+    whole = queries.reserved(unlimited, 1, "spark", 1, 0, 100_000)
     assert isinstance(whole, Portion)
     go_cold(world)
     found: list[Any] = []
@@ -360,7 +361,7 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     has_more = True
     while has_more:
         before = world.machine.memory.loads
-        portion = world.machine.reserved(1, "spark", 1, len(found), 100_000)
+        portion = queries.reserved(world.machine, 1, "spark", 1, len(found), 100_000)
         assert isinstance(portion, Portion)
         assert world.machine.memory.loads - before <= 2
         counts.append(sum(run.count for run in portion.runs))
@@ -376,9 +377,9 @@ def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -
     open_reader(world, start="latest")
     open_reader(world, "colour = 'red'", reader="red", start="latest")
     assert reserve(world).count == reserve(world, reader="red").count == 0  # type: ignore[union-attr]
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     world.publish(name, 2, COLOURS)
-    assert world.machine.may_reserve(1, "red")
+    assert queries.may_reserve(world.machine, 1, "red")
     reserve(world, reader="red")
     reserve(world)
     assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
@@ -399,7 +400,7 @@ def test_a_selector_passes_several_fronts_of_blocks(world: World) -> None:
         assert reserve(world, most=100_000, reader=reader).count == 20_000  # type: ignore[union-attr]
     assert shown(world, 1)[:3] == [1, 3, 5]
     assert shown(world, 1, "green")[-3:] == [39_996, 39_998, 40_000]
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert reserve(world, after=1).count == 0  # type: ignore[union-attr]
     world.publish(name_of(world), 1, [COLOURS[1]])
     reply = reserve(world, after=1)
@@ -474,7 +475,7 @@ def _with_limit(config: Any) -> Any:
         {"reader": "x" * 256},
         {"reader": "ä" * 128},
         {"timeout_ms": 999},
-        {"timeout_ms": readers.MAX_TIMEOUT_MS + 1},
+        {"timeout_ms": subscriptions.MAX_TIMEOUT_MS + 1},
         {"start": "now"},
         {"on_expiry": "forget"},
         {"selector": b"rubbish"},
@@ -486,7 +487,7 @@ def test_what_is_not_allowed_is_told_and_changes_nothing(world: World, wrong: di
         "on_expiry": "keep",
     }  # fmt: skip
     assert refusal(do(world, OpenReader(**{**arguments, **wrong}))) == "bad_argument"
-    assert world.machine.readers(1) == ()
+    assert queries.readers(world.machine, 1) == ()
 
 
 def test_limits() -> None:
@@ -508,7 +509,7 @@ def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_com
     world = world_of(replace(PRODUCTION, max_readers=4))
     for reader in ("a", "b"):
         open_reader(world, reader=reader, owner=77)
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     more = OpenReader(1, "c", b"", "earliest", 1_000, "keep", 77)
     assert refusal(do(world, more)) == "limit"
     open_reader(world, reader="d", owner=78)
@@ -536,7 +537,7 @@ def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
     open_reader(world)
     reserve(world)
     assert world.apply([(None, DeleteQueue(1))]).replies == (Ok(5),)
-    assert world.machine.readers(1) == ()
+    assert queries.readers(world.machine, 1) == ()
     assert refusal(reserve(world)) == "not_found"
     assert world.machine.next_wake() is None
 
@@ -548,17 +549,17 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
     world.do(name, Get(1, 10, settled=True))
     open_reader(world, "colour = 'red'")
     reserve(world, most=10_000)
-    before = world.machine.reserved(1, "spark", 1, 5_000, 200)
+    before = queries.reserved(world.machine, 1, "spark", 1, 5_000, 200)
     world.session(1, epoch=2)
     pages = world.machine.memory.pages
-    state = world.machine.checkpoint().state
+    state = checkpoint.take(world.machine).state
     for again in (
-        world.restored(world.machine.snapshot()),
+        world.restored(snapshot.encode(world.machine)),
         world.resumed(state, pages),
     ):
-        assert again.snapshot() == world.machine.snapshot()
-        assert again.readers(1) == world.machine.readers(1)
-        assert again.reserved(1, "spark", 1, 5_000, 200) == before
+        assert snapshot.encode(again) == snapshot.encode(world.machine)
+        assert queries.readers(again, 1) == queries.readers(world.machine, 1)
+        assert queries.reserved(again, 1, "spark", 1, 5_000, 200) == before
         assert again.next_wake() == world.machine.next_wake()
 
 

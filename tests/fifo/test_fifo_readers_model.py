@@ -14,10 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from fifo import commands as c
 from fifo import effects as e
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
-from fifo.pages import MemoryPages
-from fifo.references import references
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
 from fifo.results import Waiting
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
@@ -150,7 +152,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         """What may_reserve says is true, on members that know more or less."""
         world, reader = self.world, self.reader(queue, name)
         assert world.twin is not None
-        if reader is None or (world.machine.may_reserve(queue, name) and world.twin.may_reserve(queue, name)):
+        if reader is None or (
+            queries.may_reserve(world.machine, queue, name) and queries.may_reserve(world.twin, queue, name)
+        ):
             return
         command = c.Reserve(queue, name, reader.generation, reader.last, 100, 10_000)
         reply = world.do(producer(1), command, passed_ms=0)
@@ -165,9 +169,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         elif what == "matches":
             twin.drop_matches()
         elif what == "all":
-            self.world.twin = self.world.restored(twin.snapshot())
+            self.world.twin = self.world.restored(snapshot.encode(twin))
         else:
-            found, pages = twin.checkpoint(), twin.memory.pages
+            found, pages = checkpoint.take(twin), twin.memory.pages
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
             kept.pages = {page: pages.pages[page] for page in found.pages}
@@ -191,10 +195,10 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         world = self.world
         assert world.model is not None
         assert world.twin is not None
-        before = world.machine.snapshot()
+        before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            infos = world.machine.readers(queue)
-            assert infos == world.twin.readers(queue)
+            infos = queries.readers(world.machine, queue)
+            assert infos == queries.readers(world.twin, queue)
             readers = model.readers.readers
             assert [info.name for info in infos] == [reader.name for reader in readers]
             for info, reader in zip(infos, readers, strict=True):
@@ -209,8 +213,8 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                 assert offsets == [each.reply.offset for each in reader.outstanding()]
                 for each in reader.outstanding():
                     whole = (queue, reader.name, each.reply.offset, min(first, len(each.messages)), count)
-                    found = world.machine.reserved(*whole)
-                    assert found == world.twin.reserved(*whole)
+                    found = queries.reserved(world.machine, *whole)
+                    assert found == queries.reserved(world.twin, *whole)
                     assert not isinstance(found, e.Refused)
                     shown = each.messages[first : first + count]
                     assert bodies_of(found.runs) == [(m.sequence, *m.body) for m in shown]
@@ -218,7 +222,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                     assert again == [m.was_delivered or each.opens > 0 for m in shown]
                     failed = dict(found.delivery_counts)
                     assert [failed.get(i, 0) for i in range(len(shown))] == [m.failures for m in shown]
-        assert world.machine.snapshot() == before
+        assert snapshot.encode(world.machine) == before
 
     @rule(text=st.sampled_from(TEXTS), limit=st.sampled_from((3, 1000)))
     def look_closely(self, text: str, limit: int) -> None:
@@ -229,10 +233,10 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         world = self.world
         assert world.model is not None
         assert world.twin is not None
-        before = world.machine.snapshot()
+        before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            infos = world.machine.pins(queue)
-            assert infos == world.twin.pins(queue)
+            infos = queries.pins(world.machine, queue)
+            assert infos == queries.pins(world.twin, queue)
             assert [info.pin for info in infos] == [pin.reply.pin for pin in model.pins.pins]
             for pin in model.pins.pins:
                 for wanted in ("", text):
@@ -240,11 +244,11 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                     for machine in (world.machine, world.twin):
                         shown = list(pinned(machine, queue, pin.reply, wanted, limit))
                         assert shown == [(m.sequence, *m.body) for m in matching]
-        assert world.machine.snapshot() == before
+        assert snapshot.encode(world.machine) == before
         needed = {m.body[0] for q in world.model.queues.values() for m in q.messages}
         needed |= {m.body[0] for q in world.model.queues.values() for p in q.pins.pins for m in p.messages}
         if not any(q.pins.ended for q in world.model.queues.values()):
-            assert sorted(needed) == list(references(before)) == list(world.twin.checkpoint().entries)
+            assert sorted(needed) == list(references(before)) == list(checkpoint.take(world.twin).entries)
 
     # ---- from a description to an operation
 
@@ -317,7 +321,7 @@ def pinned(
     """Everything a pin shows, page by page."""
     place: int | None = pin.first_sequence
     while place is not None:
-        found = machine.pinned(queue, pin.pin, place, pin.end_sequence, limit, selector(text))
+        found = queries.pinned(machine, queue, pin.pin, place, pin.end_sequence, limit, selector(text))
         assert isinstance(found, Waiting)
         yield from bodies_of(found.runs)
         assert found.next_sequence is None or found.next_sequence > place

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fifo import bits
-from fifo.blocks import Block
 from fifo.budgets import Entry
 from fifo.commands import Enqueue, Return, Settle
-from fifo.delivery import Delivery
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Deliver, Refused, Reply
-from fifo.machine import QueueMachine
-from fifo.messages import Messages
-from fifo.selector_groups import SelectorGroups
-from fifo.sessions import Producer
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.messages.messages import Messages
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log
 from quorum.log.references import Retention
@@ -58,7 +58,7 @@ def returns_some(machine: QueueMachine, entry: Entry, producer: bytes, command: 
 
 def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -> int:
     """In the place of Delivery.choose."""
-    return members ^ bits.lowest(members, max(0, members.bit_count() - wanted))
+    return members ^ bitsets.lowest(members, max(0, members.bit_count() - wanted))
 
 
 def skips_arrivals(groups: SelectorGroups) -> None:
@@ -108,15 +108,15 @@ def takes_everything(messages: Messages, count: int) -> Refused | None:
     return None
 
 
-def never_too_often(failures: bits.Counts, limit: int) -> int:
+def never_too_often(failures: bitsets.Counts, limit: int) -> int:
     """In the place of Counts.above: no message has failed too often."""
     return 0
 
 
-_above = bits.Counts.above
+_above = bitsets.Counts.above
 
 
-def once_is_too_often(failures: bits.Counts, limit: int) -> int:
+def once_is_too_often(failures: bitsets.Counts, limit: int) -> int:
     """In the place of Counts.above."""
     return _above(failures, 0)
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from fifo.budgets import Entry
 from fifo.commands import Reserve
 from fifo.effects import Reply
-from fifo.group import GroupMachine
-from fifo.readers import DurableReader, Readers
+from fifo.group_machine import GroupMachine
 from fifo.staging import Staging
+from fifo.subscriptions import DurableReader, Readers
 from quorum.api.hub import Hub
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -238,7 +238,7 @@ CANARIES: tuple[Canary, ...] = (
         "deduplication lost",
         "a batch that is sent again is taken once",
         is_quick=True,
-        fifo__sessions__Producer__fresh=broken.everything_is_fresh,
+        fifo__producers__Producer__fresh=broken.everything_is_fresh,
     ),
     _patched(
         "published batch forgotten",
@@ -251,17 +251,17 @@ CANARIES: tuple[Canary, ...] = (
         "highest first",
         "first deliveries to a consumer keep each producer's order",
         is_quick=True,
-        fifo__delivery__Delivery__choose=broken.highest_first,
+        fifo__consumers__delivery__Delivery__choose=broken.highest_first,
     ),
     _patched(
         "redelivered flag lost",
         "a repeat carries the redelivered flag",
-        fifo__delivery__Delivery__effect=broken.never_redelivered,
+        fifo__consumers__delivery__Delivery__effect=broken.never_redelivered,
     ),
     _patched(
         "every 50th settle returns",
         "what is settled is never delivered again",
-        fifo__machine__QueueMachine__settle=broken.returns_some,
+        fifo__queue_machine__QueueMachine__settle=broken.returns_some,
     ),
     _patched(
         "deliveries of an ended attachment",
@@ -277,12 +277,12 @@ CANARIES: tuple[Canary, ...] = (
         "reservation not repeated",
         "a durable reader that asks again gets the same messages",
         scenario="bulk",
-        fifo__readers__Readers___reserve=always_new,
+        fifo__subscriptions__Readers___reserve=always_new,
     ),
     _patched(
         "selector skips arrivals",
         "a consumer with a selector gets every message that matches",
-        fifo__selector_groups__SelectorGroups__look_up_arrivals=broken.skips_arrivals,
+        fifo__consumers__selector_groups__SelectorGroups__look_up_arrivals=broken.skips_arrivals,
     ),
     _patched(
         "rare fields lost",
@@ -340,43 +340,43 @@ CANARIES: tuple[Canary, ...] = (
         "what has expired is not delivered, and leaves",
         scenario="brief",
         is_quick=True,
-        fifo__blocks__Runs__expired=broken.nothing_expires,
+        fifo__messages__blocks__Runs__expired=broken.nothing_expires,
     ),
     _patched(
         "half the TTL",
         "a message expires only after its TTL",
         scenario="brief",
-        fifo__messages__Messages__expires_at=broken.half_the_ttl,
+        fifo__messages__messages__Messages__expires_at=broken.half_the_ttl,
     ),
     _patched(
         "drop-head never drops",
         "a queue has at most x-max-length ready messages",
         scenario="short",
         is_quick=True,
-        fifo__machine__overflow__drop_head=broken.drops_nothing,
+        fifo__queue_machine__overflow__drop_head=broken.drops_nothing,
     ),
     _patched(
         "drop-head drops the newest",
         "the oldest messages make room",
         scenario="short",
-        fifo__machine__overflow__drop_head=broken.drops_the_newest,
+        fifo__queue_machine__overflow__drop_head=broken.drops_the_newest,
     ),
     _patched(
         "reject-publish refuses nothing",
         "a full queue refuses what does not fit",
         scenario="strict",
-        fifo__messages__Messages__refuse_more=broken.takes_everything,
+        fifo__messages__messages__Messages__refuse_more=broken.takes_everything,
     ),
     _patched(
         "delivery limit never reached",
         "a message is delivered at most once more than its queue's delivery limit",
         scenario="patient",
-        fifo__bits__Counts__above=broken.never_too_often,
+        fifo__messages__bitsets__Counts__above=broken.never_too_often,
     ),
     _patched(
         "delivery limit of one",
         "a message leaves for its delivery limit only after it",
         scenario="patient",
-        fifo__bits__Counts__above=broken.once_is_too_often,
+        fifo__messages__bitsets__Counts__above=broken.once_is_too_often,
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from fifo.effects import Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, Limits
+from fifo.queries import group as queries
 from fifo.results import Waiting
 from support.fifo_world import World, bodies, selector
 
@@ -20,7 +21,7 @@ def prepared(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, byte
 
 def waiting(world: World, text: str = "", queue: int = 1) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of all that is ready."""
-    page = world.machine.waiting(queue, 0, 1_000_000, selector(text))
+    page = queries.waiting(world.machine, queue, 0, 1_000_000, selector(text))
     assert isinstance(page, Waiting)
     assert page.next_sequence is None
     return bodies(Deliver(None, 1, "", 0, 0, page.runs))  # type: ignore[arg-type]

@@ -25,12 +25,15 @@ from typing import Any
 
 from fifo import commands as c
 from fifo.effects import Applied, Reply
-from fifo.group import GroupMachine
-from fifo.pages import MemoryPages
+from fifo.group_machine import GroupMachine
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint
+from fifo.queries import group as queries
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.replica.replica import state_of
 from quorum.node.wire.operations import Command, columns_of
 from quorum.replication.group import Group
 from quorum_selectors import canonical, columns, jms
@@ -396,11 +399,11 @@ def record(path: Path) -> None:
             version = Command(body).version
             kinds |= {type(operation.command).__name__ for operation in Command(body).decode()}
             entries.append(ENTRY.pack(index, term, replay.running_hash, len(body)) + body)
-        assert replay.machine.snapshot() == replica.machine.snapshot(), "what was recorded is not all"
+        assert state_of(replay.machine) == state_of(replica.machine), "what was recorded is not all"
         out[f"groups/{group}/entries"] = b"".join(entries)
-        out[f"groups/{group}/snapshot"] = replay.machine.snapshot()
+        out[f"groups/{group}/snapshot"] = state_of(replay.machine)
         if isinstance(replay.machine, GroupMachine):
-            out[f"groups/{group}/checkpoint"] = replay.machine.checkpoint().state
+            out[f"groups/{group}/checkpoint"] = checkpoint.take(replay.machine).state
             kept = sorted(pages.pages.items())
             out[f"groups/{group}/pages"] = b"".join(
                 struct.pack("<QI", page, len(data)) + data for page, data in kept
@@ -408,7 +411,7 @@ def record(path: Path) -> None:
     queues = {
         name: {"group": group, "id": queue, "ready": info.ready, "total": info.total}
         for name, (group, queue) in script.queues.items()
-        if (info := member.queue_machine(group).info(queue)) is not None
+        if (info := queries.info(member.queue_machine(group), queue)) is not None
     }
     for name in MEMBERS:
         cluster.crash(name, power=True)

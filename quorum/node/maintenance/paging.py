@@ -19,11 +19,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fifo.blocks import Block
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
-from fifo.selector import decoded
-from fifo.storage import readers
+from fifo.consumers.selector import decoded
+from fifo.group_machine import GroupMachine
+from fifo.messages.blocks import Block
+from fifo.queries.storage import readers
+from fifo.queue_machine import QueueMachine
 from quorum.log import LogFull
 
 IDLE_S = 10.0

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fifo import bits
 from fifo.budgets import Entry
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
+from fifo.group_machine import GroupMachine
+from fifo.messages import bitsets
+from fifo.queue_machine import QueueMachine
 from quorum.client.batch import BatchReader
 from quorum.node.replica.applier import Applier
 from quorum.node.wire.operations import Command, batch_of, count_of
@@ -88,7 +88,7 @@ class Note:
 
 
 def sequences(members: int) -> Iterator[int]:
-    for first, count in bits.ranges(members):
+    for first, count in bitsets.ranges(members):
         yield from range(first, first + count)
 
 
@@ -346,5 +346,5 @@ class Ledger:
         self._world.rules.counts[why] += 1
 
     def _broken(self, name: str, members: int, what: str) -> None:
-        sequence = bits.first(members)
+        sequence = bitsets.first(members)
         raise Broken(f"message {sequence} of {name!r}, {self._arrived[name, sequence].origin}, {what}")

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import deque
 
 from fifo.budgets import UNLIMITED, Entry
-from fifo.delivery import Delivery
-from fifo.messages import Messages
-from fifo.selector_groups import SelectorGroups
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector_groups import SelectorGroups
+from fifo.messages.messages import Messages
 
 
 def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fifo import bits
-from fifo.blocks import Block
-from fifo.consumer import SelectorGroup
-from fifo.delivery import Delivery
+from fifo.consumers.consumer import SelectorGroup
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.match_cache import FORGOTTEN
 from fifo.effects import Refused
 from fifo.limits import Limits
-from fifo.machine import QueueMachine
-from fifo.matched import FORGOTTEN
-from fifo.messages import PRIORITY
-from fifo.readers import DurableReader
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.messages.messages import PRIORITY
+from fifo.queue_machine import QueueMachine
 from fifo.results import Portion, ReaderInfo, ReservationInfo
+from fifo.subscriptions import DurableReader
 
 
 def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
@@ -76,7 +76,7 @@ def reserved(
     ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1), machine.limits)
     for block, members in machine.messages.by_block(ranges):
         shown.describe(block, members)
-    redelivered = bits.span(0, shown.count) if found.opens else shown.redelivered
+    redelivered = bitsets.span(0, shown.count) if found.opens else shown.redelivered
     return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count)
 
 

@@ -30,9 +30,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fifo import checkout, expiry, overflow, staging
-from fifo.block_store import BlockMemory
-from fifo.blocks import NEVER, ONE_EACH
+from fifo import staging
 from fifo.budgets import Entry
 from fifo.commands import (
     Attach,
@@ -47,20 +45,24 @@ from fifo.commands import (
     Settle,
     Stage,
 )
-from fifo.consumer import Consumer
-from fifo.delivery import Delivery, take_first
+from fifo.consumers import checkout
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery, take_first
+from fifo.consumers.filter_fields import FieldSource
+from fifo.consumers.read_costs import text_factor
+from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
-from fifo.fields import FieldSource
-from fifo.messages import Messages
-from fifo.pages import Section
+from fifo.messages import expiry, overflow
+from fifo.messages.block_store import BlockMemory
+from fifo.messages.blocks import NEVER, ONE_EACH
+from fifo.messages.messages import Messages
+from fifo.messages.pages import Section
 from fifo.pins import Pins
-from fifo.read_costs import text_factor
-from fifo.readers import Readers
-from fifo.selector import refuse_selector
-from fifo.selector_groups import SelectorGroups
-from fifo.sessions import Producer
+from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
+from fifo.subscriptions import Readers
 from fifo.versions import LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from fifo import bits
-from fifo.block_store import BlockStore
-from fifo.blocks import ONE_EACH, Block, Stored
 from fifo.budgets import Budget, Entry
 from fifo.limits import Limits
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockStore
+from fifo.messages.blocks import ONE_EACH, Block, Stored
 from fifo.versions import PRICED_TEXTS
 from quorum_selectors.columns import BatchColumns
 
@@ -81,7 +81,7 @@ class Prices:
         there = count = min(end - first, self._live)
         if self._factor:
             count += self._factor * min(
-                (self._long & bits.span(first - self._base, end - first)).bit_count(), there
+                (self._long & bitsets.span(first - self._base, end - first)).bit_count(), there
             )
         return count * self._each
 
@@ -107,7 +107,7 @@ def newly_passed(budget: Budget, base: int, first: int, end: int) -> int:
     """How many of the sequences first .. end-1 of the block that begins at `base` no front has passed before in this
     entry; notes them."""
     before = budget.read.get(base, 0)
-    passed = bits.span(first - base, end - first)
+    passed = bitsets.span(first - base, end - first)
     budget.read[base] = before | passed
     return (passed & ~before).bit_count()
 
@@ -120,7 +120,7 @@ def within(block: Block, members: int, each: int, steps: int, limits: Limits) ->
     if cost > steps and members & block.long_texts:
         members = _affordable(block, members, each, max(steps, limits.fewest * each))
     elif cost > steps:
-        members = bits.lowest(members, max(members.bit_count() * steps // cost, limits.fewest))
+        members = bitsets.lowest(members, max(members.bit_count() * steps // cost, limits.fewest))
     return members, cost
 
 
@@ -134,11 +134,11 @@ def _affordable(block: Block, members: int, each: int, steps: int) -> int:
     low, high = 1, members.bit_count()
     while low < high:
         middle = (low + high + 1) // 2
-        if _evaluation(block, bits.lowest(members, middle), each) <= steps:
+        if _evaluation(block, bitsets.lowest(members, middle), each) <= steps:
             low = middle
         else:
             high = middle - 1
-    return bits.lowest(members, low)
+    return bitsets.lowest(members, low)
 
 
 def cost_of(block: Block, members: int, limits: Limits) -> int:

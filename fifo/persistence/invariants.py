@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fifo import bits, checkpoint, snapshot
-from fifo.blocks import NEVER, ONE_EACH, Block
 from fifo.commands import NODE
-from fifo.consumer import Consumer, SelectorGroup
-from fifo.group import GroupMachine
+from fifo.consumers.consumer import Consumer, SelectorGroup
+from fifo.consumers.match_cache import FORGOTTEN
+from fifo.consumers.shared_front import TAIL
+from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
-from fifo.machine import QueueMachine
-from fifo.matched import FORGOTTEN
-from fifo.messages import COUNTED, LIFE, PRIORITY, Place, by_number
-from fifo.pages import encode_block
-from fifo.readers import DurableReader
-from fifo.sessions import Producer
-from fifo.shared_front import TAIL
+from fifo.messages import bitsets
+from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
+from fifo.messages.pages import encode_block
+from fifo.persistence import checkpoint, snapshot
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
 from fifo.staging import PART_BYTES
+from fifo.subscriptions import DurableReader
 from quorum_selectors.evaluate import evaluate
 
 PLACES = tuple(place for place in Place if place.value)
@@ -58,7 +59,7 @@ def check(group: GroupMachine) -> None:
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
     data = snapshot.encode(group)
-    again = GroupMachine.restore(data, group.field_source, limits=limits)
+    again = snapshot.decode(data, group.field_source, limits=limits)
     warm = sum(block.measured for queue in group.queues.values() for block in queue.messages.blocks.warm())
     _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
     _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
@@ -316,7 +317,7 @@ def _check_groups(machine: QueueMachine) -> None:
 def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
     """Found out by asking one message after the other."""
     columns, tree = machine.groups.fields.columns(block, members), group.decoded.tree
-    return sum(1 << slot for slot in bits.members(members) if evaluate(tree, columns.row(slot)) is True)
+    return sum(1 << slot for slot in bitsets.members(members) if evaluate(tree, columns.row(slot)) is True)
 
 
 def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:

@@ -10,23 +10,25 @@ queues' heads before the owners of readers and pins.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
-from fifo.blocks import NEVER, Block, Stored
 from fifo.codec import Held, Reader, Sections, Source, Writer
 from fifo.commands import UNKNOWN, Address, QueueConfig
-from fifo.consumer import Consumer
-from fifo.group_state import GroupState
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.filter_fields import FieldSource
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
-from fifo.machine import QueueMachine
-from fifo.messages import COUNTED, PRIORITY
-from fifo.pages import decode_block, encode_block, page_data
-from fifo.pin_snapshot import read_pins, write_pins
+from fifo.messages.blocks import NEVER, Block, Stored
+from fifo.messages.messages import COUNTED, PRIORITY
+from fifo.messages.pages import Pages, decode_block, encode_block, page_data
+from fifo.persistence.pins import read_pins, write_pins
+from fifo.persistence.subscriptions import read_losses, read_readers, write_losses, write_readers
 from fifo.pins import QueuePin
-from fifo.reader_snapshot import read_losses, read_readers, write_losses, write_readers
-from fifo.readers import DurableReader
-from fifo.sessions import Fence, Producer
+from fifo.producers import Fence, Producer
+from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
+from fifo.subscriptions import DurableReader
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -34,7 +36,7 @@ FORMATS = (3, 4)
 """Those that are read."""
 
 
-def encode(group: GroupState) -> bytes:
+def encode(group: GroupMachine) -> bytes:
     """The whole group. O(state); about 1 ms a million messages published in batches."""
     out = Writer()
     out.data += MAGIC
@@ -44,7 +46,7 @@ def encode(group: GroupState) -> bytes:
     return bytes(out.data)
 
 
-def sections(group: GroupState) -> Iterator[bytes | bytearray | memoryview]:
+def sections(group: GroupMachine) -> Iterator[bytes | bytearray | memoryview]:
     """The sections in their order."""
     yield group_head(group)
     for queue in sorted(group.queues):
@@ -74,9 +76,20 @@ def open_sections(data: bytes | memoryview | Source, limits: Limits) -> Sections
     return reader
 
 
-def decode(data: bytes | memoryview | Source, group: GroupState) -> None:
-    """Fills a new group. Raises ValueError for anything that is not a snapshot of a known format."""
-    reader = open_sections(data, group.limits)
+def state_hash(group: GroupMachine) -> bytes:
+    """SHA-256 of the snapshot: 32 bytes."""
+    return hashlib.sha256(encode(group)).digest()
+
+
+def decode(
+    data: bytes | memoryview | Source,
+    field_source: FieldSource,
+    pages: Pages | None = None,
+    limits: Limits = PRODUCTION,
+) -> GroupMachine:
+    """The group of a snapshot; all its blocks are warm. Raises ValueError if it is no snapshot of a known format."""
+    group = GroupMachine(field_source, pages, limits)
+    reader = open_sections(data, limits)
     queue_count = read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
         machine, block_count = read_queue_head(Reader(reader.blob()), group)
@@ -86,12 +99,13 @@ def decode(data: bytes | memoryview | Source, group: GroupState) -> None:
         group.note_expiry(machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
+    return group
 
 
 # ---- group
 
 
-def group_head(group: GroupState) -> bytearray:
+def group_head(group: GroupMachine) -> bytearray:
     out = Writer()
     for value in (group.index, group.now_ms, group.version, group.running_hash, len(group.queues)):
         out.number(value)
@@ -125,7 +139,7 @@ def group_head(group: GroupState) -> bytearray:
     return out.data
 
 
-def read_group_head(reader: Reader, group: GroupState) -> int:
+def read_group_head(reader: Reader, group: GroupMachine) -> int:
     group.index = reader.number()
     group.now_ms = reader.number()
     group.version = reader.number()
@@ -283,7 +297,7 @@ def _consumer(out: Writer, consumer: Consumer) -> None:
     out.column(consumer.held.counts)
 
 
-def read_queue_head(reader: Reader, group: GroupState) -> tuple[QueueMachine, int]:
+def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, int]:
     queue = reader.number()
     block_count = reader.number()
     staging = Staging.decode(reader.blob(), group.limits)

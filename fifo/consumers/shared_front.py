@@ -11,9 +11,9 @@ Entries of version 1 have no such budget: there the shared front is always at th
 from __future__ import annotations
 
 from fifo.budgets import Budget, Entry
-from fifo.consumer import SelectorGroup
-from fifo.messages import Messages
-from fifo.read_costs import Prices, block_cost, newly_passed, part_cost
+from fifo.consumers.consumer import SelectorGroup
+from fifo.consumers.read_costs import Prices, block_cost, newly_passed, part_cost
+from fifo.messages.messages import Messages
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fifo import bits
 from fifo.limits import Limits
+from fifo.messages import bitsets
 
 FORGOTTEN = -1
 """Stands for matches that are not kept: no set of messages."""
@@ -34,8 +34,8 @@ def pack(members: int, sparse: int) -> Packed:
     if count > sparse:
         return members
     if count <= _FEW:
-        return b"".join([slot.to_bytes(2, "little") for slot in bits.members(members)])
-    flags = bits.as_flags(members, members.bit_length())
+        return b"".join([slot.to_bytes(2, "little") for slot in bitsets.members(members)])
+    flags = bitsets.as_flags(members, members.bit_length())
     return np.flatnonzero(flags).astype("<u2").tobytes()
 
 
@@ -49,7 +49,7 @@ def unpack(packed: Packed) -> int:
             members |= 1 << int.from_bytes(packed[at : at + 2], "little")
         return members
     slots = np.frombuffer(packed, "<u2").astype(np.intp)
-    return bits.from_positions(slots, int(slots[-1]) + 1)
+    return bitsets.from_positions(slots, int(slots[-1]) + 1)
 
 
 class Matched:

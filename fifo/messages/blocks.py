@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from fifo import bits
 from fifo.codec import Reader, Writer
 from fifo.effects import Run
 from fifo.index_sets import Piece
+from fifo.messages import bitsets
 from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1
@@ -93,7 +93,7 @@ class Runs:
 
     def starts(self) -> int:
         """The first slot of each run."""
-        return bits.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), self.end)
+        return bitsets.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), self.end)
 
     def expired(self, now_ms: int) -> int:
         """The slots whose time has come."""
@@ -110,14 +110,14 @@ class Runs:
             for start, end in zip(starts, ends, strict=True):
                 last = int(positions[end])
                 first = self.firsts[int(positions[start])]
-                result |= bits.span(first, self.firsts[last] + self.counts[last] - first)
+                result |= bitsets.span(first, self.firsts[last] + self.counts[last] - first)
         return result
 
     def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """For each run how many of its slots are in `wanted`, which has no slot after the last run."""
         end = self.end
         sums = np.zeros(end + 1, dtype=np.int32)
-        np.cumsum(bits.as_flags(wanted, end), out=sums[1:])
+        np.cumsum(bitsets.as_flags(wanted, end), out=sums[1:])
         firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
         return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] - sums[firsts]
 
@@ -253,7 +253,7 @@ class Block:
         self.copies: dict[
             int, int
         ] = {}  # by pin, ascending: what was ready at its time, where that has changed
-        self.failures = bits.Counts()
+        self.failures = bitsets.Counts()
         self.runs = Runs()
         self.live = 0  # members of ready | held
         self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
@@ -330,7 +330,7 @@ class Block:
     def clear(self) -> None:
         """No message is left, nor pinned; others will come."""
         self.redelivered = 0
-        self.failures = bits.Counts()
+        self.failures = bitsets.Counts()
         self.runs.clear()
         self.columns = None
         self.summary = b""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fifo import bits, expiry
-from fifo.blocks import Block
 from fifo.budgets import Entry, Left
-from fifo.consumer import Consumer
+from fifo.consumers.consumer import Consumer
 from fifo.effects import Deliver, Run
-from fifo.messages import PRIORITY, Messages
+from fifo.messages import bitsets, expiry
+from fifo.messages.blocks import Block
+from fifo.messages.messages import PRIORITY, Messages
 
 
 class Delivery:
@@ -37,19 +37,19 @@ class Delivery:
         """The lowest of these messages of a block that the limit for runs allows, if only so many are wanted."""
         if min(wanted, members.bit_count()) <= left.runs:
             return members
-        if bits.starts(members).bit_count() + len(block.runs) <= left.runs:
+        if bitsets.starts(members).bit_count() + len(block.runs) <= left.runs:
             return members
-        starts = bits.starts(members) | (members & block.runs.starts())
-        beyond = starts ^ bits.lowest(starts, left.runs)
+        starts = bitsets.starts(members) | (members & block.runs.starts())
+        beyond = starts ^ bitsets.lowest(starts, left.runs)
         return members & ((beyond & -beyond) - 1) if beyond else members
 
     def choose(self, block: Block, members: int, wanted: int) -> int:
         """Which of these messages of a block it takes, `wanted` at most."""
-        return bits.lowest(members, wanted)
+        return bitsets.lowest(members, wanted)
 
     def describe(self, block: Block, members: int) -> list[tuple[int, int]]:
         """Appends these messages of a block; their stretches (slot, count)."""
-        stretches = bits.ranges(members)
+        stretches = bitsets.ranges(members)
         again = block.redelivered & members
         failed = block.failures.nonzero() & members if again else 0
         for slot, count in stretches:
@@ -58,7 +58,7 @@ class Delivery:
                 here = (1 << count) - 1
                 self.redelivered |= ((again >> slot) & here) << self.count
                 if failed:
-                    for position in bits.members((failed >> slot) & here):
+                    for position in bitsets.members((failed >> slot) & here):
                         self.failures.append((self.count + position, block.failures.value(slot + position)))
             self.count += count
         return stretches

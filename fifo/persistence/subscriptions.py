@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fifo.codec import Reader, Writer
 from fifo.commands import Address
-from fifo.consumer import Consumer
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.limits import Limits
-from fifo.readers import ON_EXPIRY, DurableReader, Fate, Readers, Reservation
-from fifo.selector_groups import SelectorGroups
+from fifo.subscriptions import ON_EXPIRY, DurableReader, Fate, Readers, Reservation
 
 
 def write_readers(out: Writer, readers: Readers) -> None:

@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from fifo import snapshot
-from fifo.blocks import Block, Stored
 from fifo.codec import Reader, Writer
-from fifo.group_state import GroupState
+from fifo.consumers.filter_fields import FieldSource
+from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet, Piece, pack
-from fifo.machine import QueueMachine
-from fifo.pages import Pages, Section, page_data
+from fifo.limits import PRODUCTION, Limits
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.pages import Pages, Section, page_data
+from fifo.persistence import snapshot
+from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
 
 MAGIC = b"QPAGE"
@@ -44,7 +46,7 @@ class Checkpoint:
     pages: array[int]
 
 
-def take(group: GroupState) -> Checkpoint:
+def take(group: GroupMachine) -> Checkpoint:
     """Writes the blocks that were changed since their pages were, and tells what the whole now consists of."""
     out = Writer()
     out.data += MAGIC
@@ -64,7 +66,7 @@ def take(group: GroupState) -> Checkpoint:
     )
 
 
-def write_ahead(group: GroupState, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
+def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
     """Does, for about so many bytes, what the next `take` would have to: writes changed blocks, and sections. From
     (queue, block) on; returns where to go on, None once it has passed everything. `take` then finds little to do."""
     for queue in sorted(queue for queue in group.queues if queue >= place[0]):
@@ -86,7 +88,7 @@ def write_ahead(group: GroupState, place: tuple[int, int], most_bytes: int) -> t
     return None
 
 
-def missing_sections(group: GroupState) -> int:
+def missing_sections(group: GroupMachine) -> int:
     """How many sections `take` would have to make now."""
     return sum(1 for machine in group.queues.values() if machine.section is None)
 
@@ -138,8 +140,11 @@ def _records(part: Reader) -> Iterator[Stored]:
         yield Stored(part.blob())
 
 
-def resume(state: bytes | memoryview, group: GroupState) -> None:
-    """Fills a new group; every block is cold. Raises ValueError for anything that is not a checkpoint."""
+def resume(
+    state: bytes | memoryview, field_source: FieldSource, pages: Pages, limits: Limits = PRODUCTION
+) -> GroupMachine:
+    """The group of a checkpoint's state; all its blocks are cold. Raises ValueError if it is no checkpoint."""
+    group = GroupMachine(field_source, pages, limits)
     reader = _begin(state)
     queue_count = snapshot.read_group_head(Reader(reader.blob()), group)
     for _ in range(queue_count):
@@ -156,6 +161,7 @@ def resume(state: bytes | memoryview, group: GroupState) -> None:
         group.note_expiry(machine)
     if not reader.is_at_end():
         raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
+    return group
 
 
 def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:

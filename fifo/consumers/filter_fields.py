@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fifo import bits
-from fifo.block_store import BlockStore
-from fifo.blocks import ONE_EACH, Block, Runs
-from fifo.selector import Selector
+from fifo.consumers.selector import Selector
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockStore
+from fifo.messages.blocks import ONE_EACH, Block, Runs
 from quorum_selectors import vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.predicates import PredicateIndex
@@ -93,10 +93,10 @@ class Fields:
             if part.bit_count() > few:
                 messages, first = self._messages(block, columns, part)
                 flags = vectorised.select(selector.tree, messages)
-                chosen |= (bits.from_flags(flags) << first) & part
+                chosen |= (bitsets.from_flags(flags) << first) & part
                 continue
             condition = selector.condition
-            for slot in bits.members(part):
+            for slot in bitsets.members(part):
                 if condition(columns.row(slot)) is True:
                     chosen |= 1 << slot
         return chosen
@@ -113,13 +113,13 @@ class Fields:
             messages, first = self._messages(block, columns, part)
             for token, arrays in index.candidates(messages).items():
                 places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-                named = (bits.from_positions(places, part.bit_length() - first) << first) & part
+                named = (bitsets.from_positions(places, part.bit_length() - first) << first) & part
                 if named:
                     yield token, named
 
     def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
         """Laid out once for several selectors in turn, and the slot of the first."""
-        first = bits.first(part)
+        first = bitsets.first(part)
         width = part.bit_length() - first
         key = (block.number, first, width)
         if self._laid is None or key != self._laid_key:
@@ -148,7 +148,7 @@ class Fields:
             block.columns = columns
             self.forget_laid()
         while missing:
-            self._read(block, columns, bits.first(missing), missing.bit_length())
+            self._read(block, columns, bitsets.first(missing), missing.bit_length())
             missing &= ~columns.filled
             self._blocks.measure(block)
             if columns.nbytes > most_bytes:
@@ -161,7 +161,7 @@ class Fields:
     def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
         """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
         of the log; those of one message are decoded together."""
-        runs, missing = block.runs, block.kept & bits.span(start, end - start) & ~columns.filled
+        runs, missing = block.runs, block.kept & bitsets.span(start, end - start) & ~columns.filled
         singles: dict[int, bytes | memoryview] = {}
         size, most_singles = 0, self._limits.read_singles
         batches: list[tuple[int, int, int]] = []
@@ -173,10 +173,10 @@ class Fields:
             if not here:
                 continue
             if runs.ordinals[place] != ONE_EACH:
-                batches.append((place, bits.first(here), here.bit_length()))
+                batches.append((place, bitsets.first(here), here.bit_length()))
                 continue
             index, operation = runs.indexes[place], runs.operations[place]
-            for offset in bits.members(bits.lowest(here, most_singles - len(singles))):
+            for offset in bitsets.members(bitsets.lowest(here, most_singles - len(singles))):
                 found = singles[first + offset] = self._source.columns(index, operation + offset)
                 size += len(found)
                 if size > READ_FIELD_BYTES:
@@ -185,8 +185,8 @@ class Fields:
         if singles:
             first, count = min(singles), max(singles) - min(singles) + 1
             together = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
-            others = missing & ~bits.from_positions(np.array(list(singles)), block.size)
-            for slot, width in bits.ranges(bits.span(first, count) & ~columns.filled & ~others):
+            others = missing & ~bitsets.from_positions(np.array(list(singles)), block.size)
+            for slot, width in bitsets.ranges(bitsets.span(first, count) & ~columns.filled & ~others):
                 columns.append(slot, together, slot - first, width)
 
     def _append_batches(

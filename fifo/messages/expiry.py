@@ -8,9 +8,9 @@ consumers were asked.
 
 from __future__ import annotations
 
-from fifo.blocks import Block
 from fifo.budgets import Entry
-from fifo.messages import Messages
+from fifo.messages.blocks import Block
+from fifo.messages.messages import Messages
 
 
 def expire_block(messages: Messages, entry: Entry, block: Block, *, spares_new: bool) -> None:

@@ -23,13 +23,13 @@ from enum import Enum
 import numpy as np
 from sortedcontainers import SortedList
 
-from fifo import bits
-from fifo.block_store import BlockMemory, BlockStore
-from fifo.blocks import NEVER, ONE_EACH, Block
 from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.effects import Refused
 from fifo.limits import Limits
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockMemory, BlockStore
+from fifo.messages.blocks import NEVER, ONE_EACH, Block
 
 PRIORITY = 0
 """The only priority there is so far; part of the index's keys so that others find their place."""
@@ -183,7 +183,7 @@ class Messages:
             block.runs.append(slot, taken, index, operation, ordinal, expires)
             if texts:
                 block.text_factor = max(block.text_factor, texts)
-                block.long_texts |= bits.span(slot, taken)
+                block.long_texts |= bitsets.span(slot, taken)
             if expires < block.earliest:
                 self.set_earliest(block, expires)
             if ordinal != ONE_EACH:
@@ -258,7 +258,7 @@ class Messages:
         return [
             (
                 self.blocks.get(number),
-                bits.from_positions(sequences[numbers == number] & limits.slot_mask, limits.block_size),
+                bitsets.from_positions(sequences[numbers == number] & limits.slot_mask, limits.block_size),
             )
             for number in np.unique(numbers).tolist()
         ]
@@ -270,7 +270,7 @@ class Messages:
         found = block.runs.expired(entry.now_ms)
         arrived_from = entry.arrived_from.get(self.queue)
         if found and arrived_from is not None:
-            found &= bits.span(0, max(arrived_from - block.base, 0))
+            found &= bitsets.span(0, max(arrived_from - block.base, 0))
         return found
 
     def drop(self, block: Block, members: int, cause: str) -> None:

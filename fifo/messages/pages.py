@@ -12,9 +12,9 @@ from array import array
 from dataclasses import dataclass
 from typing import Protocol
 
-from fifo.blocks import NEVER, Block, Stored
 from fifo.codec import Reader, Writer
 from fifo.index_sets import Piece, pack
+from fifo.messages.blocks import NEVER, Block, Stored
 
 
 class Pages(Protocol):

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
-from fifo import bits
-from fifo.blocks import Block, Stored
 from fifo.limits import Limits
-from fifo.pages import Pages, page_data, read_page, write_page
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.pages import Pages, page_data, read_page, write_page
 from quorum_selectors.summaries import summarise
 
 
@@ -165,7 +165,7 @@ class BlockStore:
         columns = block.columns
         if block.summary or not block.has_fields:
             return
-        block.summary = summarise(columns, bits.as_flags(block.kept, columns.size).astype(bool))
+        block.summary = summarise(columns, bitsets.as_flags(block.kept, columns.size).astype(bool))
         if block.stored is not None:
             block.stored = block.stored.with_summary(block.summary)
 

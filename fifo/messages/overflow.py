@@ -6,9 +6,9 @@ the specifications are silent: the lowest sequence is dropped first, not the mes
 
 from __future__ import annotations
 
-from fifo import bits
 from fifo.budgets import Entry
-from fifo.messages import Messages
+from fifo.messages import bitsets
+from fifo.messages.messages import Messages
 
 
 def drop_head(messages: Messages, entry: Entry) -> bool:
@@ -22,5 +22,5 @@ def drop_head(messages: Messages, entry: Entry) -> bool:
             return False
         left.blocks -= 1
         block = messages.blocks.get(messages.index[0][1])
-        messages.drop(block, bits.lowest(block.ready, messages.ready_count - limit), "maxlen")
+        messages.drop(block, bitsets.lowest(block.ready, messages.ready_count - limit), "maxlen")
     return True

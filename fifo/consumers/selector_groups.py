@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fifo import bits, expiry
-from fifo.blocks import Block, Stored
 from fifo.budgets import Entry
-from fifo.consumer import Consumer, Key, SelectorGroup
-from fifo.delivery import Delivery, take_first, take_some
-from fifo.fields import Fields, FieldSource
-from fifo.matched import FORGOTTEN, Matched
-from fifo.messages import Messages
-from fifo.selector import Selector
-from fifo.shared_front import TAIL, SharedFront, pass_messages
+from fifo.consumers.consumer import Consumer, Key, SelectorGroup
+from fifo.consumers.delivery import Delivery, take_first, take_some
+from fifo.consumers.filter_fields import Fields, FieldSource
+from fifo.consumers.match_cache import FORGOTTEN, Matched
+from fifo.consumers.selector import Selector
+from fifo.consumers.shared_front import TAIL, SharedFront, pass_messages
+from fifo.messages import bitsets, expiry
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.messages import Messages
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
@@ -300,7 +300,7 @@ class SelectorGroups:
             return number
         block = self.messages.blocks.get(number)
         first = max(group.seen - block.base, 0)
-        members = (block.ready | block.held) & bits.span(first, last - block.base - first)
+        members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
             self.matched.add(group.selector, number, chosen)
@@ -323,7 +323,7 @@ class SelectorGroups:
         """What it matches of a block, found anew where it was forgotten."""
         found = self.matched.get(group.selector, block.number)
         if found == FORGOTTEN:
-            seen = bits.span(0, min(self.seen_by(group) - block.base, block.size))
+            seen = bitsets.span(0, min(self.seen_by(group) - block.base, block.size))
             found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
             self.matched.put(group.selector, block.number, found)
         return found
@@ -385,7 +385,7 @@ class SelectorGroups:
             block = messages.blocks.get(number)
             first = max(self._followed - block.base, 0)
             last = min(end, (number + 1) << block_bits)
-            members = (block.ready | block.held) & bits.span(first, last - block.base - first)
+            members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
             for selector, named in self.fields.candidates(block, self._filed, members):
                 group = followers.get(selector)
                 if group is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fifo import snapshot
 from fifo.codec import Reader, Source
 from fifo.index_sets import IndexSet, Piece, pack
 from fifo.limits import PRODUCTION
-from fifo.pages import decode_block
+from fifo.messages.pages import decode_block
+from fifo.persistence import snapshot
 
 ANY_SIZE = 1
 """of a block: which sequences its messages have does not matter here"""

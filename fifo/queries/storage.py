@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fifo import bits
-from fifo.blocks import Block
-from fifo.machine import QueueMachine
-from fifo.shared_front import TAIL
+from fifo.consumers.shared_front import TAIL
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.queue_machine import QueueMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def readers(machine: QueueMachine) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     if machine.messages.index:
         block = machine.messages.blocks.at(machine.messages.index[0][1])
-        slot = bits.first(block.ready) if isinstance(block, Block) else block.first_slot
+        slot = bitsets.first(block.ready) if isinstance(block, Block) else block.first_slot
         found[b""] = (block.number << machine.limits.block_bits) + slot
     reserving = {reader.selector: None for reader in machine.readers.by_name.values()}
     for selector, group in machine.groups.by_selector.items():

@@ -10,17 +10,14 @@ says when the leader should propose one.
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from fifo import checkpoint, snapshot, versions
+from fifo import versions
 from fifo.budgets import Entry
-from fifo.checkpoint import Checkpoint
-from fifo.codec import Source
 from fifo.commands import (
     UNKNOWN,
     Attach,
@@ -58,7 +55,7 @@ from fifo.commands import (
     UpdateConfig,
     Wake,
 )
-from fifo.digest import digest
+from fifo.consumers.filter_fields import FieldSource
 from fifo.effects import (
     Applied,
     AttachedReply,
@@ -68,13 +65,13 @@ from fifo.effects import (
     Refused,
     Reply,
 )
-from fifo.fields import FieldSource
-from fifo.group_views import GroupViews, is_deleted, no_queue
+from fifo.group_state import GroupState, is_deleted, no_queue
 from fifo.limits import PRODUCTION, Limits
-from fifo.machine import QueueMachine
-from fifo.pages import Pages
-from fifo.readers import ReaderCommand
-from fifo.sessions import Producer
+from fifo.messages.pages import Pages
+from fifo.outcome_hash import digest
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
+from fifo.subscriptions import ReaderCommand
 from fifo.versions import SHARED_BUDGETS
 
 FIRST_WAKE_QUEUES = 16
@@ -91,7 +88,7 @@ Handler = Callable[[Entry, Operation, Producer, Any], Reply]
 Unnumbered = Callable[[Entry, Any], Reply | None]
 
 
-class GroupMachine(GroupViews):
+class GroupMachine(GroupState):
     """Applies entries to the state of a group."""
 
     def __init__(
@@ -494,45 +491,6 @@ class GroupMachine(GroupViews):
 
     def _set_version(self, entry: Entry, command: SetVersion) -> None:
         self.version = max(self.version, command.version)
-
-    # ---- snapshots
-
-    def snapshot(self) -> bytes:
-        """Everything that decides, in canonical bytes."""
-        return snapshot.encode(self)
-
-    @staticmethod
-    def restore(
-        data: bytes | memoryview | Source,
-        field_source: FieldSource,
-        pages: Pages | None = None,
-        limits: Limits = PRODUCTION,
-    ) -> GroupMachine:
-        """The group of a snapshot, all blocks warm. Raises ValueError if the bytes are none."""
-        group = GroupMachine(field_source, pages, limits)
-        snapshot.decode(data, group)
-        return group
-
-    def checkpoint(self) -> Checkpoint:
-        """The same state for this member alone, naming pages; costs what was changed since the last one."""
-        return checkpoint.take(self)
-
-    def write_ahead(self, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
-        """Some of the work of the next checkpoint, see fifo/checkpoint.py."""
-        return checkpoint.write_ahead(self, place, most_bytes)
-
-    @staticmethod
-    def resume(
-        state: bytes | memoryview, field_source: FieldSource, pages: Pages, limits: Limits = PRODUCTION
-    ) -> GroupMachine:
-        """The group of a checkpoint's state, all blocks cold. Raises ValueError if the bytes are none."""
-        group = GroupMachine(field_source, pages, limits)
-        checkpoint.resume(state, group)
-        return group
-
-    def state_hash(self) -> bytes:
-        """SHA-256 of the snapshot."""
-        return hashlib.sha256(self.snapshot()).digest()
 
     # ---- local parts
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fifo import bits
+from fifo.consumers.read_costs import within
+from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Refused, Run
-from fifo.machine import QueueMachine
-from fifo.read_costs import within
+from fifo.messages import bitsets
+from fifo.queue_machine import QueueMachine
 from fifo.results import PinInfo, Waiting
-from fifo.selector import decoded, refuse_selector
 
 
 def infos(machine: QueueMachine) -> tuple[PinInfo, ...]:
@@ -62,7 +62,7 @@ def pinned(
             steps -= wanted.steps
             continue
         block = machine.messages.blocks.get(block_number)
-        members = pin.shown(block) & bits.span(0, min(end - base, block.size))
+        members = pin.shown(block) & bitsets.span(0, min(end - base, block.size))
         cut = 0
         if start > base:
             members &= -1 << (start - base)
@@ -71,8 +71,8 @@ def pinned(
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)
-        shown = bits.lowest(members, rest)
-        for slot, count in bits.ranges(shown):
+        shown = bitsets.lowest(members, rest)
+        for slot, count in bitsets.ranges(shown):
             block.runs.clip(base, slot, count, runs)
             rest -= count
         if shown != members or cut:

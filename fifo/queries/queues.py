@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fifo import bits
-from fifo.blocks import Block
-from fifo.consumer import Consumer
-from fifo.delivery import Delivery
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.read_costs import within
+from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Deliver, Refused, Run
-from fifo.machine import QueueMachine
-from fifo.read_costs import within
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.queue_machine import QueueMachine
 from fifo.results import QueueInfo, Waiting
-from fifo.selector import decoded, refuse_selector
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -87,8 +87,8 @@ def waiting(
             steps -= cost
             cut = looked_at.bit_length() if looked_at != members else 0
             members = machine.groups.fields.select(block, wanted, looked_at)
-        shown = bits.lowest(members, rest)
-        for slot, count in bits.ranges(shown):
+        shown = bitsets.lowest(members, rest)
+        for slot, count in bitsets.ranges(shown):
             block.runs.clip(base, slot, count, runs)
             rest -= count
         if shown != members or cut:
@@ -110,7 +110,7 @@ def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple
             failed = 0 if block is None else block.failures.nonzero()
         if failed and block is not None:
             slot = run.first_sequence & limits.slot_mask
-            for place in bits.members((failed >> slot) & ((1 << run.count) - 1)):
+            for place in bitsets.members((failed >> slot) & ((1 << run.count) - 1)):
                 found.append((passed + place, block.failures.value(slot + place)))
         passed += run.count
     return tuple(found)

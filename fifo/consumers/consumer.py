@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fifo.commands import UNKNOWN, Address
-from fifo.selector import Selector, decoded
+from fifo.consumers.selector import Selector, decoded
 
 Key = tuple[bytes, str]
 """A consumer in its queue: the session's producer, and the consumer tag."""

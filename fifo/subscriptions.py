@@ -23,8 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from fifo import bits
-from fifo.blocks import NEVER, Block
 from fifo.budgets import Entry, Left
 from fifo.commands import (
     UNKNOWN,
@@ -36,13 +34,15 @@ from fifo.commands import (
     Reserve,
     SettleReserved,
 )
-from fifo.consumer import Consumer
-from fifo.delivery import Delivery
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.shared_front import TAIL
 from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
-from fifo.messages import Messages
-from fifo.selector import refuse_selector
-from fifo.selector_groups import SelectorGroups
-from fifo.shared_front import TAIL
+from fifo.messages import bitsets
+from fifo.messages.blocks import NEVER, Block
+from fifo.messages.messages import Messages
 from fifo.shares import Owned
 from fifo.versions import SHARED_PLACES, TOLD_LOSSES
 
@@ -169,7 +169,7 @@ class Taking(Delivery):
         allowed = wanted + 1
         if size:
             allowed = max(self.rest_bytes * placed // size, 0 if self.count else 1)
-        chosen = bits.lowest(members, min(wanted, allowed))
+        chosen = bitsets.lowest(members, min(wanted, allowed))
         count = chosen.bit_count()
         self.is_full = count == allowed
         self.rest_bytes -= size * count // placed
@@ -183,7 +183,7 @@ class Taking(Delivery):
     def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
         messages.check_out(block, members, count)
         consumer = self.consumer
-        for slot, width in bits.ranges(members):
+        for slot, width in bitsets.ranges(members):
             consumer.held.add(consumer.next_tag, block.base + slot, width)
             consumer.next_tag += width
         self.count += count
