@@ -1,12 +1,12 @@
-"""Which messages selectors have matched, among those that were looked at: local, forgotten at any moment.
+"""Match sets: which of the evaluated messages match a selector. Local; any of it may be dropped at any moment.
 
-For each selector and block a set of matches. Few of them are kept as sorted 2-byte ordinals, many as a bit set. What
-would go beyond the queue's budget is FORGOTTEN: it is known that something was looked at there, and who wants to know
-what evaluates it anew, in the end once for each time the block is come to. So a thousand groups that match everything
-take what the budget says. The entry itself stays, some 250 bytes for each selector and block with matches.
+There is one set for each selector and block. A set with few members is kept as sorted 2-byte ordinals, a larger one as
+a bit set. Match sets that exceed the queue's memory budget are evicted (EVICTED). The block is still known to have been
+evaluated; its matches are computed again on the next visit. So a thousand groups that match everything take no more
+memory than the budget. The entry itself stays: some 250 bytes for each selector and block with matches.
 
-Of a block none of whose matches is ready (all are held) that is noted, until some come or come back: who holds matches
-all over a long queue and asks for more reads none of those blocks.
+A block whose matches are all checked out is marked exhausted until a match there becomes ready again. A consumer with
+unsettled messages all over a long queue therefore skips those blocks without reading them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from fifo.limits import Limits
 from fifo.messages import bitsets
 
-FORGOTTEN = -1
-"""Stands for matches that are not kept: no set of messages."""
+EVICTED = -1
+"""Stands for a match set that is not kept. It is no set of messages."""
 
 _FEW = 8
 _ENTRY_BYTES = 250
@@ -52,16 +52,16 @@ def unpack(packed: Packed) -> int:
     return bitsets.from_positions(slots, int(slots[-1]) + 1)
 
 
-class Matched:
+class MatchCache:
     """The matches of one queue's selectors, by selector and block."""
 
-    __slots__ = ("_by_block", "_limits", "_of", "_spent", "size_bytes")
+    __slots__ = ("_by_block", "_exhausted", "_limits", "_of", "size_bytes")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._of: dict[bytes, dict[int, Packed]] = {}
         self._by_block: dict[int, dict[bytes, None]] = {}
-        self._spent: dict[int, dict[bytes, None]] = {}
+        self._exhausted: dict[int, dict[bytes, None]] = {}
         self.size_bytes = 0
 
     def numbers(self, selector: bytes) -> list[int]:
@@ -72,7 +72,7 @@ class Matched:
         return selector in self._of
 
     def get(self, selector: bytes, number: int) -> int:
-        """Its matches in a block; FORGOTTEN if they have to be found anew."""
+        """Its matches in a block; EVICTED if they have to be computed again."""
         packed = self._of[selector].get(number) if selector in self._of else None
         return 0 if packed is None else unpack(packed)
 
@@ -80,23 +80,23 @@ class Matched:
         """Which have matches in a block, in the order in which they got the first."""
         return self._by_block.get(number, ())
 
-    def is_spent(self, selector: bytes, number: int) -> bool:
+    def is_exhausted(self, selector: bytes, number: int) -> bool:
         """Whether it is known that none of its matches in a block is ready."""
-        return number in self._spent and selector in self._spent[number]
+        return number in self._exhausted and selector in self._exhausted[number]
 
-    def spend(self, selector: bytes, number: int) -> None:
-        """None of its matches in a block is ready."""
-        self._spent.setdefault(number, {})[selector] = None
+    def mark_exhausted(self, selector: bytes, number: int) -> None:
+        """Notes that none of its matches in a block is ready."""
+        self._exhausted.setdefault(number, {})[selector] = None
 
-    def came_back(self, number: int) -> None:
-        """Messages of a block are ready again."""
-        self._spent.pop(number, None)
+    def invalidate_exhausted(self, number: int) -> None:
+        """Messages of a block are ready again: no selector is exhausted there any more."""
+        self._exhausted.pop(number, None)
 
     def add(self, selector: bytes, number: int, members: int) -> None:
-        """More matches in a block: what is forgotten there stays forgotten."""
-        self._unspend(selector, number)
+        """Adds matches in a block. A set that was evicted stays evicted."""
+        self._clear_exhausted(selector, number)
         before = self.get(selector, number)
-        if before != FORGOTTEN:
+        if before != EVICTED:
             self.put(selector, number, before | members)
 
     def put(self, selector: bytes, number: int, members: int) -> None:
@@ -110,7 +110,7 @@ class Matched:
             self.size_bytes -= _size(before)
         packed = pack(members, self._limits.sparse_matches)
         if self.size_bytes + _size(packed) > self._limits.matched_bytes:
-            packed = FORGOTTEN
+            packed = EVICTED
         own[number] = packed
         self.size_bytes += _size(packed)
 
@@ -124,7 +124,7 @@ class Matched:
 
     def drop_block(self, number: int) -> None:
         """No message of the block is left."""
-        self._spent.pop(number, None)
+        self._exhausted.pop(number, None)
         for selector in self._by_block.pop(number, ()):
             self._leave(selector, number)
 
@@ -133,15 +133,15 @@ class Matched:
         for number in self.numbers(selector):
             self.drop(selector, number)
 
-    def _unspend(self, selector: bytes, number: int) -> None:
-        spent = self._spent.get(number)
-        if spent is not None:
-            spent.pop(selector, None)
-            if not spent:
-                del self._spent[number]
+    def _clear_exhausted(self, selector: bytes, number: int) -> None:
+        exhausted = self._exhausted.get(number)
+        if exhausted is not None:
+            exhausted.pop(selector, None)
+            if not exhausted:
+                del self._exhausted[number]
 
     def _leave(self, selector: bytes, number: int) -> None:
-        self._unspend(selector, number)
+        self._clear_exhausted(selector, number)
         own = self._of[selector]
         self.size_bytes -= _ENTRY_BYTES + _size(own.pop(number))
         if not own:
@@ -151,4 +151,4 @@ class Matched:
 def _size(packed: Packed) -> int:
     if isinstance(packed, bytes):
         return len(packed)
-    return 0 if packed == FORGOTTEN else packed.bit_length() >> 3
+    return 0 if packed == EVICTED else packed.bit_length() >> 3

@@ -27,7 +27,7 @@ from fifo.budgets import Entry
 from fifo.consumers.consumer import Consumer, Key, SelectorGroup
 from fifo.consumers.delivery import Delivery, take_first, take_some
 from fifo.consumers.filter_fields import Fields, FieldSource
-from fifo.consumers.match_cache import FORGOTTEN, Matched
+from fifo.consumers.match_cache import EVICTED, MatchCache
 from fifo.consumers.selector import Selector
 from fifo.consumers.shared_front import TAIL, SharedFront, pass_messages
 from fifo.messages import bitsets, expiry
@@ -51,7 +51,7 @@ class SelectorGroups:
         "draining",
         "eligible_count",
         "fields",
-        "matched",
+        "match_cache",
         "messages",
         "shared",
         "turns",
@@ -73,10 +73,10 @@ class SelectorGroups:
         self._followers: dict[bytes, SelectorGroup] = {}
         self._followed = 0
         """up to where the followers have seen everything"""
-        self.matched = Matched(messages.limits)
+        self.match_cache = MatchCache(messages.limits)
         self.shared = SharedFront(messages)
         messages.on_requeued = self._requeued
-        messages.on_emptied = self.matched.drop_block
+        messages.on_emptied = self.match_cache.drop_block
 
     # ---- who belongs where
 
@@ -151,7 +151,7 @@ class SelectorGroups:
             group.seen = messages.next_sequence
         if not self.shared.join(group, entry):
             group.front = messages.next_sequence
-        elif not self.matched.has(group.selector):
+        elif not self.match_cache.has(group.selector):
             self.look_up_arrivals()
             self.found_all(group)
 
@@ -181,10 +181,10 @@ class SelectorGroups:
 
     def _requeued(self, number: int, members: int) -> None:
         """These messages of a block are ready again."""
-        self.matched.came_back(number)
-        for selector in self.matched.selectors(number):
+        self.match_cache.invalidate_exhausted(number)
+        for selector in self.match_cache.selectors(number):
             group = self.turns.get(selector)
-            if group is not None and self.matched.get(selector, number) & members:
+            if group is not None and self.match_cache.get(selector, number) & members:
                 self._awake[selector] = group
 
     def arrivals_begin(self, entry: Entry) -> None:
@@ -223,27 +223,27 @@ class SelectorGroups:
         if not group.selector:
             return take_first(self.messages, entry, delivery, wanted)
         left = entry.budget(self.messages.queue).left
-        is_known = group.seen == group.front and not self.matched.has(group.selector)
+        is_known = group.seen == group.front and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
         blocks = self.messages.blocks
         taken = 0
         first_number = delivery.start >> entry.limits.block_bits
-        for number in self.matched.numbers(group.selector):
+        for number in self.match_cache.numbers(group.selector):
             if taken == wanted or delivery.is_full:
                 return taken, True
-            if number < first_number or self.matched.is_spent(group.selector, number):
+            if number < first_number or self.match_cache.is_exhausted(group.selector, number):
                 continue
             found_here = blocks.at(number)
             if found_here.live and not found_here.ready_count:
-                continue  # all of it is held: neither a page nor forgotten matches are asked for
+                continue  # all of it is held: neither a page nor evicted matches are asked for
             block = blocks.get(number)
             members = self._matches(group, block)
             if not members & (block.ready | block.held):
-                self.matched.drop(group.selector, number)
+                self.match_cache.drop(group.selector, number)
                 continue
             if not members & block.ready:
-                self.matched.spend(group.selector, number)
+                self.match_cache.mark_exhausted(group.selector, number)
                 continue
             found = self._take_from(entry, delivery, block, members, wanted - taken)
             if found < 0:
@@ -259,7 +259,7 @@ class SelectorGroups:
                 if not self._move_front(group, entry):
                     return taken, False
                 continue
-            if self.matched.get(group.selector, number):
+            if self.match_cache.get(group.selector, number):
                 block = blocks.get(number)
                 found = self._take_from(entry, delivery, block, self._matches(group, block), wanted - taken)
                 if found < 0:
@@ -303,7 +303,7 @@ class SelectorGroups:
         members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
-            self.matched.add(group.selector, number, chosen)
+            self.match_cache.add(group.selector, number, chosen)
         group.seen = last
         return number
 
@@ -320,12 +320,12 @@ class SelectorGroups:
         return self._followed if group.selector in self._followers else group.seen
 
     def _matches(self, group: SelectorGroup, block: Block) -> int:
-        """What it matches of a block, found anew where it was forgotten."""
-        found = self.matched.get(group.selector, block.number)
-        if found == FORGOTTEN:
+        """Its matches in a block, computed again if they were evicted."""
+        found = self.match_cache.get(group.selector, block.number)
+        if found == EVICTED:
             seen = bitsets.span(0, min(self.seen_by(group) - block.base, block.size))
             found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
-            self.matched.put(group.selector, block.number, found)
+            self.match_cache.put(group.selector, block.number, found)
         return found
 
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
@@ -392,14 +392,14 @@ class SelectorGroups:
                     continue
                 chosen = self.fields.select(block, group.decoded, named)
                 if chosen:
-                    self.matched.add(selector, number, chosen)
+                    self.match_cache.add(selector, number, chosen)
                     self._awake[selector] = group
             self._followed = last
         self._followed = end
 
     def _forget(self, group: SelectorGroup) -> None:
         """Drops what is local of a group."""
-        self.matched.forget(group.selector)
+        self.match_cache.forget(group.selector)
         self._followers.pop(group.selector, None)
         if group.selector in self._filed:
             self._filed.remove(group.selector)

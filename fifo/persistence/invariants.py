@@ -6,7 +6,7 @@ from collections import Counter
 
 from fifo.commands import NODE
 from fifo.consumers.consumer import Consumer, SelectorGroup
-from fifo.consumers.match_cache import FORGOTTEN
+from fifo.consumers.match_cache import EVICTED
 from fifo.consumers.shared_front import TAIL
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
@@ -338,5 +338,5 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
         if group.seen > block.base:
             seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)
-            known = machine.groups.matched.get(group.selector, number)
-            _expect(known == FORGOTTEN or chosen == known & seen, "a matched bit says what the selector says")
+            known = machine.groups.match_cache.get(group.selector, number)
+            _expect(known == EVICTED or chosen == known & seen, "a matched bit says what the selector says")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fifo.consumers.consumer import SelectorGroup
 from fifo.consumers.delivery import Delivery
-from fifo.consumers.match_cache import FORGOTTEN
+from fifo.consumers.match_cache import EVICTED
 from fifo.effects import Refused
 from fifo.limits import Limits
 from fifo.messages import bitsets
@@ -119,11 +119,11 @@ def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     if groups.seen_by(group) < machine.messages.next_sequence:
         return True
     first_number = start >> machine.limits.block_bits
-    for number in groups.matched.numbers(group.selector):
-        if number < first_number or groups.matched.is_spent(group.selector, number):
+    for number in groups.match_cache.numbers(group.selector):
+        if number < first_number or groups.match_cache.is_exhausted(group.selector, number):
             continue
-        members = groups.matched.get(group.selector, number)
-        if members == FORGOTTEN or _has(machine, number, members, start):
+        members = groups.match_cache.get(group.selector, number)
+        if members == EVICTED or _has(machine, number, members, start):
             return True
     return False
 
