@@ -57,7 +57,7 @@ class ReaderInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class ReservationPage:
     """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo. has_more:
     it ends early, since it has gone through many blocks."""
 
@@ -83,8 +83,8 @@ class PinInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """One page of a look at what is ready. next_sequence: where to go on, None at the end."""
+class BrowsePage:
+    """One page of the ready messages. next_sequence: the start of the next page, None at the end."""
 
     runs: tuple[Run, ...]
     next_sequence: int | None

@@ -8,9 +8,9 @@ What a reader holds lies by consecutive tags like what any consumer holds (`Cons
 stretch of tags. A reader belongs to its selector's group, but never has credit: a checkout never serves it. Ordinary
 consumers work beside it.
 
-Offsets at or below `settled` are done with. Those released at once are done with, too, though their messages come back
-little by little (`finish`): until then their reservations are there, with a fate. An entry moves the messages of one
-reservation of a queue, or of several as far as they are within its budget.
+Offsets at or below `settled` are done with. Reservations that are released all at once are done with, too, though
+their messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry
+moves the messages of one reservation of a queue, or of several as far as its budget goes.
 
 Where the reader was silent for its timeout, `on_expiry` happens to what is outstanding. The reader stays. It may have
 reserved ahead, and take its oldest messages for its own still. So it gets no new reservation before it shows that it
@@ -56,8 +56,8 @@ ON_EXPIRY = ("release", "discard", "keep")
 ReaderCommand = OpenReader | Reserve | SettleReserved | KeepReader | ReleaseReader | DeleteReader
 
 
-class Fate(IntEnum):
-    """What becomes of a reservation."""
+class Disposition(IntEnum):
+    """What is done with the messages of a reservation."""
 
     OUTSTANDING = 0
     RETURNED = 1
@@ -76,12 +76,12 @@ class Reservation:
     time_ms: int
     is_complete: bool  # no budget ended the look
     opens: int = 0  # how often it was outstanding when the reader was opened
-    fate: Fate = Fate.OUTSTANDING
+    disposition: Disposition = Disposition.OUTSTANDING
 
 
 @dataclass(slots=True, eq=False)
 class DurableReader:
-    """One reader. reservations ascend by offset; those with a fate come first."""
+    """One reader. reservations ascend by offset; those with a disposition come first."""
 
     consumer: Consumer
     generation: int
@@ -113,7 +113,7 @@ class DurableReader:
         return self.last_seen_ms + self.timeout_ms
 
     def state(self) -> ReaderState:
-        outstanding = sum([each.count for each in self.reservations if not each.fate])
+        outstanding = sum([each.count for each in self.reservations if not each.disposition])
         return ReaderState(self.generation, self.settled, self.last, outstanding)
 
     def find(self, offset: int) -> Reservation | Refused:
@@ -135,12 +135,12 @@ class DurableReader:
             "settled", f"offset {offset} of reader {self.name!r}; everything is settled up to {self.settled}"
         )
 
-    def let_go(self, fate: Fate, max_released: int) -> None:
-        """Everything outstanding gets this fate."""
+    def release_all(self, disposition: Disposition, max_released: int) -> None:
+        """Ends all outstanding reservations with this disposition."""
         if self.settled == self.last:
             return
         for each in self.reservations:
-            each.fate = each.fate or fate
+            each.disposition = each.disposition or disposition
         first, self.settled = self.settled + 1, self.last
         released = self.released
         if released and released[-1][1] + 1 == first:
@@ -150,8 +150,8 @@ class DurableReader:
             released[:2] = [(released[0][0], released[1][1])]
 
 
-class Taking(Delivery):
-    """What one Reserve takes: from a sequence on, at most so many bytes, but one message in any case."""
+class ReservationBuilder(Delivery):
+    """Gathers the messages of one Reserve, from a sequence on: at most `most_bytes` bytes, but always one message."""
 
     __slots__ = ("is_full", "rest_bytes", "size_bytes", "start")
 
@@ -231,7 +231,7 @@ class Readers:
             return self._settle(entry, reader, command.to)
         reader.last_seen_ms = entry.now_ms
         if isinstance(command, ReleaseReader):
-            reader.let_go(Fate.RETURNED, entry.limits.max_released)
+            reader.release_all(Disposition.RETURNED, entry.limits.max_released)
             reader.has_untold_loss = False
         return reader.state()
 
@@ -262,7 +262,7 @@ class Readers:
         reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
         reader.last_seen_ms = entry.now_ms
         for each in reader.reservations:
-            each.opens += not each.fate
+            each.opens += not each.disposition
         return reader.state()
 
     def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
@@ -298,15 +298,15 @@ class Readers:
             )
         reader.last_seen_ms = entry.now_ms
         wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - held)
-        taking, is_complete = self._take(entry, reader, wanted, command.max_bytes)
-        if not taking.count:
+        builder, is_complete = self._take(entry, reader, wanted, command.max_bytes)
+        if not builder.count:
             return Reserved(after, entry.index, 0, 0, is_complete)
         reader.last += 1
         made = Reservation(
             reader.last,
-            taking.first_tag,
-            taking.count,
-            taking.size_bytes,
+            builder.first_tag,
+            builder.count,
+            builder.size_bytes,
             entry.index,
             entry.now_ms,
             is_complete,
@@ -314,24 +314,26 @@ class Readers:
         reader.reservations.append(made)
         return _reserved(made)
 
-    def _take(self, entry: Entry, reader: DurableReader, wanted: int, most_bytes: int) -> tuple[Taking, bool]:
+    def _take(
+        self, entry: Entry, reader: DurableReader, wanted: int, most_bytes: int
+    ) -> tuple[ReservationBuilder, bool]:
         """Takes messages, and whether no budget ended that."""
         groups, group = self.groups, reader.consumer.group
         assert group is not None
         left = entry.budget(self.messages.queue).left
-        taking = Taking(reader, self.messages.queue, most_bytes)
+        builder = ReservationBuilder(reader, self.messages.queue, most_bytes)
         if not left.may_hand_out:
-            return taking, False
+            return builder, False
         groups.shared.move(entry)
         groups.look_up_arrivals()
-        taken, is_complete = groups.take(group, entry, taking, min(wanted, left.messages))
+        taken, is_complete = groups.take(group, entry, builder, min(wanted, left.messages))
         if group.front == TAIL and groups.shared.behind is not None:
             is_complete = False
         groups.rest(group)
         if taken == left.messages < wanted:
             is_complete = False
         left.messages -= taken
-        return taking, is_complete
+        return builder, is_complete
 
     def _settle(self, entry: Entry, reader: DurableReader, to: int) -> Reply:
         if to > reader.last:
@@ -339,7 +341,7 @@ class Readers:
         reader.last_seen_ms = entry.now_ms
         if to == reader.last:
             reader.has_untold_loss = False
-        for each in [each for each in reader.reservations if not each.fate]:
+        for each in [each for each in reader.reservations if not each.disposition]:
             if each.offset > to or not self._may_move(entry, each):
                 break
             self.messages.settle(self._give_up(reader, each))
@@ -348,7 +350,7 @@ class Readers:
 
     def _delete(self, entry: Entry, reader: DurableReader) -> Reply:
         outstanding = reader.state().outstanding
-        reader.let_go(Fate.RETURNED, entry.limits.max_released)
+        reader.release_all(Disposition.RETURNED, entry.limits.max_released)
         self.groups.leave(reader.consumer)
         del self.by_name[reader.name]
         self.past_generation = max(self.past_generation, reader.generation)
@@ -364,23 +366,23 @@ class Readers:
             return True
         for reader in self.by_name.values():
             if reader.due_ms <= entry.now_ms:
-                fate = Fate.RETURNED if reader.on_expiry == "release" else Fate.DISCARDED
-                reader.let_go(fate, entry.limits.max_released)
+                disposition = Disposition.RETURNED if reader.on_expiry == "release" else Disposition.DISCARDED
+                reader.release_all(disposition, entry.limits.max_released)
                 reader.has_untold_loss = entry.version >= TOLD_LOSSES
         is_done = True
         for reader in (*self.by_name.values(), *self.deleted):
-            while is_done and reader.reservations and reader.reservations[0].fate:
+            while is_done and reader.reservations and reader.reservations[0].disposition:
                 is_done = self._move(entry, reader, reader.reservations[0])
         if self.deleted:
             self.deleted = [reader for reader in self.deleted if reader.reservations]
         return is_done
 
     def _move(self, entry: Entry, reader: DurableReader, reservation: Reservation) -> bool:
-        """Does to a reservation what its fate says; False if the budget forbids it."""
+        """Carries out the disposition of a reservation; False if the budget does not allow it."""
         if not self._may_move(entry, reservation):
             return False
         ranges = self._give_up(reader, reservation)
-        if reservation.fate == Fate.RETURNED:
+        if reservation.disposition == Disposition.RETURNED:
             self.messages.requeue(entry, ranges, failed=False)
         else:
             self.messages.settle(ranges, "rejected")

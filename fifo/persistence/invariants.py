@@ -239,7 +239,7 @@ def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
     )
     offsets = [each.offset for each in reader.reservations]
     _expect(offsets == sorted(offsets), "reservations ascend")
-    outstanding = [each.offset for each in reader.reservations if not each.fate]
+    outstanding = [each.offset for each in reader.reservations if not each.disposition]
     _expect(
         outstanding == list(range(reader.settled + 1, reader.last + 1)), "offsets above settled are dense"
     )

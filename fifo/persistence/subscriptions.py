@@ -7,7 +7,7 @@ from fifo.commands import Address
 from fifo.consumers.consumer import Consumer
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.limits import Limits
-from fifo.subscriptions import ON_EXPIRY, DurableReader, Fate, Readers, Reservation
+from fifo.subscriptions import ON_EXPIRY, Disposition, DurableReader, Readers, Reservation
 
 
 def write_readers(out: Writer, readers: Readers) -> None:
@@ -72,7 +72,7 @@ def _write(out: Writer, reader: DurableReader) -> None:
             each.time_ms,
             each.is_complete,
             each.opens,
-            each.fate,
+            each.disposition,
         ):
             out.number(value)
     out.number(len(reader.released))
@@ -97,7 +97,7 @@ def _read(data: Reader, limits: Limits) -> DurableReader:
     for _ in range(data.number()):
         offset, first_tag, count, size_bytes, index, time_ms = [data.number() for _ in range(6)]
         made = Reservation(offset, first_tag, count, size_bytes, index, time_ms, bool(data.number()))
-        made.opens, made.fate = data.number(), Fate(data.number())
+        made.opens, made.disposition = data.number(), Disposition(data.number())
         reader.reservations.append(made)
     reader.released = [(data.number(), data.number()) for _ in range(data.number())]
     return reader

@@ -14,7 +14,7 @@ from fifo.queries import pins as pin_queries
 from fifo.queries import queues, subscriptions
 from fifo.queries import storage as storage_queries
 from fifo.queries.storage import Storage
-from fifo.results import PinInfo, Portion, QueueInfo, ReaderInfo, Waiting
+from fifo.results import BrowsePage, PinInfo, QueueInfo, ReaderInfo, ReservationPage
 from fifo.staging import StagedInfo
 
 
@@ -35,16 +35,16 @@ def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
     return tuple(found)
 
 
-def waiting(
+def browse(
     group: GroupMachine, queue: int, start_sequence: int, limit: int, selector: bytes = b""
-) -> Waiting | Refused:
+) -> BrowsePage | Refused:
     """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
     machine = group.queues.get(queue)
-    return no_queue(queue) if machine is None else queues.waiting(machine, start_sequence, limit, selector)
+    return no_queue(queue) if machine is None else queues.browse(machine, start_sequence, limit, selector)
 
 
 def failed_deliveries(group: GroupMachine, queue: int, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
-    """(number, failed deliveries) of messages that `waiting` or `pinned` has shown, where not zero."""
+    """(number, failed deliveries) of messages that `browse` or `pinned` has shown, where not zero."""
     machine = group.queues.get(queue)
     return () if machine is None else queues.failed_deliveries(machine, runs)
 
@@ -69,7 +69,7 @@ def reader(group: GroupMachine, queue: int, name: str) -> ReaderInfo | None:
 
 def reserved(
     group: GroupMachine, queue: int, reader: str, offset: int, first_ordinal: int, count: int
-) -> Portion | Refused:
+) -> ReservationPage | Refused:
     """A slice by ordinals of an outstanding reservation; shorter where the reservation ends, or it has_more."""
     machine = group.queues.get(queue)
     if machine is None:
@@ -97,7 +97,7 @@ def pinned(
     end_sequence: int,
     limit: int,
     selector: bytes = b"",
-) -> Waiting | Refused:
+) -> BrowsePage | Refused:
     """A page of what was ready when the pin was made and matches, start_sequence <= sequence < end_sequence."""
     machine = group.queues.get(queue)
     if machine is None:

@@ -7,7 +7,7 @@ from fifo.consumers.selector import decoded, refuse_selector
 from fifo.effects import Refused, Run
 from fifo.messages import bitsets
 from fifo.queue_machine import QueueMachine
-from fifo.results import PinInfo, Waiting
+from fifo.results import BrowsePage, PinInfo
 
 
 def infos(machine: QueueMachine) -> tuple[PinInfo, ...]:
@@ -36,7 +36,7 @@ def pinned(
     end_sequence: int,
     limit: int,
     selector: bytes = b"",
-) -> Waiting | Refused:
+) -> BrowsePage | Refused:
     """A page of what is pinned and matches, start_sequence <= sequence < end_sequence."""
     pin = machine.pins.find(number)
     if isinstance(pin, Refused):
@@ -54,7 +54,7 @@ def pinned(
         if base >= end:
             break
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
-            return Waiting(tuple(runs), max(base, start))
+            return BrowsePage(tuple(runs), max(base, start))
         passed += 1
         if block_number not in pin.blocks and not machine.messages.blocks.at(block_number).ready_count:
             continue
@@ -76,5 +76,5 @@ def pinned(
             block.runs.clip(base, slot, count, runs)
             rest -= count
         if shown != members or cut:
-            return Waiting(tuple(runs), base + (shown.bit_length() if shown != members else cut))
-    return Waiting(tuple(runs), None)
+            return BrowsePage(tuple(runs), base + (shown.bit_length() if shown != members else cut))
+    return BrowsePage(tuple(runs), None)

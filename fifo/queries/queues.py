@@ -12,7 +12,7 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.queue_machine import QueueMachine
-from fifo.results import QueueInfo, Waiting
+from fifo.results import BrowsePage, QueueInfo
 
 
 def info(machine: QueueMachine) -> QueueInfo:
@@ -54,9 +54,9 @@ def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
     return found
 
 
-def waiting(
+def browse(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
-) -> Waiting | Refused:
+) -> BrowsePage | Refused:
     """A page of the ready messages that match, from a sequence on. Decides nothing."""
     refused = refuse_selector(machine.messages.config, selector)
     if refused is not None:
@@ -70,7 +70,7 @@ def waiting(
     ):
         base = number << limits.block_bits
         if passed == limits.block_budget or rest <= 0 or steps <= 0:
-            return Waiting(tuple(runs), max(base, start_sequence))
+            return BrowsePage(tuple(runs), max(base, start_sequence))
         if wanted is not None and start_sequence <= base:
             cold = machine.groups.ruled_out(wanted, number)
             if cold is not None:
@@ -92,8 +92,8 @@ def waiting(
             block.runs.clip(base, slot, count, runs)
             rest -= count
         if shown != members or cut:
-            return Waiting(tuple(runs), base + (shown.bit_length() if shown != members else cut))
-    return Waiting(tuple(runs), None)
+            return BrowsePage(tuple(runs), base + (shown.bit_length() if shown != members else cut))
+    return BrowsePage(tuple(runs), None)
 
 
 def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:

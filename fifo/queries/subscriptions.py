@@ -11,7 +11,7 @@ from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.messages import PRIORITY
 from fifo.queue_machine import QueueMachine
-from fifo.results import Portion, ReaderInfo, ReservationInfo
+from fifo.results import ReaderInfo, ReservationInfo, ReservationPage
 from fifo.subscriptions import DurableReader
 
 
@@ -45,7 +45,7 @@ def _info(reader: DurableReader) -> ReaderInfo:
                     each.offset, each.index, each.count, each.size_bytes, each.opens, each.time_ms
                 )
                 for each in reader.reservations
-                if not each.fate
+                if not each.disposition
             ]
         ),
     )
@@ -53,7 +53,7 @@ def _info(reader: DurableReader) -> ReaderInfo:
 
 def reserved(
     machine: QueueMachine, name: str, offset: int, first_ordinal: int, count: int
-) -> Portion | Refused:
+) -> ReservationPage | Refused:
     """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and
     `Limits.reserved_blocks` go; at least one, if there is one."""
     reader = machine.readers.by_name.get(name)
@@ -70,14 +70,16 @@ def reserved(
         )
     count = min(count, found.count - first_ordinal)
     if not count:
-        return Portion((), 0, (), found.opens)
+        return ReservationPage((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
     shown = Delivery(reader.consumer, machine.queue, first)
     ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1), machine.limits)
     for block, members in machine.messages.by_block(ranges):
         shown.describe(block, members)
     redelivered = bitsets.span(0, shown.count) if found.opens else shown.redelivered
-    return Portion(tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count)
+    return ReservationPage(
+        tuple(shown.runs), redelivered, tuple(shown.failures), found.opens, shown.count < count
+    )
 
 
 def _of_blocks(ranges: list[tuple[int, int]], limits: Limits) -> list[tuple[int, int]]:

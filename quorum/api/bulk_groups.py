@@ -11,7 +11,7 @@ from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.limits import PRODUCTION
 from fifo.queries import group as queries
-from fifo.results import Portion, ReaderInfo, Waiting
+from fifo.results import BrowsePage, ReaderInfo, ReservationPage
 from fifo.subscriptions import MAX_NAME_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
@@ -338,13 +338,13 @@ def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None
 
 def _waiting(
     member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
-) -> Waiting | Refused:
-    return queries.waiting(member.queue_machine(queue.group), queue.id, start, count, selector)
+) -> BrowsePage | Refused:
+    return queries.browse(member.queue_machine(queue.group), queue.id, start, count, selector)
 
 
 def _reserved(
     member: Member, queue: CatalogQueue, group: str, offset: int, first: int, count: int
-) -> Portion | Refused:
+) -> ReservationPage | Refused:
     return queries.reserved(member.queue_machine(queue.group), queue.id, group, offset, first, count)
 
 

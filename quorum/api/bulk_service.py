@@ -93,7 +93,7 @@ def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run,
     runs: tuple[Run, ...] = ()
     start = 0
     for place in (0, next_sequence - SEEN_MESSAGES):
-        page = queries.waiting(machine, queue.id, max(place, start), SEEN_MESSAGES)
+        page = queries.browse(machine, queue.id, max(place, start), SEEN_MESSAGES)
         if isinstance(page, Refused):
             return ()
         runs += page.runs

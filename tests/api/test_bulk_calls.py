@@ -13,7 +13,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
-from fifo.results import Portion, Waiting
+from fifo.results import BrowsePage, ReservationPage
 from quorum.api import bulk_calls, bulk_groups, bulk_service, bulk_snapshots, bulk_staging, status
 from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures
@@ -221,11 +221,11 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         def take(self) -> Any:
             return iter(())
 
-    def reserved(member: Any, queue: Any, group: str, offset: int, first: int, count: int) -> Portion:
+    def reserved(member: Any, queue: Any, group: str, offset: int, first: int, count: int) -> ReservationPage:
         looks.append(first)
         parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
         sequence, found, has_more = parts[first]
-        return Portion((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
+        return ReservationPage((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
 
     async def load(name: str) -> Any:
         return SimpleNamespace(Blocks=Blocks)
@@ -252,7 +252,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
 
 def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be taken for one that hangs, and be begun again from its start for ever."""
-    pages = {1: Waiting((), 50), 50: Waiting((), 70), 70: Waiting((), None)}
+    pages = {1: BrowsePage((), 50), 50: BrowsePage((), 70), 70: BrowsePage((), None)}
 
     async def run() -> None:
         hub = FakeHub([])

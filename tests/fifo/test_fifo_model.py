@@ -270,7 +270,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert world.model is not None
         before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            found = queries.waiting(world.machine, queue, 0, 1000)
+            found = queries.browse(world.machine, queue, 0, 1000)
             shown = [run.first_sequence + i for run in found.runs for i in range(run.count)]  # type: ignore[union-attr]
             ready = [message.sequence for message in model.ready()]
             assert shown == ready[: len(shown)]
@@ -440,7 +440,7 @@ def matching(machine: GroupMachine, wanted: bytes) -> dict[int, list[int]]:
     for queue in sorted(machine.queues):
         start: int | None = 0
         while start is not None:
-            page = queries.waiting(machine, queue, start, 1000, wanted)
+            page = queries.browse(machine, queue, start, 1000, wanted)
             if isinstance(page, Refused):
                 break
             found.setdefault(queue, []).extend(

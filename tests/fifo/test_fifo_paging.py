@@ -22,7 +22,7 @@ from fifo.messages.blocks import Block, Stored
 from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from fifo.versions import CURRENT
 from support.fifo_world import World, selector, sequences
 
@@ -328,8 +328,8 @@ def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
     wanted = selector("size > 370")
     runs, place = [], 0
     while place is not None:
-        page = queries.waiting(world.machine, 1, place, 1_000, wanted)
-        assert isinstance(page, Waiting)
+        page = queries.browse(world.machine, 1, place, 1_000, wanted)
+        assert isinstance(page, BrowsePage)
         runs += page.runs
         place = page.next_sequence
     assert sum(run.count for run in runs) == 29

@@ -15,7 +15,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from support.fifo_world import World, bodies_of, selector
 
 HOUR_MS = 3600 * 1000
@@ -49,15 +49,15 @@ def shown(machine: GroupMachine, made: Pinned, text: str = "", limit: int = 1 <<
     place: int | None = made.first_sequence
     while place is not None:
         page = queries.pinned(machine, 1, made.pin, place, made.end_sequence, limit, selector(text))
-        assert isinstance(page, Waiting)
+        assert isinstance(page, BrowsePage)
         found += bodies_of(page.runs)
         place = page.next_sequence
     return found
 
 
 def waiting(world: World) -> list[tuple[int, ...]]:
-    page = queries.waiting(world.machine, 1, 0, 1 << 30)
-    assert isinstance(page, Waiting)
+    page = queries.browse(world.machine, 1, 0, 1 << 30)
+    assert isinstance(page, BrowsePage)
     assert page.next_sequence is None
     return list(bodies_of(page.runs))
 

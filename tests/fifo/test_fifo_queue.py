@@ -29,7 +29,7 @@ from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from fifo.results import QueueInfo, Waiting
+from fifo.results import BrowsePage, QueueInfo
 from support.fifo_world import World, sequences
 
 
@@ -166,8 +166,8 @@ def test_what_browsing_shows_can_be_asked_for_its_failed_deliveries() -> None:
         world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
         world.do(name, Return(1, "a", attach, ((1, 20),)))
         attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
-    page = queries.waiting(world.machine, 1, 4, 100)
-    assert isinstance(page, Waiting)
+    page = queries.browse(world.machine, 1, 4, 100)
+    assert isinstance(page, BrowsePage)
     assert sum(run.count for run in page.runs) == 17
     found = queries.failed_deliveries(world.machine, 1, page.runs)
     assert found == ((0, 2), (1, 2), *((number, 1) for number in range(2, 9)))
@@ -342,7 +342,7 @@ def test_drop_head_offers_first_and_drops_the_oldest_then() -> None:
     world.attach(name, "a", 4)
     world.publish(name, 10)
     assert (info(world).checked_out, info(world).ready, info(world).dropped) == (4, 3, (0, 0, 0, 3))
-    found = queries.waiting(world.machine, 1, 0, 100)
+    found = queries.browse(world.machine, 1, 0, 100)
     assert found.runs == (Run(8, 3, world.index, 0, 7),)  # type: ignore[union-attr]
 
 
@@ -372,10 +372,10 @@ def test_browsing_shows_what_is_ready_page_by_page(world: World) -> None:
     name = world.session()
     world.publish(name, 30)
     world.attach(name, "a", 5)
-    page = queries.waiting(world.machine, 1, 0, 10)
+    page = queries.browse(world.machine, 1, 0, 10)
     assert [(run.first_sequence, run.count) for run in page.runs] == [(6, 10)]  # type: ignore[union-attr]
     assert page.next_sequence == 16  # type: ignore[union-attr]
-    page = queries.waiting(world.machine, 1, 16, 100)
+    page = queries.browse(world.machine, 1, 16, 100)
     assert [(run.first_sequence, run.count) for run in page.runs] == [(16, 15)]  # type: ignore[union-attr]
     assert page.next_sequence is None  # type: ignore[union-attr]
 
@@ -457,7 +457,7 @@ def test_a_scattered_return_of_many_messages_across_blocks_is_as_any_other(world
     touched = sum(last - first + 1 for first, last in scattered)
     assert world.do(name, Cancel(1, "a", return_held=False)) == Ok()
     assert world.do(name, Return(1, "a", attach, scattered)) == Ok(touched)
-    page = queries.waiting(world.machine, 1, 0, 100_000)
+    page = queries.browse(world.machine, 1, 0, 100_000)
     shown = [run.first_sequence + i for run in page.runs for i in range(run.count)]  # type: ignore[union-attr]
     assert shown == [tag for first, last in scattered for tag in range(first, last + 1)]
 

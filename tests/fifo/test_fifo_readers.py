@@ -30,7 +30,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.queries import group as queries
 from fifo.queries.storage import readers as positions
-from fifo.results import Portion, QueueInfo
+from fifo.results import QueueInfo, ReservationPage
 from support.fifo_world import World, bodies_of, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
@@ -80,7 +80,7 @@ def refusal(reply: Reply) -> str:
 
 def shown(world: World, offset: int, reader: str = "spark") -> list[int]:
     portion = queries.reserved(world.machine, 1, reader, offset, 0, 100_000)
-    assert isinstance(portion, Portion)
+    assert isinstance(portion, ReservationPage)
     return [body[0] for body in bodies_of(portion.runs)]
 
 
@@ -109,10 +109,10 @@ def test_a_reservation_is_read_in_slices_by_ordinals(world: World) -> None:
     world.publish(name_of(world), 10)
     reserve(world)
     whole = queries.reserved(world.machine, 1, "spark", 1, 0, 10)
-    assert isinstance(whole, Portion)
+    assert isinstance(whole, ReservationPage)
     parts = [queries.reserved(world.machine, 1, "spark", 1, first, 3) for first in range(0, 10, 3)]
     assert [body for part in parts for body in bodies_of(part.runs)] == bodies_of(whole.runs)  # type: ignore[union-attr]
-    assert queries.reserved(world.machine, 1, "spark", 1, 10, 5) == Portion((), 0, (), 0)
+    assert queries.reserved(world.machine, 1, "spark", 1, 10, 5) == ReservationPage((), 0, (), 0)
     for first, count in ((11, 1), (-1, 1), (0, -1)):
         assert refusal(queries.reserved(world.machine, 1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
     assert refusal(queries.reserved(world.machine, 1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) 
         assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
         assert queries.readers(world.machine, 1) == before
     portion = queries.reserved(world.machine, 1, "spark", 1, 0, 3)
-    assert isinstance(portion, Portion)
+    assert isinstance(portion, ReservationPage)
     assert (portion.redelivered, portion.opens) == (0b111, 1)
     assert reserve(world, after=1, generation=2) == Reserved(2, world.index, 2, 200, True)
     assert queries.reserved(world.machine, 1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
@@ -354,7 +354,7 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     reserve(world, most=100_000)
     unlimited = snapshot.decode(snapshot.encode(world.machine), world.log)
     whole = queries.reserved(unlimited, 1, "spark", 1, 0, 100_000)
-    assert isinstance(whole, Portion)
+    assert isinstance(whole, ReservationPage)
     go_cold(world)
     found: list[Any] = []
     counts: list[int] = []
@@ -362,7 +362,7 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     while has_more:
         before = world.machine.memory.loads
         portion = queries.reserved(world.machine, 1, "spark", 1, len(found), 100_000)
-        assert isinstance(portion, Portion)
+        assert isinstance(portion, ReservationPage)
         assert world.machine.memory.loads - before <= 2
         counts.append(sum(run.count for run in portion.runs))
         found += bodies_of(portion.runs)

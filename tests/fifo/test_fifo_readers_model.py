@@ -20,7 +20,7 @@ from fifo.messages.pages import MemoryPages
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
@@ -322,7 +322,7 @@ def pinned(
     place: int | None = pin.first_sequence
     while place is not None:
         found = queries.pinned(machine, queue, pin.pin, place, pin.end_sequence, limit, selector(text))
-        assert isinstance(found, Waiting)
+        assert isinstance(found, BrowsePage)
         yield from bodies_of(found.runs)
         assert found.next_sequence is None or found.next_sequence > place
         place = found.next_sequence

@@ -243,13 +243,13 @@ def test_browsing_with_a_selector_shows_matches_and_changes_nothing(world: World
     name = world.session()
     world.publish(name, 6, [RED, GREEN, RED, NONE, GREEN, RED])
     before = snapshot.encode(world.machine)
-    page = queries.waiting(world.machine, 1, 0, 2, selector("colour = 'red'"))
+    page = queries.browse(world.machine, 1, 0, 2, selector("colour = 'red'"))
     assert [run.first_sequence for run in page.runs] == [1, 3]  # type: ignore[union-attr]
-    page = queries.waiting(world.machine, 1, page.next_sequence, 2, selector("colour = 'red'"))  # type: ignore[union-attr,arg-type]
+    page = queries.browse(world.machine, 1, page.next_sequence, 2, selector("colour = 'red'"))  # type: ignore[union-attr,arg-type]
     assert [run.first_sequence for run in page.runs] == [6]  # type: ignore[union-attr]
     assert page.next_sequence is None  # type: ignore[union-attr]
-    assert isinstance(queries.waiting(world.machine, 1, 0, 2, selector("JMSType = 'red'")), Refused)
-    assert isinstance(queries.waiting(world.machine, 9, 0, 2), Refused)
+    assert isinstance(queries.browse(world.machine, 1, 0, 2, selector("JMSType = 'red'")), Refused)
+    assert isinstance(queries.browse(world.machine, 9, 0, 2), Refused)
     assert snapshot.encode(world.machine) == before
 
 

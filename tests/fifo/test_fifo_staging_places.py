@@ -21,7 +21,7 @@ from fifo.outcome_hash import digest
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from support.fifo_staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
 from support.fifo_world import World, selector, sequences
 
@@ -93,8 +93,8 @@ def interleaved(looked_up: int) -> tuple[World, bytes, list[int], list[int]]:
 
 def check_fields(world: World, machine: GroupMachine, red: list[int], everything: list[int]) -> None:
     for text, wanted in (("colour = 'red'", red), ("colour = 'green'", sorted({*everything} - {*red}))):
-        page = queries.waiting(machine, 1, 0, 1_000, selector(text))
-        assert isinstance(page, Waiting)
+        page = queries.browse(machine, 1, 0, 1_000, selector(text))
+        assert isinstance(page, BrowsePage)
         assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == wanted
 
 

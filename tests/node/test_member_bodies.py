@@ -17,7 +17,7 @@ from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.persistence.references import references
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import events as ev
 from quorum.node.member import Member
@@ -329,7 +329,7 @@ def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_as
 
     def matching(member: Member) -> object:
         asked.append(None)
-        return queries.waiting(member.queue_machine(group), queue, 0, 10, selector)
+        return queries.browse(member.queue_machine(group), queue, 0, 10, selector)
 
     token = object()
     cluster.submit(name, ev.Ask(matching, token, (group,)))
@@ -338,7 +338,7 @@ def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_as
     assert token not in cluster.told
     cluster.heal()
     found = cluster.answer(token)
-    assert isinstance(found, Waiting)
+    assert isinstance(found, BrowsePage)
     assert sum(run.count for run in found.runs) == 1
     assert len(asked) <= 4, "once more for each body that was damaged"
 
@@ -351,7 +351,7 @@ def test_nothing_is_kept_of_questions_that_nobody_waits_for_any_more() -> None:
     selector = canonical.encode(jms.parse("n = 99"))
     inputs: list[ev.Input] = [
         ev.Ask(
-            lambda member: queries.waiting(member.queue_machine(group), queue, 0, 10, selector),
+            lambda member: queries.browse(member.queue_machine(group), queue, 0, 10, selector),
             "damaged",
             (group,),
         ),

@@ -17,7 +17,7 @@ from fifo.limits import PRODUCTION
 from fifo.messages.pages import decode_block, encode_block
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from fifo.results import Waiting
+from fifo.results import BrowsePage
 from support.fifo_world import World, selector, sequences
 
 TEXT = "application-properties.text"
@@ -173,8 +173,8 @@ def test_a_look_at_long_texts_stops_early_and_goes_on(is_pinned: bool) -> None:
         if is_pinned:
             page = queries.pinned(world.machine, 1, 1, start, 65, 100, wanted)
         else:
-            page = queries.waiting(world.machine, 1, start, 100, wanted)
-        assert isinstance(page, Waiting)
+            page = queries.browse(world.machine, 1, start, 100, wanted)
+        assert isinstance(page, BrowsePage)
         assert (evaluated.evaluated - before) * 30 * UNITS <= 2 * PRODUCTION.step_budget
         found += [run.first_sequence + place for run in page.runs for place in range(run.count)]
         start = page.next_sequence

@@ -24,7 +24,7 @@ class ModelReservation:
     messages: list[Message]
     time_ms: int
     opens: int = 0
-    fate: str = ""
+    disposition: str = ""
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class ModelReader:
     has_untold_loss: bool = False
 
     def outstanding(self) -> list[ModelReservation]:
-        return [each for each in self.reservations if not each.fate]
+        return [each for each in self.reservations if not each.disposition]
 
     def due_ms(self) -> int | None:
         silent = self.outstanding() and self.on_expiry != "keep"
@@ -57,9 +57,9 @@ class ModelReader:
     def gone(self, offset: int) -> e.Refused:
         return e.Refused("released" if offset in self.released else "settled", "")
 
-    def let_go(self, fate: str) -> None:
+    def release_all(self, disposition: str) -> None:
         for each in self.outstanding():
-            each.fate = fate
+            each.disposition = disposition
         self.released |= set(range(self.settled + 1, self.last + 1))
         self.settled = self.last
 
@@ -103,7 +103,7 @@ class ModelReaders:
                 for message in each.messages:
                     self.queue.gone(message)
         if isinstance(command, c.ReleaseReader):
-            reader.let_go("returned")
+            reader.release_all("returned")
             reader.has_untold_loss = False
         reader.last_seen_ms = meta.now_ms
         return reader.state()
@@ -180,7 +180,7 @@ class ModelReaders:
 
     def delete(self, reader: ModelReader) -> e.Reply:
         count = reader.state().outstanding
-        reader.let_go("returned")
+        reader.release_all("returned")
         self.readers.remove(reader)
         self.queue.forget_group(reader.selector)
         self.past_generation = max(self.past_generation, reader.generation)
@@ -199,14 +199,14 @@ class ModelReaders:
         for reader in self.readers:
             due = reader.due_ms()
             if due is not None and due <= meta.now_ms:
-                reader.let_go("returned" if reader.on_expiry == "release" else "discarded")
+                reader.release_all("returned" if reader.on_expiry == "release" else "discarded")
                 reader.has_untold_loss = meta.version >= 2
         for reader in self.readers + self.deleted:
-            for each in [each for each in reader.reservations if each.fate]:
+            for each in [each for each in reader.reservations if each.disposition]:
                 if not self.may_move(left, each):
                     return False
                 reader.reservations.remove(each)
-                if each.fate == "returned":
+                if each.disposition == "returned":
                     self.queue.put_back(meta, each.messages, failed=False)
                     continue
                 for message in each.messages:
