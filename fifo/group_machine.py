@@ -28,23 +28,23 @@ from fifo.commands import (
     CreateQueue,
     Credit,
     DeleteQueue,
-    DeleteReader,
+    DeleteSubscription,
     Discard,
     DiscardStaged,
     Enqueue,
     Get,
-    KeepReader,
+    KeepSubscription,
     Meta,
     Modify,
     NodeDown,
-    OpenReader,
+    OpenSubscription,
     Operation,
     Origin,
     Pin,
     PublishStaged,
     Purge,
     RegisterProducer,
-    ReleaseReader,
+    ReleaseSubscription,
     Reserve,
     Return,
     Settle,
@@ -71,7 +71,7 @@ from fifo.messages.pages import Pages
 from fifo.outcome_hash import digest
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
-from fifo.subscriptions import ReaderCommand
+from fifo.subscriptions import SubscriptionCommand
 from fifo.versions import SHARED_BUDGETS
 
 FIRST_WAKE_QUEUES = 16
@@ -111,12 +111,12 @@ class GroupMachine(GroupState):
             Stage: self._staged,
             PublishStaged: self._staged,
             DiscardStaged: self._staged,
-            OpenReader: self._ask_reader,
-            Reserve: self._ask_reader,
-            SettleReserved: self._ask_reader,
-            KeepReader: self._ask_reader,
-            ReleaseReader: self._ask_reader,
-            DeleteReader: self._ask_reader,
+            OpenSubscription: self._ask_subscription,
+            Reserve: self._ask_subscription,
+            SettleReserved: self._ask_subscription,
+            KeepSubscription: self._ask_subscription,
+            ReleaseSubscription: self._ask_subscription,
+            DeleteSubscription: self._ask_subscription,
             Pin: self._ask_pins,
             Unpin: self._ask_pins,
         }
@@ -403,13 +403,13 @@ class GroupMachine(GroupState):
             producer.consumers.pop((machine.queue, tag), None)
         self._dirty[machine.queue] = None
 
-    def _ask_reader(
-        self, entry: Entry, operation: Operation, producer: Producer, command: ReaderCommand
+    def _ask_subscription(
+        self, entry: Entry, operation: Operation, producer: Producer, command: SubscriptionCommand
     ) -> Reply:
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.readers.answer(entry, command)
+        reply = machine.subscriptions.answer(entry, command)
         if type(reply) is not Refused:
             self._dirty[command.queue] = None
         return reply

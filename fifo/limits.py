@@ -88,16 +88,16 @@ class Limits:
     """Consumers, those of Get among them. Whatever goes through them all is bounded work."""
     max_get: int = 10_000
     """Messages one Get may take: a reply, not a subscription."""
-    max_readers: int = 256
-    """Durable readers, those that are deleted but still hold something among them."""
+    max_subscriptions: int = 256
+    """Durable subscriptions, those that are deleted but still hold something among them."""
     max_reserved: int = 65_536
     """Messages of one reservation, so that its end is bounded work."""
     max_reservations: int = 64
-    """Reservations of one reader."""
+    """Reservations of one subscription."""
     max_outstanding: int = 1_048_576
-    """Messages one reader may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
+    """Messages one subscription may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
     max_released: int = 64
-    """Ranges of released offsets that a reader remembers; of more, the oldest two are told as one."""
+    """Ranges of released offsets that a subscription remembers; of more, the oldest two are told as one."""
     max_pins: int = 16
     """Pins, those whose copies are not removed yet among them."""
     max_copy_bytes: int = 16 << 20
@@ -163,7 +163,7 @@ SMALL = Limits(
     remembered_ms=600,
     max_held=40,
     max_consumers=12,
-    max_readers=5,
+    max_subscriptions=5,
     max_reserved=12,
     max_reservations=4,
     max_outstanding=25,

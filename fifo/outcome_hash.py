@@ -15,10 +15,10 @@ from fifo.effects import (
     Ok,
     Pinned,
     Published,
-    ReaderState,
     Refused,
     Registered,
     Reserved,
+    SubscriptionState,
 )
 
 
@@ -45,7 +45,7 @@ def digest(index: int, applied: Applied) -> bytes:
                 numbers += (29, first, count, is_duplicate)
             case None:
                 numbers.append(7)
-            case ReaderState(generation, settled, last, outstanding):
+            case SubscriptionState(generation, settled, last, outstanding):
                 numbers += (10, generation, settled, last, outstanding)
             case Reserved(offset, at, count, size_bytes, is_complete):
                 numbers += (11, offset, at, count, size_bytes, is_complete)

@@ -62,7 +62,7 @@ from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
-from fifo.subscriptions import Readers
+from fifo.subscriptions import Subscriptions
 from fifo.versions import LIMITED_CONSUMERS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError
@@ -82,9 +82,9 @@ class QueueMachine:
         "owned",
         "pins",
         "queue",
-        "readers",
         "section",
         "staging",
+        "subscriptions",
         "unfinished",
     )
 
@@ -98,7 +98,7 @@ class QueueMachine:
         self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
         self.owned = Owned()  # the consumers' owners; follows from them
         self.groups = SelectorGroups(self.messages, field_source)
-        self.readers = Readers(self.messages, self.groups)
+        self.subscriptions = Subscriptions(self.messages, self.groups)
         self.pins = Pins(self.messages)
         self.staging = Staging(self.limits)
         self.unfinished = False  # a budget has cut `finish` short
@@ -309,7 +309,7 @@ class QueueMachine:
 
     def finish(self, entry: Entry) -> None:
         """Hands out what can be handed out, then removes what has expired and what is too much."""
-        is_returned = self.readers.finish(entry)
+        is_returned = self.subscriptions.finish(entry)
         is_done = checkout.run(self.messages, self.groups, entry)
         if is_done and self.groups.draining:
             self._give_back(entry)
@@ -338,8 +338,8 @@ class QueueMachine:
         staged = self.staging.next_expiry()
         if staged is not None:
             found = min(found, staged)
-        if self.readers.by_name:
-            found = min(found, self.readers.next_due())
+        if self.subscriptions.by_name:
+            found = min(found, self.subscriptions.next_due())
         if self.pins.by_number:
             found = min(found, self.pins.next_due())
         return None if found == NEVER else found

@@ -28,7 +28,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReservationInfo:
-    """opens: how often it was outstanding when its reader was opened. size_bytes is estimated."""
+    """opens: how often it was outstanding when its subscription was opened. size_bytes is estimated."""
 
     offset: int
     index: int
@@ -39,8 +39,8 @@ class ReservationInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderInfo:
-    """A durable reader; `reservations` are those outstanding, ascending, `outstanding` their messages."""
+class SubscriptionInfo:
+    """A durable subscription; `reservations` are those outstanding, ascending, `outstanding` their messages."""
 
     name: str
     generation: int

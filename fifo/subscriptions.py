@@ -1,21 +1,25 @@
-"""Durable readers: named consumers of one queue that no session owns.
+"""Durable subscriptions: named consumers of one queue that no session owns.
 
-A reader takes messages by *reservations*, numbered 1, 2, 3, ... for each reader: these numbers are its *offsets*. A
-reservation never changes: it can be read any number of times, from every member, by ordinals, until it is settled or
-released as a whole. Reserve names the offset before, so whoever lost the answer asks again and gets the same.
+A subscription takes messages by *reservations*. They are numbered 1, 2, 3, ... for each subscription; these numbers are
+its *offsets*. A reservation never changes. It can be read any number of times, from every member, by ordinals, until it
+is settled or released as a whole. Reserve names the offset before the new one: a caller that lost the answer asks again
+and gets the same reservation.
 
-What a reader holds lies by consecutive tags like what any consumer holds (`Consumer`, `Held`); a reservation is a
-stretch of tags. A reader belongs to its selector's group, but never has credit: a checkout never serves it. Ordinary
-consumers work beside it.
+The messages that a subscription holds are kept by consecutive tags, like those of any consumer (`Consumer`, `Held`); a
+reservation is a range of tags. A subscription belongs to the group of its selector, but it never has credit: a checkout
+never serves it. Ordinary consumers work beside it.
 
 Offsets at or below `settled` are done with. Reservations that are released all at once are done with, too, though
 their messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry
 moves the messages of one reservation of a queue, or of several as far as its budget goes.
 
-Where the reader was silent for its timeout, `on_expiry` happens to what is outstanding. The reader stays. It may have
-reserved ahead, and take its oldest messages for its own still. So it gets no new reservation before it shows that it
-knows: it is opened again, releases what it holds, or settles up to its last offset, to which the answer is that this
-offset was released. In entries of version 1 it gets one at once.
+When a subscription has been silent for its timeout, `on_expiry` is done with its outstanding messages. The subscription
+stays. Its reader may have reserved ahead, and may believe that it still holds its oldest messages. So the subscription
+gets no new reservation before the reader shows that it knows. It shows it in one of three ways:
+- it opens the subscription again;
+- it releases what it holds;
+- it settles up to its last offset; the answer is that this offset was released.
+In entries of version 1 it gets a new reservation at once.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ from fifo.budgets import Entry, Left
 from fifo.commands import (
     UNKNOWN,
     Address,
-    DeleteReader,
-    KeepReader,
-    OpenReader,
-    ReleaseReader,
+    DeleteSubscription,
+    KeepSubscription,
+    OpenSubscription,
+    ReleaseSubscription,
     Reserve,
     SettleReserved,
 )
@@ -39,7 +43,7 @@ from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector import refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.shared_front import TAIL
-from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
+from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, Block
 from fifo.messages.messages import Messages
@@ -53,7 +57,9 @@ MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
 STARTS = ("earliest", "latest")
 ON_EXPIRY = ("release", "discard", "keep")
 
-ReaderCommand = OpenReader | Reserve | SettleReserved | KeepReader | ReleaseReader | DeleteReader
+SubscriptionCommand = (
+    OpenSubscription | Reserve | SettleReserved | KeepSubscription | ReleaseSubscription | DeleteSubscription
+)
 
 
 class Disposition(IntEnum):
@@ -66,7 +72,7 @@ class Disposition(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """The messages that its reader holds by the tags first_tag .. first_tag+count-1, ascending by sequence."""
+    """The messages that its subscription holds by the tags first_tag .. first_tag+count-1, ascending by sequence."""
 
     offset: int
     first_tag: int
@@ -75,13 +81,13 @@ class Reservation:
     index: int  # of the Raft entry that made it
     time_ms: int
     is_complete: bool  # no budget ended the look
-    opens: int = 0  # how often it was outstanding when the reader was opened
+    opens: int = 0  # how often it was outstanding when the subscription was opened
     disposition: Disposition = Disposition.OUTSTANDING
 
 
 @dataclass(slots=True, eq=False)
-class DurableReader:
-    """One reader. reservations ascend by offset; those with a disposition come first."""
+class Subscription:
+    """One subscription. reservations ascend by offset; those with a disposition come first."""
 
     consumer: Consumer
     generation: int
@@ -112,15 +118,15 @@ class DurableReader:
             return NEVER
         return self.last_seen_ms + self.timeout_ms
 
-    def state(self) -> ReaderState:
+    def state(self) -> SubscriptionState:
         outstanding = sum([each.count for each in self.reservations if not each.disposition])
-        return ReaderState(self.generation, self.settled, self.last, outstanding)
+        return SubscriptionState(self.generation, self.settled, self.last, outstanding)
 
     def find(self, offset: int) -> Reservation | Refused:
         """The outstanding reservation with this offset, or why there is none."""
         if offset > self.last or offset < 1:
             return Refused(
-                "not_given", f"offset {offset} of reader {self.name!r}; given out: up to {self.last}"
+                "not_given", f"offset {offset} of subscription {self.name!r}; given out: up to {self.last}"
             )
         if offset > self.settled:
             return next(each for each in self.reservations if each.offset == offset)
@@ -128,11 +134,12 @@ class DurableReader:
             if first <= offset <= last:
                 return Refused(
                     "released",
-                    f"reader {self.name!r}: the reservations {first}..{last} were released, after a silence of"
+                    f"subscription {self.name!r}: the reservations {first}..{last} were released, after a silence of"
                     f" {self.timeout_ms} ms or by command",
                 )
         return Refused(
-            "settled", f"offset {offset} of reader {self.name!r}; everything is settled up to {self.settled}"
+            "settled",
+            f"offset {offset} of subscription {self.name!r}; everything is settled up to {self.settled}",
         )
 
     def release_all(self, disposition: Disposition, max_released: int) -> None:
@@ -155,9 +162,9 @@ class ReservationBuilder(Delivery):
 
     __slots__ = ("is_full", "rest_bytes", "size_bytes", "start")
 
-    def __init__(self, reader: DurableReader, queue: int, most_bytes: int) -> None:
-        super().__init__(reader.consumer, queue)
-        self.start = reader.start_sequence
+    def __init__(self, subscription: Subscription, queue: int, most_bytes: int) -> None:
+        super().__init__(subscription.consumer, queue)
+        self.start = subscription.start_sequence
         self.is_full = False
         self.rest_bytes = most_bytes
         self.size_bytes = 0
@@ -190,88 +197,89 @@ class ReservationBuilder(Delivery):
         return 0
 
 
-class Readers:
-    """The readers of one queue."""
+class Subscriptions:
+    """The subscriptions of one queue."""
 
     __slots__ = ("by_name", "deleted", "groups", "messages", "past_generation")
 
     def __init__(self, messages: Messages, groups: SelectorGroups) -> None:
         self.messages = messages
         self.groups = groups
-        self.by_name: dict[str, DurableReader] = {}  # in the order of being made
-        self.deleted: list[DurableReader] = []  # which hold something that has not come back yet
-        self.past_generation = 0  # the highest of readers that are deleted: a new one begins above
+        self.by_name: dict[str, Subscription] = {}  # in the order of being made
+        self.deleted: list[Subscription] = []  # which hold something that has not come back yet
+        self.past_generation = 0  # the highest of subscriptions that are deleted: a new one begins above
 
     # ---- commands
 
-    def answer(self, entry: Entry, command: ReaderCommand) -> Reply:
-        if isinstance(command, OpenReader):
+    def answer(self, entry: Entry, command: SubscriptionCommand) -> Reply:
+        if isinstance(command, OpenSubscription):
             return self._open(entry, command)
-        reader = self.by_name.get(command.reader)
-        is_deletion = isinstance(command, DeleteReader)
-        if reader is None and is_deletion:
+        subscription = self.by_name.get(command.subscription)
+        is_deletion = isinstance(command, DeleteSubscription)
+        if subscription is None and is_deletion:
             return Ok()
-        if reader is None:
+        if subscription is None:
             return Refused(
-                "not_found", f"queue {self.messages.config.name!r} has no reader {command.reader!r}"
+                "not_found",
+                f"queue {self.messages.config.name!r} has no subscription {command.subscription!r}",
             )
-        if command.generation not in (reader.generation, None):
+        if command.generation not in (subscription.generation, None):
             return Refused(
                 "wrong_generation",
-                f"reader {reader.name!r} was opened by somebody else: this is generation"
-                f" {command.generation}, the present one is {reader.generation}",
+                f"subscription {subscription.name!r} was opened by somebody else: this is generation"
+                f" {command.generation}, the present one is {subscription.generation}",
             )
         if is_deletion:
-            return self._delete(entry, reader)
-        if isinstance(command, ReleaseReader) and command.last not in (reader.last, None):
-            return _outdated(command, f"its newest offset is {reader.last}")
+            return self._delete(entry, subscription)
+        if isinstance(command, ReleaseSubscription) and command.last not in (subscription.last, None):
+            return _outdated(command, f"its newest offset is {subscription.last}")
         if isinstance(command, Reserve):
-            return self._reserve(entry, reader, command)
+            return self._reserve(entry, subscription, command)
         if isinstance(command, SettleReserved):
-            return self._settle(entry, reader, command.to)
-        reader.last_seen_ms = entry.now_ms
-        if isinstance(command, ReleaseReader):
-            reader.release_all(Disposition.RETURNED, entry.limits.max_released)
-            reader.has_untold_loss = False
-        return reader.state()
+            return self._settle(entry, subscription, command.to)
+        subscription.last_seen_ms = entry.now_ms
+        if isinstance(command, ReleaseSubscription):
+            subscription.release_all(Disposition.RETURNED, entry.limits.max_released)
+            subscription.has_untold_loss = False
+        return subscription.state()
 
-    def _open(self, entry: Entry, command: OpenReader) -> Reply:
-        messages, name = self.messages, command.reader
+    def _open(self, entry: Entry, command: OpenSubscription) -> Reply:
+        messages, name = self.messages, command.subscription
         refused = refuse_open(command) or refuse_selector(messages.config, command.selector)
         if refused is not None:
             return refused
-        reader = self.by_name.get(name)
-        present = 0 if reader is None else reader.generation
+        subscription = self.by_name.get(name)
+        present = 0 if subscription is None else subscription.generation
         if command.found not in (present, None):
             return _outdated(command, f"its generation is {present}")
-        if reader is None:
+        if subscription is None:
             refused = self._refuse_more(entry, command.owner)
             if refused is not None:
                 return refused
             consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_held)
             start = messages.next_sequence if command.start == "latest" else 0
-            reader = self.by_name[name] = DurableReader(consumer, self.past_generation, start)
-        consumer = reader.consumer
+            subscription = self.by_name[name] = Subscription(consumer, self.past_generation, start)
+        consumer = subscription.consumer
         if consumer.group is not None and consumer.group.selector != command.selector:
             self.groups.leave(consumer)
         if consumer.group is None:
             self.groups.join(consumer, command.selector)
-        reader.generation += 1
-        reader.has_untold_loss = False
-        reader.owner = command.owner if entry.version >= SHARED_PLACES else UNKNOWN
-        reader.timeout_ms, reader.on_expiry = command.timeout_ms, command.on_expiry
-        reader.last_seen_ms = entry.now_ms
-        for each in reader.reservations:
+        subscription.generation += 1
+        subscription.has_untold_loss = False
+        subscription.owner = command.owner if entry.version >= SHARED_PLACES else UNKNOWN
+        subscription.timeout_ms, subscription.on_expiry = command.timeout_ms, command.on_expiry
+        subscription.last_seen_ms = entry.now_ms
+        for each in subscription.reservations:
             each.opens += not each.disposition
-        return reader.state()
+        return subscription.state()
 
     def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
-        """Why there is no room for one more reader."""
-        owned = Owned([reader.owner for reader in (*self.by_name.values(), *self.deleted)])
-        most = entry.limits.max_readers
-        return owned.refuse_more(entry.version, owner, most, self.messages.config.name, "readers")
+        """Why there is no room for one more subscription."""
+        owned = Owned([subscription.owner for subscription in (*self.by_name.values(), *self.deleted)])
+        most = entry.limits.max_subscriptions
+        return owned.refuse_more(entry.version, owner, most, self.messages.config.name, "subscriptions")
 
-    def _reserve(self, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
+    def _reserve(self, entry: Entry, subscription: Subscription, command: Reserve) -> Reply:
         after = command.after
         if after < 0 or command.max_messages < 1 or command.max_bytes < 1:
             return Refused(
@@ -279,31 +287,31 @@ class Readers:
                 f"{command.max_messages} messages of {command.max_bytes} bytes after offset {after};"
                 " allowed: offsets from 0 on, of the others 1 and more",
             )
-        if after > reader.last:
-            return reader.find(after)  # type: ignore[return-value]
-        if after < reader.last:
-            known = reader.find(after + 1)
+        if after > subscription.last:
+            return subscription.find(after)  # type: ignore[return-value]
+        if after < subscription.last:
+            known = subscription.find(after + 1)
             if isinstance(known, Refused):
                 return known
-            reader.last_seen_ms = entry.now_ms
+            subscription.last_seen_ms = entry.now_ms
             return _reserved(known)
-        if reader.has_untold_loss:
-            return reader.find(after)  # type: ignore[return-value]
-        held, limits = reader.consumer.held.total, entry.limits
-        if len(reader.reservations) >= limits.max_reservations or held >= limits.max_outstanding:
+        if subscription.has_untold_loss:
+            return subscription.find(after)  # type: ignore[return-value]
+        held, limits = subscription.consumer.held.total, entry.limits
+        if len(subscription.reservations) >= limits.max_reservations or held >= limits.max_outstanding:
             return Refused(
                 "limit",
-                f"reader {reader.name!r} holds {len(reader.reservations)} reservations with {held} messages;"
-                f" allowed: {limits.max_reservations} with {limits.max_outstanding}",
+                f"subscription {subscription.name!r} holds {len(subscription.reservations)} reservations"
+                f" with {held} messages; allowed: {limits.max_reservations} with {limits.max_outstanding}",
             )
-        reader.last_seen_ms = entry.now_ms
+        subscription.last_seen_ms = entry.now_ms
         wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - held)
-        builder, is_complete = self._take(entry, reader, wanted, command.max_bytes)
+        builder, is_complete = self._take(entry, subscription, wanted, command.max_bytes)
         if not builder.count:
             return Reserved(after, entry.index, 0, 0, is_complete)
-        reader.last += 1
+        subscription.last += 1
         made = Reservation(
-            reader.last,
+            subscription.last,
             builder.first_tag,
             builder.count,
             builder.size_bytes,
@@ -311,17 +319,17 @@ class Readers:
             entry.now_ms,
             is_complete,
         )
-        reader.reservations.append(made)
+        subscription.reservations.append(made)
         return _reserved(made)
 
     def _take(
-        self, entry: Entry, reader: DurableReader, wanted: int, most_bytes: int
+        self, entry: Entry, subscription: Subscription, wanted: int, most_bytes: int
     ) -> tuple[ReservationBuilder, bool]:
         """Takes messages, and whether no budget ended that."""
-        groups, group = self.groups, reader.consumer.group
+        groups, group = self.groups, subscription.consumer.group
         assert group is not None
         left = entry.budget(self.messages.queue).left
-        builder = ReservationBuilder(reader, self.messages.queue, most_bytes)
+        builder = ReservationBuilder(subscription, self.messages.queue, most_bytes)
         if not left.may_hand_out:
             return builder, False
         groups.shared.move(entry)
@@ -335,27 +343,27 @@ class Readers:
         left.messages -= taken
         return builder, is_complete
 
-    def _settle(self, entry: Entry, reader: DurableReader, to: int) -> Reply:
-        if to > reader.last:
-            return reader.find(to)  # type: ignore[return-value]
-        reader.last_seen_ms = entry.now_ms
-        if to == reader.last:
-            reader.has_untold_loss = False
-        for each in [each for each in reader.reservations if not each.disposition]:
+    def _settle(self, entry: Entry, subscription: Subscription, to: int) -> Reply:
+        if to > subscription.last:
+            return subscription.find(to)  # type: ignore[return-value]
+        subscription.last_seen_ms = entry.now_ms
+        if to == subscription.last:
+            subscription.has_untold_loss = False
+        for each in [each for each in subscription.reservations if not each.disposition]:
             if each.offset > to or not self._may_move(entry, each):
                 break
-            self.messages.settle(self._give_up(reader, each))
-            reader.settled = each.offset
-        return reader.state()
+            self.messages.settle(self._give_up(subscription, each))
+            subscription.settled = each.offset
+        return subscription.state()
 
-    def _delete(self, entry: Entry, reader: DurableReader) -> Reply:
-        outstanding = reader.state().outstanding
-        reader.release_all(Disposition.RETURNED, entry.limits.max_released)
-        self.groups.leave(reader.consumer)
-        del self.by_name[reader.name]
-        self.past_generation = max(self.past_generation, reader.generation)
-        if reader.reservations:
-            self.deleted.append(reader)
+    def _delete(self, entry: Entry, subscription: Subscription) -> Reply:
+        outstanding = subscription.state().outstanding
+        subscription.release_all(Disposition.RETURNED, entry.limits.max_released)
+        self.groups.leave(subscription.consumer)
+        del self.by_name[subscription.name]
+        self.past_generation = max(self.past_generation, subscription.generation)
+        if subscription.reservations:
+            self.deleted.append(subscription)
         return Ok(outstanding)
 
     # ---- the end of an entry
@@ -364,24 +372,26 @@ class Readers:
         """Ends silences, and moves what was let go; False if a budget has left some of it."""
         if not self.by_name and not self.deleted:
             return True
-        for reader in self.by_name.values():
-            if reader.due_ms <= entry.now_ms:
-                disposition = Disposition.RETURNED if reader.on_expiry == "release" else Disposition.DISCARDED
-                reader.release_all(disposition, entry.limits.max_released)
-                reader.has_untold_loss = entry.version >= TOLD_LOSSES
+        for subscription in self.by_name.values():
+            if subscription.due_ms <= entry.now_ms:
+                disposition = (
+                    Disposition.RETURNED if subscription.on_expiry == "release" else Disposition.DISCARDED
+                )
+                subscription.release_all(disposition, entry.limits.max_released)
+                subscription.has_untold_loss = entry.version >= TOLD_LOSSES
         is_done = True
-        for reader in (*self.by_name.values(), *self.deleted):
-            while is_done and reader.reservations and reader.reservations[0].disposition:
-                is_done = self._move(entry, reader, reader.reservations[0])
+        for subscription in (*self.by_name.values(), *self.deleted):
+            while is_done and subscription.reservations and subscription.reservations[0].disposition:
+                is_done = self._move(entry, subscription, subscription.reservations[0])
         if self.deleted:
-            self.deleted = [reader for reader in self.deleted if reader.reservations]
+            self.deleted = [subscription for subscription in self.deleted if subscription.reservations]
         return is_done
 
-    def _move(self, entry: Entry, reader: DurableReader, reservation: Reservation) -> bool:
+    def _move(self, entry: Entry, subscription: Subscription, reservation: Reservation) -> bool:
         """Carries out the disposition of a reservation; False if the budget does not allow it."""
         if not self._may_move(entry, reservation):
             return False
-        ranges = self._give_up(reader, reservation)
+        ranges = self._give_up(subscription, reservation)
         if reservation.disposition == Disposition.RETURNED:
             self.messages.requeue(entry, ranges, failed=False)
         else:
@@ -395,18 +405,18 @@ class Readers:
         left.moved += reservation.count
         return True
 
-    def _give_up(self, reader: DurableReader, reservation: Reservation) -> list[tuple[int, int]]:
-        reader.reservations.remove(reservation)
+    def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
+        subscription.reservations.remove(reservation)
         first = reservation.first_tag
-        return reader.consumer.held.take_out(first, first + reservation.count - 1)
+        return subscription.consumer.held.take_out(first, first + reservation.count - 1)
 
     def next_due(self) -> int:
         """When a silence ends; NEVER if none does."""
-        return min([reader.due_ms for reader in self.by_name.values()], default=NEVER)
+        return min([subscription.due_ms for subscription in self.by_name.values()], default=NEVER)
 
 
-def _outdated(command: OpenReader | ReleaseReader, now: str) -> Refused:
-    return Refused("outdated", f"reader {command.reader!r} has changed: {now}")
+def _outdated(command: OpenSubscription | ReleaseSubscription, now: str) -> Refused:
+    return Refused("outdated", f"subscription {command.subscription!r} has changed: {now}")
 
 
 def _reserved(reservation: Reservation) -> Reserved:
@@ -419,12 +429,13 @@ def _reserved(reservation: Reservation) -> Reserved:
     )
 
 
-def refuse_open(command: OpenReader) -> Refused | None:
-    """What of a reader's name and settings is not allowed."""
-    length = len(command.reader.encode("utf-8", "surrogatepass"))
+def refuse_open(command: OpenSubscription) -> Refused | None:
+    """What of a subscription's name and settings is not allowed."""
+    length = len(command.subscription.encode("utf-8", "surrogatepass"))
     if not 0 < length <= MAX_NAME_BYTES:
         return Refused(
-            "bad_argument", f"a reader's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8"
+            "bad_argument",
+            f"a subscription's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8",
         )
     if not MIN_TIMEOUT_MS <= command.timeout_ms <= MAX_TIMEOUT_MS:
         return Refused(

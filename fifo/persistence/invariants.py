@@ -18,7 +18,7 @@ from fifo.persistence import checkpoint, snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import PART_BYTES
-from fifo.subscriptions import DurableReader
+from fifo.subscriptions import Subscription
 from quorum_selectors.evaluate import evaluate
 
 PLACES = tuple(place for place in Place if place.value)
@@ -88,9 +88,9 @@ def _check_queue(machine: QueueMachine) -> None:
     for consumer in machine.consumers.values():
         _check_held(machine, consumer, held)
         _check_consumer(machine, consumer)
-    for reader in (*machine.readers.by_name.values(), *machine.readers.deleted):
-        _check_held(machine, reader.consumer, held)
-        _check_reader(machine, reader)
+    for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
+        _check_held(machine, subscription.consumer, held)
+        _check_subscription(machine, subscription)
     ready_count = held_count = 0
     index, expiries = [], []
     for number in machine.messages.blocks.numbers():
@@ -226,37 +226,41 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
     _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
 
 
-def _check_reader(machine: QueueMachine, reader: DurableReader) -> None:
-    readers, consumer, limits = machine.readers, reader.consumer, machine.limits
-    is_deleted = readers.by_name.get(reader.name) is not reader
+def _check_subscription(machine: QueueMachine, subscription: Subscription) -> None:
+    subscriptions, consumer, limits = machine.subscriptions, subscription.consumer, machine.limits
+    is_deleted = subscriptions.by_name.get(subscription.name) is not subscription
     group = consumer.group
-    _expect((group is None) == is_deleted, "a reader is in a group until it is deleted")
-    _expect(consumer.credit == 0, "a reader has no credit")
-    _expect(consumer.held.total <= limits.max_outstanding, "a reader holds what it may")
-    _expect(len(reader.reservations) <= limits.max_reservations, "a reader's reservations are bounded")
+    _expect((group is None) == is_deleted, "a subscription is in a group until it is deleted")
+    _expect(consumer.credit == 0, "a subscription has no credit")
+    _expect(consumer.held.total <= limits.max_outstanding, "a subscription holds what it may")
     _expect(
-        not is_deleted or bool(reader.reservations), "who is deleted is remembered while it holds something"
+        len(subscription.reservations) <= limits.max_reservations, "a subscription's reservations are bounded"
     )
-    offsets = [each.offset for each in reader.reservations]
-    _expect(offsets == sorted(offsets), "reservations ascend")
-    outstanding = [each.offset for each in reader.reservations if not each.disposition]
     _expect(
-        outstanding == list(range(reader.settled + 1, reader.last + 1)), "offsets above settled are dense"
+        not is_deleted or bool(subscription.reservations),
+        "who is deleted is remembered while it holds something",
+    )
+    offsets = [each.offset for each in subscription.reservations]
+    _expect(offsets == sorted(offsets), "reservations ascend")
+    outstanding = [each.offset for each in subscription.reservations if not each.disposition]
+    _expect(
+        outstanding == list(range(subscription.settled + 1, subscription.last + 1)),
+        "offsets above settled are dense",
     )
     tag = total = 0
-    for each in reader.reservations:
+    for each in subscription.reservations:
         _expect(each.first_tag > tag and each.count > 0, "reservations have tags of their own")
         tag = each.first_tag + each.count - 1
         ranges = consumer.held.between(each.first_tag, tag)
         _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
         _expect(ranges == sorted(ranges), "a reservation ascends")
         total += each.count
-    _expect(total == consumer.held.total, "what a reader holds is reserved")
+    _expect(total == consumer.held.total, "what a subscription holds is reserved")
     bound = -1
-    for first, last in reader.released:
-        _expect(bound + 1 < first <= last <= reader.settled, "released ranges ascend with gaps")
+    for first, last in subscription.released:
+        _expect(bound + 1 < first <= last <= subscription.settled, "released ranges ascend with gaps")
         bound = last
-    _expect(len(reader.released) <= limits.max_released, "released ranges are bounded")
+    _expect(len(subscription.released) <= limits.max_released, "released ranges are bounded")
 
 
 def _check_block(machine: QueueMachine, block: Block) -> None:
@@ -294,7 +298,7 @@ def _check_block(machine: QueueMachine, block: Block) -> None:
 def _check_groups(machine: QueueMachine) -> None:
     groups = machine.groups
     sizes: dict[bytes, int] = {}
-    reading = [reader.consumer for reader in machine.readers.by_name.values()]
+    reading = [subscription.consumer for subscription in machine.subscriptions.by_name.values()]
     for consumer in (*machine.consumers.values(), *reading):
         if consumer.group is not None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")

@@ -5,7 +5,7 @@ queue in the order of ids its head and its blocks in the order of their numbers.
 and what follows from the rest (the two trees, sums, whose consumer is whose) is not written. No bodies.
 
 Format 3 is read, too: there the group's head ends before the producers' owners and the fences, and the
-queues' heads before the owners of readers and pins.
+queues' heads before the owners of subscriptions and pins.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fifo.messages.blocks import NEVER, Block, Stored
 from fifo.messages.messages import COUNTED, PRIORITY
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
 from fifo.persistence.pins import read_pins, write_pins
-from fifo.persistence.subscriptions import read_losses, read_readers, write_losses, write_readers
+from fifo.persistence.subscriptions import read_losses, read_subscriptions, write_losses, write_subscriptions
 from fifo.pins import QueuePin
 from fifo.producers import Fence, Producer
 from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
-from fifo.subscriptions import DurableReader
+from fifo.subscriptions import Subscription
 
 MAGIC = b"QFIFO"
 FORMAT = 4
@@ -262,18 +262,18 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(groups.draining))
     for key in groups.draining:
         out.number(places[key])
-    write_readers(out, machine.readers)
+    write_subscriptions(out, machine.subscriptions)
     write_pins(out, machine.pins)
-    write_losses(out, machine.readers)
+    write_losses(out, machine.subscriptions)
     for each in _owned(machine):
         out.number(each.owner)
     return out.data
 
 
-def _owned(machine: QueueMachine) -> list[DurableReader | QueuePin]:
+def _owned(machine: QueueMachine) -> list[Subscription | QueuePin]:
     """What has an owner of its own."""
-    readers, pins = machine.readers, machine.pins
-    return [*readers.by_name.values(), *readers.deleted, *pins.by_number.values(), *pins.ended]
+    subscriptions, pins = machine.subscriptions, machine.pins
+    return [*subscriptions.by_name.values(), *subscriptions.deleted, *pins.by_number.values(), *pins.ended]
 
 
 def staged_in(head: Reader) -> tuple[int, Staging]:
@@ -334,9 +334,9 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
-    read_readers(reader, machine.readers, groups, group.limits)
+    read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
-    read_losses(reader, machine.readers)
+    read_losses(reader, machine.subscriptions)
     if not reader.is_at_end():
         for each in _owned(machine):
             each.owner = reader.number()

@@ -11,10 +11,11 @@ from fifo.effects import Deliver, Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.group_state import no_queue
 from fifo.queries import pins as pin_queries
-from fifo.queries import queues, subscriptions
+from fifo.queries import queues
 from fifo.queries import storage as storage_queries
+from fifo.queries import subscriptions as subscription_queries
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, PinInfo, QueueInfo, ReaderInfo, ReservationPage
+from fifo.results import BrowsePage, PinInfo, QueueInfo, ReservationPage, SubscriptionInfo
 from fifo.staging import StagedInfo
 
 
@@ -55,32 +56,32 @@ def staged(group: GroupMachine, queue: int) -> tuple[StagedInfo, ...]:
     return () if machine is None else machine.staging.infos()
 
 
-def readers(group: GroupMachine, queue: int) -> tuple[ReaderInfo, ...]:
-    """A queue's durable readers in the order of being made; none if there is no such queue."""
+def subscriptions(group: GroupMachine, queue: int) -> tuple[SubscriptionInfo, ...]:
+    """A queue's durable subscriptions in the order of being made; none if there is no such queue."""
     machine = group.queues.get(queue)
-    return () if machine is None else subscriptions.infos(machine)
+    return () if machine is None else subscription_queries.infos(machine)
 
 
-def reader(group: GroupMachine, queue: int, name: str) -> ReaderInfo | None:
+def subscription(group: GroupMachine, queue: int, name: str) -> SubscriptionInfo | None:
     """One of them."""
     machine = group.queues.get(queue)
-    return None if machine is None else subscriptions.info(machine, name)
+    return None if machine is None else subscription_queries.info(machine, name)
 
 
 def reserved(
-    group: GroupMachine, queue: int, reader: str, offset: int, first_ordinal: int, count: int
+    group: GroupMachine, queue: int, subscription: str, offset: int, first_ordinal: int, count: int
 ) -> ReservationPage | Refused:
     """A slice by ordinals of an outstanding reservation; shorter where the reservation ends, or it has_more."""
     machine = group.queues.get(queue)
     if machine is None:
         return no_queue(queue)
-    return subscriptions.reserved(machine, reader, offset, first_ordinal, count)
+    return subscription_queries.reserved(machine, subscription, offset, first_ordinal, count)
 
 
-def may_reserve(group: GroupMachine, queue: int, reader: str) -> bool:
+def may_reserve(group: GroupMachine, queue: int, subscription: str) -> bool:
     """False only if a Reserve could certainly find nothing; cheap."""
     machine = group.queues.get(queue)
-    return machine is None or subscriptions.may_reserve(machine, reader)
+    return machine is None or subscription_queries.may_reserve(machine, subscription)
 
 
 def pins(group: GroupMachine, queue: int) -> tuple[PinInfo, ...]:

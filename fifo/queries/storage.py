@@ -59,14 +59,14 @@ def _recent(block: Block, recent_from: int) -> int:
     return int(runs.counted(block.ready | block.held)[recent].sum())
 
 
-def readers(machine: QueueMachine) -> dict[bytes, int]:
+def scan_positions(machine: QueueMachine) -> dict[bytes, int]:
     """Where messages are taken next: the sequence of each selector's front, and of the first ready one as b""."""
     found: dict[bytes, int] = {}
     if machine.messages.index:
         block = machine.messages.blocks.at(machine.messages.index[0][1])
         slot = bitsets.first(block.ready) if isinstance(block, Block) else block.first_slot
         found[b""] = (block.number << machine.limits.block_bits) + slot
-    reserving = {reader.selector: None for reader in machine.readers.by_name.values()}
+    reserving = {subscription.selector: None for subscription in machine.subscriptions.by_name.values()}
     for selector, group in machine.groups.by_selector.items():
         if selector and group.front != TAIL and (group.eligible or selector in reserving):
             found[selector] = group.front

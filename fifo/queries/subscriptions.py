@@ -1,4 +1,4 @@
-"""What durable readers look like. Views decide nothing; they may make cold blocks warm."""
+"""What durable subscriptions look like. Views decide nothing; they may make cold blocks warm."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.messages import PRIORITY
 from fifo.queue_machine import QueueMachine
-from fifo.results import ReaderInfo, ReservationInfo, ReservationPage
-from fifo.subscriptions import DurableReader
+from fifo.results import ReservationInfo, ReservationPage, SubscriptionInfo
+from fifo.subscriptions import Subscription
 
 
-def infos(machine: QueueMachine) -> tuple[ReaderInfo, ...]:
-    """A queue's readers in the order of being made."""
-    return tuple([_info(reader) for reader in machine.readers.by_name.values()])
+def infos(machine: QueueMachine) -> tuple[SubscriptionInfo, ...]:
+    """A queue's subscriptions in the order of being made."""
+    return tuple([_info(subscription) for subscription in machine.subscriptions.by_name.values()])
 
 
-def info(machine: QueueMachine, name: str) -> ReaderInfo | None:
-    reader = machine.readers.by_name.get(name)
-    return None if reader is None else _info(reader)
+def info(machine: QueueMachine, name: str) -> SubscriptionInfo | None:
+    subscription = machine.subscriptions.by_name.get(name)
+    return None if subscription is None else _info(subscription)
 
 
-def _info(reader: DurableReader) -> ReaderInfo:
-    state = reader.state()
-    return ReaderInfo(
-        name=reader.name,
-        generation=reader.generation,
-        settled=reader.settled,
-        last=reader.last,
+def _info(subscription: Subscription) -> SubscriptionInfo:
+    state = subscription.state()
+    return SubscriptionInfo(
+        name=subscription.name,
+        generation=subscription.generation,
+        settled=subscription.settled,
+        last=subscription.last,
         outstanding=state.outstanding,
-        selector=reader.selector,
-        start_sequence=reader.start_sequence,
-        last_seen_ms=reader.last_seen_ms,
-        timeout_ms=reader.timeout_ms,
-        on_expiry=reader.on_expiry,
-        has_untold_loss=reader.has_untold_loss,
+        selector=subscription.selector,
+        start_sequence=subscription.start_sequence,
+        last_seen_ms=subscription.last_seen_ms,
+        timeout_ms=subscription.timeout_ms,
+        on_expiry=subscription.on_expiry,
+        has_untold_loss=subscription.has_untold_loss,
         reservations=tuple(
             [
                 ReservationInfo(
                     each.offset, each.index, each.count, each.size_bytes, each.opens, each.time_ms
                 )
-                for each in reader.reservations
+                for each in subscription.reservations
                 if not each.disposition
             ]
         ),
@@ -56,10 +56,10 @@ def reserved(
 ) -> ReservationPage | Refused:
     """The messages first_ordinal .. first_ordinal+count-1 of a reservation, as far as it has them and
     `Limits.reserved_blocks` go; at least one, if there is one."""
-    reader = machine.readers.by_name.get(name)
-    if reader is None:
-        return Refused("not_found", f"queue {machine.messages.config.name!r} has no reader {name!r}")
-    found = reader.find(offset)
+    subscription = machine.subscriptions.by_name.get(name)
+    if subscription is None:
+        return Refused("not_found", f"queue {machine.messages.config.name!r} has no subscription {name!r}")
+    found = subscription.find(offset)
     if isinstance(found, Refused):
         return found
     if not 0 <= first_ordinal <= found.count or count < 0:
@@ -72,8 +72,8 @@ def reserved(
     if not count:
         return ReservationPage((), 0, (), found.opens)
     first = found.first_tag + first_ordinal
-    shown = Delivery(reader.consumer, machine.queue, first)
-    ranges = _of_blocks(reader.consumer.held.between(first, first + count - 1), machine.limits)
+    shown = Delivery(subscription.consumer, machine.queue, first)
+    ranges = _of_blocks(subscription.consumer.held.between(first, first + count - 1), machine.limits)
     for block, members in machine.messages.by_block(ranges):
         shown.describe(block, members)
     redelivered = bitsets.span(0, shown.count) if found.opens else shown.redelivered
@@ -100,13 +100,14 @@ def _of_blocks(ranges: list[tuple[int, int]], limits: Limits) -> list[tuple[int,
 
 
 def may_reserve(machine: QueueMachine, name: str) -> bool:
-    """False if a Reserve of this reader could certainly find nothing. Reads no page; True where it is not known."""
-    reader = machine.readers.by_name.get(name)
-    if reader is None:
+    """False if a Reserve of this subscription would certainly find nothing; True where it is not known. Reads no
+    page."""
+    subscription = machine.subscriptions.by_name.get(name)
+    if subscription is None:
         return True
     if not machine.messages.ready_count:
         return False
-    group, start = reader.consumer.group, reader.start_sequence
+    group, start = subscription.consumer.group, subscription.start_sequence
     assert group is not None
     if group.selector:
         return _may_match(machine, group, start)

@@ -310,7 +310,7 @@ def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_not
     world = World()
     world.queue(1)
     name = world.session()
-    world.do(name, c.OpenReader(1, "etl", b"", "earliest", 2_000, "discard"))
+    world.do(name, c.OpenSubscription(1, "etl", b"", "earliest", 2_000, "discard"))
     world.publish(name, 1)
     world.do(name, c.Reserve(1, "etl", 1, 0, 1, 100))
     member: Any = SimpleNamespace(queue_machine=lambda group: world.machine)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fifo.commands import OpenReader
+from fifo.commands import OpenSubscription
 from fifo.queries import group as queries
 from fifo.queries import subscriptions
 from quorum.api import admin_service, bulk_groups
@@ -70,11 +70,11 @@ def test_a_poll_for_a_reservation_looks_at_its_own_reader_only(monkeypatch: pyte
     world.queue()
     name = world.session()
     for number in range(20):
-        world.do(name, OpenReader(1, f"r{number}", b"", "earliest", 60_000, "release"))
+        world.do(name, OpenSubscription(1, f"r{number}", b"", "earliest", 60_000, "release"))
     built: list[str] = []
     build = subscriptions._info
     monkeypatch.setattr(subscriptions, "_info", lambda reader: built.append(reader.name) or build(reader))
     request = bulk_pb2.ReserveRequest(group="r7", generation=1)
     looked = bulk_groups._look_at(member_of(world), QUEUE, request)
-    assert looked.reader is not None and looked.reader.name == "r7"
+    assert looked.subscription is not None and looked.subscription.name == "r7"
     assert built == ["r7"]

@@ -1,4 +1,4 @@
-"""Readers, pins and producers of staged batches count for the address of the call (quorum/api/owners.py)."""
+"""Subscriptions, pins and producers of staged batches count for the address of the call (quorum/api/owners.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def publish(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
 @pytest.mark.parametrize(
     ("call", "owners"),
     [
-        (open_group, lambda queue: [each.owner for each in queue.readers.by_name.values()]),
+        (open_group, lambda queue: [each.owner for each in queue.subscriptions.by_name.values()]),
         (open_snapshot, lambda queue: [each.owner for each in queue.pins.by_number.values()]),
         (publish, lambda queue: [each.owner for each in queue.staging.last_batches.values()]),
     ],

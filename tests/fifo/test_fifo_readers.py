@@ -1,4 +1,4 @@
-"""Durable readers: reservations by offset, who may read them, and what ends them."""
+"""Durable subscriptions: reservations by offset, who may read them, and what ends them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fifo import subscriptions
 from fifo.commands import (
     Attach,
     DeleteQueue,
-    DeleteReader,
+    DeleteSubscription,
     Enqueue,
     Get,
-    KeepReader,
+    KeepSubscription,
     Meta,
-    OpenReader,
+    OpenSubscription,
     Operation,
     Purge,
-    ReleaseReader,
+    ReleaseSubscription,
     Reserve,
     SettleReserved,
     UpdateConfig,
     Wake,
 )
-from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
+from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.queries import group as queries
-from fifo.queries.storage import readers as positions
+from fifo.queries.storage import scan_positions as positions
 from fifo.results import QueueInfo, ReservationPage
 from support.fifo_world import World, bodies_of, selector, sequences
 
@@ -58,17 +58,24 @@ def do(world: World, command: Any, passed_ms: int = 1) -> Reply:
     return reply
 
 
-def open_reader(world: World, text: str = "", **more: Any) -> ReaderState:
-    arguments = {"start": "earliest", "timeout_ms": 10_000, "on_expiry": "release", "reader": "spark", **more}
-    reply = do(world, OpenReader(1, arguments.pop("reader"), selector(text), **arguments))
-    assert isinstance(reply, ReaderState)
+def open_reader(world: World, text: str = "", **more: Any) -> SubscriptionState:
+    arguments = {
+        "start": "earliest",
+        "timeout_ms": 10_000,
+        "on_expiry": "release",
+        "subscription": "spark",
+        **more,
+    }
+    reply = do(world, OpenSubscription(1, arguments.pop("subscription"), selector(text), **arguments))
+    assert isinstance(reply, SubscriptionState)
     return reply
 
 
 def reserve(world: World, after: int = 0, most: int = 1_000, **more: Any) -> Reply:
-    arguments = {"reader": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
+    arguments = {"subscription": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
     return do(
-        world, Reserve(1, arguments["reader"], arguments["generation"], after, most, arguments["max_bytes"])
+        world,
+        Reserve(1, arguments["subscription"], arguments["generation"], after, most, arguments["max_bytes"]),
     )
 
 
@@ -78,8 +85,8 @@ def refusal(reply: Reply) -> str:
     return reply.reason
 
 
-def shown(world: World, offset: int, reader: str = "spark") -> list[int]:
-    portion = queries.reserved(world.machine, 1, reader, offset, 0, 100_000)
+def shown(world: World, offset: int, subscription: str = "spark") -> list[int]:
+    portion = queries.reserved(world.machine, 1, subscription, offset, 0, 100_000)
     assert isinstance(portion, ReservationPage)
     return [body[0] for body in bodies_of(portion.runs)]
 
@@ -123,18 +130,18 @@ def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) 
     open_reader(world)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    assert open_reader(world) == ReaderState(2, 0, 1, 3)
+    assert open_reader(world) == SubscriptionState(2, 0, 1, 3)
     for command in (
         Reserve(1, "spark", 1, 1, 5, 500),
         SettleReserved(1, "spark", 1, 1),
-        KeepReader(1, "spark", 1),
-        ReleaseReader(1, "spark", 1),
+        KeepSubscription(1, "spark", 1),
+        ReleaseSubscription(1, "spark", 1),
     ):
-        before = queries.readers(world.machine, 1)
+        before = queries.subscriptions(world.machine, 1)
         reply = do(world, command)
         assert refusal(reply) == "wrong_generation"
         assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
-        assert queries.readers(world.machine, 1) == before
+        assert queries.subscriptions(world.machine, 1) == before
     portion = queries.reserved(world.machine, 1, "spark", 1, 0, 3)
     assert isinstance(portion, ReservationPage)
     assert (portion.redelivered, portion.opens) == (0b111, 1)
@@ -147,8 +154,8 @@ def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
     world.publish(name_of(world), 6)
     for after in range(3):
         reserve(world, after, most=2)
-    assert do(world, SettleReserved(1, "spark", 1, 2)) == ReaderState(1, 2, 3, 2)
-    assert do(world, SettleReserved(1, "spark", 1, 1)) == ReaderState(1, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", 1, 2)) == SubscriptionState(1, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", 1, 1)) == SubscriptionState(1, 2, 3, 2)
     assert refusal(do(world, SettleReserved(1, "spark", 1, 4))) == "not_given"
     assert (info(world).ready, info(world).checked_out) == (0, 2)
     assert refusal(reserve(world, after=0)) == "settled"
@@ -166,7 +173,7 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
     settled = []
     while not settled or settled[-1] < 3:
         reply = do(world, SettleReserved(1, "spark", 1, 3))
-        assert isinstance(reply, ReaderState)
+        assert isinstance(reply, SubscriptionState)
         settled.append(reply.settled)
     assert settled == [1, 2, 3]
     assert info(world).total == 0
@@ -174,17 +181,18 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
 
 def test_an_entry_reserves_no_more_than_its_budget(world: World) -> None:
     world.checks = False
-    for reader in ("spark", "other"):
-        open_reader(world, reader=reader)
+    for subscription in ("spark", "other"):
+        open_reader(world, subscription=subscription)
     for _ in range(3):
         world.publish(name_of(world), 40_000)
     both = [
-        world.op(name_of(world), Reserve(1, reader, 1, 0, 60_000, 1 << 40)) for reader in ("spark", "other")
+        world.op(name_of(world), Reserve(1, subscription, 1, 0, 60_000, 1 << 40))
+        for subscription in ("spark", "other")
     ]
     first, second = world.apply(both).replies
     assert first == Reserved(1, world.index, 60_000, 6_000_000, True)
     assert second == Reserved(1, world.index, 5_536, 553_600, False)
-    assert reserve(world, reader="other") == second  # asked for again it is as it was
+    assert reserve(world, subscription="other") == second  # asked for again it is as it was
 
 
 def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> None:
@@ -194,7 +202,7 @@ def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> 
     reserve(world, most=2)
     reserve(world, after=1, most=2)
     do(world, SettleReserved(1, "spark", 1, 1))
-    assert do(world, ReleaseReader(1, "spark", 1)) == ReaderState(1, 2, 2, 0)
+    assert do(world, ReleaseSubscription(1, "spark", 1)) == SubscriptionState(1, 2, 2, 0)
     assert refusal(reserve(world, after=0)) == "settled"
     assert refusal(reserve(world, after=1)) == "released"
     assert reserve(world, after=2) == Reserved(3, world.index, 4, 400, True)
@@ -209,7 +217,7 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
     for after in range(3):
         world.publish(name_of(world), 40_000)
         reserve(world, after, 40_000)
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     assert info(world).ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
@@ -228,15 +236,15 @@ def test_a_silent_reader_gives_up_what_it_holds(
     open_reader(world, timeout_ms=2_000, on_expiry=on_expiry)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    do(world, KeepReader(1, "spark", 1), passed_ms=1_500)
+    do(world, KeepSubscription(1, "spark", 1), passed_ms=1_500)
     assert world.machine.next_wake() == (None if on_expiry == "keep" else world.now_ms + 2_000)
     world.wake(1_999)
     assert info(world).checked_out == 3
     world.wake(1)
     assert (info(world).ready, info(world).checked_out) == (ready, held)
     assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
-    reader = queries.readers(world.machine, 1)[0]
-    assert (reader.generation, reader.last) == (1, 1)
+    subscription = queries.subscriptions(world.machine, 1)[0]
+    assert (subscription.generation, subscription.last) == (1, 1)
     if on_expiry == "keep":
         assert shown(world, 1) == [1, 2, 3]
     else:
@@ -257,19 +265,19 @@ def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_si
     do(world, SettleReserved(1, "spark", 1, 1))
     world.wake(2_000)
     world.machine = world.restored(snapshot.encode(world.machine))
-    do(world, KeepReader(1, "spark", 1))
+    do(world, KeepSubscription(1, "spark", 1))
     for _ in range(2):  # also to a program that has lost the answer
         assert refusal(reserve(world, after=3)) == "released"
-        assert queries.readers(world.machine, 1)[0].has_untold_loss
+        assert queries.subscriptions(world.machine, 1)[0].has_untold_loss
     do(world, SettleReserved(1, "spark", 1, 2))  # of the third it still does not know
     assert refusal(reserve(world, after=3)) == "released"
     generation = 1
     if way == "opened":
         generation = open_reader(world, timeout_ms=2_000).generation
     elif way == "released":
-        do(world, ReleaseReader(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", 1))
     else:
-        assert do(world, SettleReserved(1, "spark", 1, 3)) == ReaderState(1, 3, 3, 0)
+        assert do(world, SettleReserved(1, "spark", 1, 3)) == SubscriptionState(1, 3, 3, 0)
     assert reserve(world, after=3, generation=generation) == Reserved(4, world.index, 7, 700, True)
 
 
@@ -287,7 +295,7 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
     open_reader(world, timeout_ms=1_000)
     assert world.machine.next_wake() is None
     world.wake(50_000)
-    assert queries.readers(world.machine, 1)[0].settled == 0
+    assert queries.subscriptions(world.machine, 1)[0].settled == 0
 
 
 def sparse_and_cold(world: World, blocks: int) -> None:
@@ -296,11 +304,13 @@ def sparse_and_cold(world: World, blocks: int) -> None:
         world.publish(
             name_of(world), PRODUCTION.block_size, [COLOURS[0], *[COLOURS[1]] * (PRODUCTION.block_size - 1)]
         )
-    open_reader(world, "colour = 'red'", reader="looks")
+    open_reader(world, "colour = 'red'", subscription="looks")
     found = 0
     while found < blocks:
-        found += count_of(reserve(world, after=queries.readers(world.machine, 1)[0].last, reader="looks"))
-    do(world, ReleaseReader(1, "looks", 1))
+        found += count_of(
+            reserve(world, after=queries.subscriptions(world.machine, 1)[0].last, subscription="looks")
+        )
+    do(world, ReleaseSubscription(1, "looks", 1))
     go_cold(world)
 
 
@@ -341,7 +351,7 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 0
     assert memory.loads == before
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
@@ -375,15 +385,15 @@ def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -
     name = name_of(world)
     world.publish(name, 3, [COLOURS[0]] * 3)
     open_reader(world, start="latest")
-    open_reader(world, "colour = 'red'", reader="red", start="latest")
-    assert reserve(world).count == reserve(world, reader="red").count == 0  # type: ignore[union-attr]
+    open_reader(world, "colour = 'red'", subscription="red", start="latest")
+    assert reserve(world).count == reserve(world, subscription="red").count == 0  # type: ignore[union-attr]
     assert not queries.may_reserve(world.machine, 1, "spark")
     world.publish(name, 2, COLOURS)
     assert queries.may_reserve(world.machine, 1, "red")
-    reserve(world, reader="red")
+    reserve(world, subscription="red")
     reserve(world)
     assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
-    open_reader(world, start="earliest")  # only where a reader is new
+    open_reader(world, start="earliest")  # only where a subscription is new
     assert reserve(world, after=1, generation=2).count == 0  # type: ignore[union-attr]
     assert info(world).ready == 3
 
@@ -394,10 +404,10 @@ def test_a_selector_passes_several_fronts_of_blocks(world: World) -> None:
     for _ in range(5):
         world.publish(name_of(world), 8_000, rows)
     open_reader(world, "colour = 'red'")
-    open_reader(world, "colour = 'green'", reader="green")
+    open_reader(world, "colour = 'green'", subscription="green")
     assert positions(world.machine.queues[1])[selector("colour = 'red'")] == 0
-    for reader in ("spark", "green"):
-        assert reserve(world, most=100_000, reader=reader).count == 20_000  # type: ignore[union-attr]
+    for subscription in ("spark", "green"):
+        assert reserve(world, most=100_000, subscription=subscription).count == 20_000  # type: ignore[union-attr]
     assert shown(world, 1)[:3] == [1, 3, 5]
     assert shown(world, 1, "green")[-3:] == [39_996, 39_998, 40_000]
     assert not queries.may_reserve(world.machine, 1, "spark")
@@ -429,7 +439,7 @@ def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
     reserve(world, most=3)
     _, applied = world.attach(name, "a", 2)
     assert sequences(applied) == [4, 5]
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     world.do(name, Attach(1, "a", b"", 10))
     assert info(world).ready == 0
 
@@ -460,7 +470,7 @@ def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
     world.wake(1_000)
     assert (info(world).ready, info(world).checked_out) == (2, 3)
     assert shown(world, 1) == [1, 2, 3]
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     assert info(world).dropped[0] == 3  # their time was over when they came back
 
 
@@ -471,9 +481,9 @@ def _with_limit(config: Any) -> Any:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"reader": ""},
-        {"reader": "x" * 256},
-        {"reader": "ä" * 128},
+        {"subscription": ""},
+        {"subscription": "x" * 256},
+        {"subscription": "ä" * 128},
         {"timeout_ms": 999},
         {"timeout_ms": subscriptions.MAX_TIMEOUT_MS + 1},
         {"start": "now"},
@@ -483,40 +493,40 @@ def _with_limit(config: Any) -> Any:
 )
 def test_what_is_not_allowed_is_told_and_changes_nothing(world: World, wrong: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {
-        "queue": 1, "reader": "spark", "selector": b"", "start": "earliest", "timeout_ms": 1_000,
+        "queue": 1, "subscription": "spark", "selector": b"", "start": "earliest", "timeout_ms": 1_000,
         "on_expiry": "keep",
     }  # fmt: skip
-    assert refusal(do(world, OpenReader(**{**arguments, **wrong}))) == "bad_argument"
-    assert queries.readers(world.machine, 1) == ()
+    assert refusal(do(world, OpenSubscription(**{**arguments, **wrong}))) == "bad_argument"
+    assert queries.subscriptions(world.machine, 1) == ()
 
 
 def test_limits() -> None:
-    world = world_of(replace(PRODUCTION, max_readers=2, max_reservations=3, max_outstanding=10))
+    world = world_of(replace(PRODUCTION, max_subscriptions=2, max_reservations=3, max_outstanding=10))
     world.publish(name_of(world), 20)
     open_reader(world)
-    open_reader(world, reader="other", owner=78)
-    third = OpenReader(1, "third", b"", "earliest", 1_000, "keep", 79)
+    open_reader(world, subscription="other", owner=78)
+    third = OpenSubscription(1, "third", b"", "earliest", 1_000, "keep", 79)
     assert refusal(do(world, third)) == "limit"
     assert [reserve(world, after, 1).offset for after in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
     assert refusal(reserve(world, 3, 1)) == "limit"
-    assert reserve(world, reader="other", most=100).count == 10  # type: ignore[union-attr]
-    assert refusal(reserve(world, 1, 1, reader="other")) == "limit"
+    assert reserve(world, subscription="other", most=100).count == 10  # type: ignore[union-attr]
+    assert refusal(reserve(world, 1, 1, subscription="other")) == "limit"
     for wrong in ({"most": 0}, {"max_bytes": 0}, {"after": -1}):
         assert refusal(reserve(world, **wrong)) == "bad_argument"  # type: ignore[arg-type]
 
 
 def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_come_in() -> None:
-    world = world_of(replace(PRODUCTION, max_readers=4))
-    for reader in ("a", "b"):
-        open_reader(world, reader=reader, owner=77)
+    world = world_of(replace(PRODUCTION, max_subscriptions=4))
+    for subscription in ("a", "b"):
+        open_reader(world, subscription=subscription, owner=77)
     world.machine = world.restored(snapshot.encode(world.machine))
-    more = OpenReader(1, "c", b"", "earliest", 1_000, "keep", 77)
+    more = OpenSubscription(1, "c", b"", "earliest", 1_000, "keep", 77)
     assert refusal(do(world, more)) == "limit"
-    open_reader(world, reader="d", owner=78)
-    open_reader(world, reader="a", owner=79)  # it counts for the one that opened it last
+    open_reader(world, subscription="d", owner=78)
+    open_reader(world, subscription="a", owner=79)  # it counts for the one that opened it last
     assert refusal(do(world, more)) == "limit"
-    do(world, DeleteReader(1, "b"))
-    open_reader(world, reader="c", owner=77)
+    do(world, DeleteSubscription(1, "b"))
+    open_reader(world, subscription="c", owner=77)
 
 
 def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: World) -> None:
@@ -524,11 +534,11 @@ def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: 
     open_reader(world)
     open_reader(world)
     reserve(world, generation=2, most=3)
-    assert do(world, DeleteReader(1, "spark")) == Ok(3)
-    assert do(world, DeleteReader(1, "spark")) == Ok(0)
+    assert do(world, DeleteSubscription(1, "spark")) == Ok(3)
+    assert do(world, DeleteSubscription(1, "spark")) == Ok(0)
     assert (info(world).ready, info(world).checked_out) == (5, 0)
     assert refusal(reserve(world, generation=2)) == "not_found"
-    assert open_reader(world) == ReaderState(3, 0, 0, 0)
+    assert open_reader(world) == SubscriptionState(3, 0, 0, 0)
     assert refusal(reserve(world, generation=2)) == "wrong_generation"
 
 
@@ -537,7 +547,7 @@ def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
     open_reader(world)
     reserve(world)
     assert world.apply([(None, DeleteQueue(1))]).replies == (Ok(5),)
-    assert queries.readers(world.machine, 1) == ()
+    assert queries.subscriptions(world.machine, 1) == ()
     assert refusal(reserve(world)) == "not_found"
     assert world.machine.next_wake() is None
 
@@ -558,7 +568,7 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
         world.resumed(state, pages),
     ):
         assert snapshot.encode(again) == snapshot.encode(world.machine)
-        assert queries.readers(again, 1) == queries.readers(world.machine, 1)
+        assert queries.subscriptions(again, 1) == queries.subscriptions(world.machine, 1)
         assert queries.reserved(again, 1, "spark", 1, 5_000, 200) == before
         assert again.next_wake() == world.machine.next_wake()
 
@@ -569,7 +579,7 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
     world.publish(name_of(world), 1)
     for after in range(0, 8, 2):  # released and settled in turn
         reserve(world, after)
-        do(world, ReleaseReader(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", 1))
         reserve(world, after + 1)
         do(world, SettleReserved(1, "spark", 1, after + 2))
         world.publish(name_of(world), 1)
@@ -578,10 +588,10 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
 
 
 def test_an_opening_that_arrives_late_fences_nobody_who_opened_since(world: World) -> None:
-    first = OpenReader(1, "spark", b"", "earliest", 60_000, "keep", found=0)
-    assert do(world, first) == ReaderState(1, 0, 0, 0)
+    first = OpenSubscription(1, "spark", b"", "earliest", 60_000, "keep", found=0)
+    assert do(world, first) == SubscriptionState(1, 0, 0, 0)
     assert refusal(do(world, first)) == "outdated"
-    assert do(world, replace(first, found=1)) == ReaderState(2, 0, 0, 0)
+    assert do(world, replace(first, found=1)) == SubscriptionState(2, 0, 0, 0)
     assert refusal(do(world, replace(first, found=1))) == "outdated"
 
 
@@ -589,8 +599,8 @@ def test_a_release_that_arrives_late_gives_nothing_back_that_was_reserved_since(
     world.publish(name_of(world), 10)
     open_reader(world)
     reserve(world, most=3)
-    late = ReleaseReader(1, "spark", 1, last=1)
+    late = ReleaseSubscription(1, "spark", 1, last=1)
     reserve(world, 1, most=3)
     assert refusal(do(world, late)) == "outdated"
     assert info(world).checked_out == 6
-    assert do(world, replace(late, last=2)) == ReaderState(1, 2, 2, 0)
+    assert do(world, replace(late, last=2)) == SubscriptionState(1, 2, 2, 0)

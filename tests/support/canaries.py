@@ -17,7 +17,7 @@ from fifo.commands import Reserve
 from fifo.effects import Reply
 from fifo.group_machine import GroupMachine
 from fifo.staging import Staging
-from fifo.subscriptions import DurableReader, Readers
+from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api.hub import Hub
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -109,12 +109,14 @@ class ForgetsUnsettled(GroupMachine):
         super()._end_departed(entry)
 
 
-reserve = Readers._reserve
+reserve = Subscriptions._reserve
 
 
-def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
-    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
-    return reserve(readers, entry, reader, replace(command, after=reader.last))
+def always_new(
+    subscriptions: Subscriptions, entry: Entry, subscription: Subscription, command: Reserve
+) -> Reply:
+    """In the place of Subscriptions._reserve: who asks again for what was answered is given something else."""
+    return reserve(subscriptions, entry, subscription, replace(command, after=subscription.last))
 
 
 def not_remembered(staging: Staging, producer: str, batch: int) -> None:
@@ -275,9 +277,9 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _patched(
         "reservation not repeated",
-        "a durable reader that asks again gets the same messages",
+        "a durable subscription that asks again gets the same messages",
         scenario="bulk",
-        fifo__subscriptions__Readers___reserve=always_new,
+        fifo__subscriptions__Subscriptions___reserve=always_new,
     ),
     _patched(
         "selector skips arrivals",

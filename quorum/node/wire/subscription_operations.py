@@ -1,4 +1,4 @@
-"""The wire form of what durable readers and pins send (kinds 20 to 27; see operations.py).
+"""The wire form of what durable subscriptions and pins send (kinds 20 to 27; see operations.py).
 
     open      = timeout u64, start u8, on_expiry u8, selector length u32, name, selector, owner u64
     reserve   = generation u64, after u64, max_messages u64, max_bytes u64, name
@@ -69,24 +69,33 @@ def _read_optional(data: memoryview) -> int | None:
     return int(value)
 
 
-def _open(x: c.OpenReader) -> bytes:
+def _open(x: c.OpenSubscription) -> bytes:
     start, expiry = STARTS.index(x.start), ON_EXPIRY.index(x.on_expiry)
     head = _OPEN.pack(x.timeout_ms, start, expiry, len(x.selector))
-    return b"".join((head, _name(x.reader), x.selector, _U64.pack(x.owner), _optional(x.found)))
+    return b"".join((head, _name(x.subscription), x.selector, _U64.pack(x.owner), _optional(x.found)))
 
 
-def _decode_open(data: memoryview, queue: int) -> c.OpenReader:
+def _decode_open(data: memoryview, queue: int) -> c.OpenSubscription:
     timeout_ms, start, expiry, length = _OPEN.unpack_from(data)
     name, rest = _read_name(data[_OPEN.size :])
     selector, owner = bytes(rest[:length]), read_owner(rest[length : length + _U64.size])
     found = _read_optional(rest[length + _U64.size :])
     if len(selector) != length:
         raise ValueError(f"a selector of {len(selector)} bytes, not {length}")
-    return c.OpenReader(queue, name, selector, STARTS[start], timeout_ms, ON_EXPIRY[expiry], owner, found)  # type: ignore[arg-type]
+    return c.OpenSubscription(
+        queue,
+        name,
+        selector,
+        STARTS[start],
+        timeout_ms,
+        ON_EXPIRY[expiry],
+        owner,
+        found,  # type: ignore[arg-type]
+    )
 
 
 def _reserve(x: c.Reserve) -> bytes:
-    return _RESERVE.pack(x.generation, x.after, x.max_messages, x.max_bytes) + _name(x.reader)
+    return _RESERVE.pack(x.generation, x.after, x.max_messages, x.max_bytes) + _name(x.subscription)
 
 
 def _decode_reserve(data: memoryview, queue: int) -> c.Reserve:
@@ -94,29 +103,29 @@ def _decode_reserve(data: memoryview, queue: int) -> c.Reserve:
 
 
 def _settle(x: c.SettleReserved) -> bytes:
-    return _SETTLE.pack(x.generation, x.to) + _name(x.reader)
+    return _SETTLE.pack(x.generation, x.to) + _name(x.subscription)
 
 
 def _decode_settle(data: memoryview, queue: int) -> c.SettleReserved:
     return c.SettleReserved(queue, _only_name(data[_SETTLE.size :]), *_SETTLE.unpack_from(data))
 
 
-def _keep(x: c.KeepReader) -> bytes:
-    return _U64.pack(x.generation) + _name(x.reader)
+def _keep(x: c.KeepSubscription) -> bytes:
+    return _U64.pack(x.generation) + _name(x.subscription)
 
 
-def _decode_keep(data: memoryview, queue: int) -> c.KeepReader:
-    return c.KeepReader(queue, _only_name(data[_U64.size :]), *_U64.unpack_from(data))
+def _decode_keep(data: memoryview, queue: int) -> c.KeepSubscription:
+    return c.KeepSubscription(queue, _only_name(data[_U64.size :]), *_U64.unpack_from(data))
 
 
-def _release(x: c.ReleaseReader) -> bytes:
-    return _U64.pack(x.generation) + _name(x.reader) + _optional(x.last)
+def _release(x: c.ReleaseSubscription) -> bytes:
+    return _U64.pack(x.generation) + _name(x.subscription) + _optional(x.last)
 
 
-def _decode_release(data: memoryview, queue: int) -> c.ReleaseReader:
+def _decode_release(data: memoryview, queue: int) -> c.ReleaseSubscription:
     (generation,) = _U64.unpack_from(data)
     name, rest = _read_name(data[_U64.size :])
-    return c.ReleaseReader(queue, name, generation, _read_optional(rest))
+    return c.ReleaseSubscription(queue, name, generation, _read_optional(rest))
 
 
 def _decode_pin(data: memoryview, queue: int) -> c.Pin:
@@ -124,22 +133,22 @@ def _decode_pin(data: memoryview, queue: int) -> c.Pin:
     return c.Pin(queue, ttl_ms, read_owner(data[_U64.size :]))
 
 
-def _delete(x: c.DeleteReader) -> bytes:
-    return _name(x.reader) + _optional(x.generation)
+def _delete(x: c.DeleteSubscription) -> bytes:
+    return _name(x.subscription) + _optional(x.generation)
 
 
-def _decode_delete(data: memoryview, queue: int) -> c.DeleteReader:
+def _decode_delete(data: memoryview, queue: int) -> c.DeleteSubscription:
     name, rest = _read_name(data)
-    return c.DeleteReader(queue, name, _read_optional(rest))
+    return c.DeleteSubscription(queue, name, _read_optional(rest))
 
 
 TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]], ...] = (
-    (20, c.OpenReader, _open, _decode_open),
+    (20, c.OpenSubscription, _open, _decode_open),
     (21, c.Reserve, _reserve, _decode_reserve),
     (22, c.SettleReserved, _settle, _decode_settle),
-    (23, c.KeepReader, _keep, _decode_keep),
-    (24, c.ReleaseReader, _release, _decode_release),
-    (25, c.DeleteReader, _delete, _decode_delete),
+    (23, c.KeepSubscription, _keep, _decode_keep),
+    (24, c.ReleaseSubscription, _release, _decode_release),
+    (25, c.DeleteSubscription, _delete, _decode_delete),
     (26, c.Pin, lambda x: _U64.pack(x.ttl_ms) + _U64.pack(x.owner), _decode_pin),
     (27, c.Unpin, lambda x: _U64.pack(x.pin), lambda d, q: c.Unpin(q, *_U64.unpack(d))),
 )
