@@ -226,7 +226,7 @@ class QueueMachine:
         self.groups.leave(consumer)
         del self.consumers[consumer.key]
         self.owned.remove(consumer.owner)
-        self.messages.requeue(entry, consumer.held.take_all(), failed=False)
+        self.messages.requeue(entry, consumer.held.remove_all(), failed=False)
 
     def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
         most = self.limits.max_get
@@ -249,7 +249,7 @@ class QueueMachine:
         if not delivery.count:
             return Ok(0)
         if command.settled:
-            self.messages.settle(consumer.held.take_out(delivery.first_tag, consumer.next_tag - 1))
+            self.messages.settle(consumer.held.remove(delivery.first_tag, consumer.next_tag - 1))
         entry.effects.append(delivery.effect(command.settled))
         return Ok(delivery.count)
 
@@ -277,7 +277,7 @@ class QueueMachine:
             if not 0 <= first <= last:
                 return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
         was_full = consumer.held.total >= consumer.max_held
-        ranges = consumer.held.take_out_all_of(command.tags)
+        ranges = consumer.held.remove_many(command.tags)
         if type(command) is Settle:
             self.messages.settle(ranges)
         elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):

@@ -5,9 +5,9 @@ its *offsets*. A reservation never changes. It can be read any number of times, 
 is settled or released as a whole. Reserve names the offset before the new one: a caller that lost the answer asks again
 and gets the same reservation.
 
-The messages that a subscription holds are kept by consecutive tags, like those of any consumer (`Consumer`, `Held`); a
-reservation is a range of tags. A subscription belongs to the group of its selector, but it never has credit: a checkout
-never serves it. Ordinary consumers work beside it.
+The messages that a subscription holds are kept by consecutive tags, like those of any consumer (`Consumer`,
+`CheckedOut`). A reservation is a range of tags. A subscription belongs to the group of its selector, but it never has
+credit: a checkout never serves it. Ordinary consumers work beside it.
 
 Offsets at or below `settled` are done with. Reservations that are released all at once are done with, too, though
 their messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry
@@ -408,7 +408,7 @@ class Subscriptions:
     def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
         subscription.reservations.remove(reservation)
         first = reservation.first_tag
-        return subscription.consumer.held.take_out(first, first + reservation.count - 1)
+        return subscription.consumer.held.remove(first, first + reservation.count - 1)
 
     def next_due(self) -> int:
         """When a silence ends; NEVER if none does."""

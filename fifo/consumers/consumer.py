@@ -18,8 +18,18 @@ MANY_RANGES = 64
 """From so many ranges of tags on, one pass over all a consumer holds may be cheaper than a cut for each."""
 
 
-class Held:
-    """What a consumer holds: runs of (delivery tag, sequence, count), ascending by tag, in parallel arrays."""
+class CheckedOut:
+    """The messages that one consumer has received and not settled, as runs in parallel arrays, ascending by tag.
+
+    A run is (delivery tag, sequence, count): neighbouring tags that stand for neighbouring sequences.
+
+        >>> messages = CheckedOut()
+        >>> messages.add(1, 100, 5)
+        >>> messages.remove(2, 3)
+        [(101, 2)]
+        >>> messages.between(1, 5), messages.total
+        ([(100, 1), (103, 2)], 3)
+    """
 
     __slots__ = ("counts", "sequences", "tags", "total")
 
@@ -40,8 +50,8 @@ class Held:
         self.sequences.append(sequence)
         self.counts.append(count)
 
-    def take_out(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Removes the tags first..last; what they stood for, as (sequence, count) in the order of the tags."""
+    def remove(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Removes the tags first..last. Returns their messages as (sequence, count), in the order of the tags."""
         tags, sequences, counts = self.tags, self.sequences, self.counts
         i = max(bisect_right(tags, first) - 1, 0)
         if i < len(tags) and tags[i] + counts[i] <= first:
@@ -67,13 +77,13 @@ class Held:
         self.total -= sum(count for _, count in out)
         return out
 
-    def take_out_all_of(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Removes the tags of many ranges (first, last); like `take_out` of each."""
+    def remove_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Removes the tags of many ranges (first, last); like `remove` of each."""
         if len(ranges) < MANY_RANGES or len(ranges) * 128 < len(self.tags):
-            return [pair for first, last in ranges for pair in self.take_out(first, last)]
+            return [pair for first, last in ranges for pair in self.remove(first, last)]
         # One pass over everything: cheaper than moving the arrays' rest for every range.
         wanted = deque(sorted(ranges))
-        before = Held()
+        before = CheckedOut()
         before.tags, before.sequences, before.counts = self.tags, self.sequences, self.counts
         self.tags, self.sequences, self.counts, self.total = array("Q"), array("Q"), array("I"), 0
         out: list[tuple[int, int]] = []
@@ -104,7 +114,7 @@ class Held:
                 found.append((sequences[place] + skipped, count))
         return found
 
-    def take_all(self) -> list[tuple[int, int]]:
+    def remove_all(self) -> list[tuple[int, int]]:
         out = list(zip(self.sequences, self.counts, strict=True))
         for column in (self.tags, self.sequences, self.counts):
             del column[:]
@@ -124,7 +134,7 @@ class Consumer:
     max_held: int
     credit_to: int = 0  # tags up to here may be handed out
     next_tag: int = 1
-    held: Held = field(default_factory=Held)
+    held: CheckedOut = field(default_factory=CheckedOut)
     owner: int = UNKNOWN  # of its session
 
     @property

@@ -24,7 +24,7 @@ from fifo.commands import (
     Settle,
     UpdateConfig,
 )
-from fifo.consumers.consumer import Held
+from fifo.consumers.consumer import CheckedOut
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
@@ -425,7 +425,7 @@ def test_a_reply_to_an_identical_attach_is_an_attachment(world: World) -> None:
 def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
     runs: list[tuple[int, int, bool]], picked: list[tuple[int, int]]
 ) -> None:
-    one, other = Held(), Held()
+    one, other = CheckedOut(), CheckedOut()
     tag, sequence = 1, 1
     for gap, count, is_apart in runs:
         tag += gap
@@ -435,8 +435,8 @@ def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
         tag += count
         sequence += count
     ranges = [(first, first + width) for first, width in picked]
-    singly = [pair for first, last in ranges for pair in one.take_out(first, last)]
-    at_once = other.take_out_all_of(ranges)
+    singly = [pair for first, last in ranges for pair in one.remove(first, last)]
+    at_once = other.remove_many(ranges)
     assert sorted(s + i for s, n in at_once for i in range(n)) == sorted(
         s + i for s, n in singly for i in range(n)
     )

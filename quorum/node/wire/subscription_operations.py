@@ -86,11 +86,11 @@ def _decode_open(data: memoryview, queue: int) -> c.OpenSubscription:
         queue,
         name,
         selector,
-        STARTS[start],
+        STARTS[start],  # type: ignore[arg-type]
         timeout_ms,
-        ON_EXPIRY[expiry],
+        ON_EXPIRY[expiry],  # type: ignore[arg-type]
         owner,
-        found,  # type: ignore[arg-type]
+        found,
     )
 
 
