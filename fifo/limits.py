@@ -41,7 +41,7 @@ class Limits:
     """Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
     shared_steps: int = 4_096
     """What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
-    turn: int = 1_024
+    quantum: int = 1_024
     """Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
     wake_queues: int = 256
     """Queues one Wake continues. They share one budget, and those that it is not enough for keep their places."""
@@ -148,7 +148,7 @@ SMALL = Limits(
     step_budget=24,
     arrival_budget=60,
     shared_steps=17,
-    turn=3,
+    quantum=3,
     looked_up_messages=12,
     looked_up_chunks=3,
     looked_up_bytes=1_000,

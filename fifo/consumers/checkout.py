@@ -1,12 +1,15 @@
-"""Who is served next.
+"""Which consumer is served next: round robin.
 
-Groups with a consumer that has credit take turns, and inside a group its consumers with credit do. A turn gives one
-consumer the lowest ready messages that its group selects: as many as its credit allows, but at most an even share of
-what was ready when the checkout began, and at most 1,024, so that a large batch is spread over all who wait. A
-consumer that is alone takes all its turns at once. After a turn that gave something, the group and the consumer go to
-the end of their lines; a group that finds nothing keeps its place. Who found all there is for it is not asked again.
+The service queue has the selector groups with a consumer that has credit; inside a group its consumers with credit
+rotate, too. A turn gives one consumer the lowest ready messages that its group selects. It gives as many as the
+consumer's credit allows, but not more than
+- an even share of the messages that were ready when the checkout began;
+- `Limits.quantum` messages, so that a large batch is spread over all consumers that have credit.
+A consumer that is alone takes all its turns at once. After a turn that gave something, the group and the consumer go to
+the end of their queues; a group that finds nothing keeps its place. A group that has found all its messages is not
+asked again.
 
-A checkout ends when nobody with credit can be given anything, or with its budget; then it goes on in a later entry.
+A checkout ends when no consumer with credit can be given anything, or with its budget; then a later entry continues it.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ from fifo.messages.messages import Messages
 
 
 def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
-    """Serves whoever can be served; False if the budget ended it."""
-    if not groups.turns or not messages.ready_count:
+    """Serves all consumers that can be served; False if the budget ended it."""
+    if not groups.service_queue or not messages.ready_count:
         return True
     left = entry.budget(messages.queue).left
     share = UNLIMITED
     if groups.eligible_count > 1:
-        share = min(entry.limits.turn, -(-messages.ready_count // groups.eligible_count))
+        share = min(entry.limits.quantum, -(-messages.ready_count // groups.eligible_count))
     deliveries: dict[tuple[bytes, str], Delivery] = {}
     groups.shared.move(entry)
-    line = deque(groups.in_line())
+    runnable = deque(groups.runnable())
     is_done = True
-    while line and messages.ready_count:
+    while runnable and messages.ready_count:
         if not left.may_hand_out:
             break
-        group = line.popleft()
+        group = runnable.popleft()
         consumer = group.next_consumer()
         delivery = deliveries.get(consumer.key)
         if delivery is None:
@@ -45,11 +48,11 @@ def run(messages: Messages, groups: SelectorGroups, entry: Entry) -> bool:
         if taken:
             deliveries[consumer.key] = delivery
             left.messages -= taken
-            if groups.served(group, consumer) and (taken == wanted or not is_complete):
-                line.append(group)
+            if groups.rotate(group, consumer) and (taken == wanted or not is_complete):
+                runnable.append(group)
         if taken < wanted and is_complete:
             groups.found_all(group)
     entry.effects.extend([delivery.effect() for delivery in deliveries.values()])
     is_done = is_done and groups.shared.behind is None
-    # Who sleeps is not in the line, and who sleeps is local: so this asks for all with credit.
-    return is_done and (left.may_hand_out or not groups.turns or not messages.ready_count)
+    # Idle groups are not among the runnable ones, and which are idle is local: so this asks for all with credit.
+    return is_done and (left.may_hand_out or not groups.service_queue or not messages.ready_count)

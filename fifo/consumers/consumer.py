@@ -150,13 +150,13 @@ class Consumer:
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_decoded", "eligible", "front", "seen", "selector", "size", "ticket")
+    __slots__ = ("_decoded", "eligible", "front", "queue_position", "seen", "selector", "size")
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
         self.size = 0  # its consumers
         self.front = 0
-        self.ticket = 0  # its place among the groups with credit
+        self.queue_position = 0  # its place among the groups with credit
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
         self._decoded: Selector | None = None
         self.seen = 0

@@ -42,32 +42,32 @@ class SelectorGroups:
     """The groups of one queue."""
 
     __slots__ = (
-        "_awake",
+        "_active",
         "_filed",
         "_followed",
         "_followers",
-        "_tickets",
+        "_last_position",
         "by_selector",
         "draining",
         "eligible_count",
         "fields",
         "match_cache",
         "messages",
+        "service_queue",
         "shared",
-        "turns",
     )
 
     def __init__(self, messages: Messages, field_source: FieldSource) -> None:
         self.messages = messages
         self.fields = Fields(field_source, messages.blocks)
         self.by_selector: dict[bytes, SelectorGroup] = {}
-        self.turns: OrderedDict[bytes, SelectorGroup] = (
+        self.service_queue: OrderedDict[bytes, SelectorGroup] = (
             OrderedDict()
         )  # groups with eligible consumers, next first
         self.eligible_count = 0
         self.draining: dict[Key, Consumer] = {}
-        self._tickets = 0
-        self._awake: dict[bytes, SelectorGroup] = {}
+        self._last_position = 0
+        self._active: dict[bytes, SelectorGroup] = {}
         self._filed: PredicateIndex[bytes] = PredicateIndex()
         """whoever has followed: those without credit stay in it, as filing costs more than passing over them"""
         self._followers: dict[bytes, SelectorGroup] = {}
@@ -115,15 +115,15 @@ class SelectorGroups:
                 self.eligible_count += 1
                 group.eligible[key] = consumer
                 if len(group.eligible) == 1:
-                    self.stand_in_line(group)
+                    self.enqueue_group(group)
                     assert entry is not None
                     self._pass_nothing(group, entry)
         elif key in group.eligible:
             self.eligible_count -= 1
             del group.eligible[key]
             if not group.eligible:
-                del self.turns[group.selector]
-                self._awake.pop(group.selector, None)
+                del self.service_queue[group.selector]
+                self._active.pop(group.selector, None)
                 self.rest(group)
 
     def rest(self, group: SelectorGroup) -> None:
@@ -133,15 +133,15 @@ class SelectorGroups:
             self.shared.leave(group, self.shared.place)
             self._followers.pop(group.selector, None)
 
-    def stand_in_line(self, group: SelectorGroup) -> None:
-        """It is the last of those who have consumers with credit."""
-        self._tickets += 1
-        group.ticket = self._tickets
-        self.turns[group.selector] = group
-        self._awake[group.selector] = group
+    def enqueue_group(self, group: SelectorGroup) -> None:
+        """Puts a group that has a consumer with credit at the end of the service queue."""
+        self._last_position += 1
+        group.queue_position = self._last_position
+        self.service_queue[group.selector] = group
+        self._active[group.selector] = group
 
     def _pass_nothing(self, group: SelectorGroup, entry: Entry) -> None:
-        """A group that gets credit is at the end where nothing is left to pass, and asleep if nothing waits for it."""
+        """A group that gets credit is at the end where nothing is left to pass, and idle if nothing waits for it."""
         messages = self.messages
         is_empty = not messages.ready_count and not messages.held_count
         if not group.selector or (group.front < messages.next_sequence and not is_empty):
@@ -155,13 +155,13 @@ class SelectorGroups:
             self.look_up_arrivals()
             self.found_all(group)
 
-    def in_line(self) -> list[SelectorGroup]:
-        """Whoever may find something, in the order of the line."""
+    def runnable(self) -> list[SelectorGroup]:
+        """The groups that may find something, in the order of the service queue."""
         self.look_up_arrivals()
-        return sorted(self._awake.values(), key=lambda group: group.ticket)
+        return sorted(self._active.values(), key=lambda group: group.queue_position)
 
     def found_all(self, group: SelectorGroup) -> None:
-        """It has everything there is for it now: it sleeps, if it can be woken."""
+        """It has been given all its messages: it becomes idle, if an arrival or a requeue can make it active again."""
         if not group.selector or group.front != TAIL or group.seen < self.shared.place:
             return
         if group.selector not in self._followers:
@@ -173,19 +173,19 @@ class SelectorGroups:
             if group.selector not in self._filed:
                 selector = group.decoded
                 self._filed.file(group.selector, selector.requirement, selector.steps)
-        self._awake.pop(group.selector, None)
+        self._active.pop(group.selector, None)
 
-    def asleep(self) -> list[SelectorGroup]:
-        """Who has credit and is not asked, since nothing has come for it."""
-        return [group for selector, group in self.turns.items() if selector not in self._awake]
+    def idle(self) -> list[SelectorGroup]:
+        """The groups with credit that are not asked, since nothing has arrived for them."""
+        return [group for selector, group in self.service_queue.items() if selector not in self._active]
 
     def _requeued(self, number: int, members: int) -> None:
         """These messages of a block are ready again."""
         self.match_cache.invalidate_exhausted(number)
         for selector in self.match_cache.selectors(number):
-            group = self.turns.get(selector)
+            group = self.service_queue.get(selector)
             if group is not None and self.match_cache.get(selector, number) & members:
-                self._awake[selector] = group
+                self._active[selector] = group
 
     def arrivals_begin(self, entry: Entry) -> None:
         """To be called before messages are appended: notes from where on they are of this entry."""
@@ -200,20 +200,20 @@ class SelectorGroups:
                 group.seen = self.seen_by(group)
                 self.shared.leave(group, sequence)
                 self._followers.pop(group.selector, None)
-                if group.selector in self.turns:
-                    self._awake[group.selector] = group
+                if group.selector in self.service_queue:
+                    self._active[group.selector] = group
 
-    def served(self, group: SelectorGroup, consumer: Consumer) -> bool:
-        """Moves both to the end of their lines; whether the group has still somebody to serve."""
+    def rotate(self, group: SelectorGroup, consumer: Consumer) -> bool:
+        """Moves both to the end of their queues; whether the group still has a consumer to serve."""
         if consumer.credit > 0:
             group.eligible.move_to_end(consumer.key)
         else:
             self.credit_changed(consumer)
         if not group.eligible:
             return False
-        self.turns.move_to_end(group.selector)
-        self._tickets += 1
-        group.ticket = self._tickets
+        self.service_queue.move_to_end(group.selector)
+        self._last_position += 1
+        group.queue_position = self._last_position
         return True
 
     # ---- which messages
@@ -393,7 +393,7 @@ class SelectorGroups:
                 chosen = self.fields.select(block, group.decoded, named)
                 if chosen:
                     self.match_cache.add(selector, number, chosen)
-                    self._awake[selector] = group
+                    self._active[selector] = group
             self._followed = last
         self._followed = end
 
@@ -404,8 +404,8 @@ class SelectorGroups:
         if group.selector in self._filed:
             self._filed.remove(group.selector)
         group.seen = 0
-        if group.selector in self.turns:
-            self._awake[group.selector] = group
+        if group.selector in self.service_queue:
+            self._active[group.selector] = group
 
     # ---- local parts
 

@@ -307,10 +307,10 @@ def _check_groups(machine: QueueMachine) -> None:
     eligible = sum(len(group.eligible) for group in groups.by_selector.values())
     _expect(eligible == groups.eligible_count, "consumers with credit are counted")
     waiting = sorted(group.selector for group in groups.by_selector.values() if group.eligible)
-    _expect(waiting == sorted(groups.turns), "groups with credit take turns")
+    _expect(waiting == sorted(groups.service_queue), "groups with credit take turns")
     for group in groups.by_selector.values():
         _check_group(machine, group)
-    for group in groups.asleep():
+    for group in groups.idle():
         _expect(group.front == TAIL, "who sleeps has seen everything")
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)

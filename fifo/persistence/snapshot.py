@@ -256,8 +256,8 @@ def queue_head(machine: QueueMachine) -> bytearray:
         out.number(len(group.eligible))
         for key in group.eligible:
             out.number(places[key])
-    out.number(len(groups.turns))
-    for selector in groups.turns:
+    out.number(len(groups.service_queue))
+    for selector in groups.service_queue:
         out.number(group_places[selector])
     out.number(len(groups.draining))
     for key in groups.draining:
@@ -326,7 +326,7 @@ def read_queue_head(reader: Reader, group: GroupMachine) -> tuple[QueueMachine, 
         found.append(selector_group)
     for _ in range(reader.number()):
         selector_group = found[reader.number()]
-        groups.stand_in_line(selector_group)
+        groups.enqueue_group(selector_group)
     for _ in range(reader.number()):
         consumer = consumers[reader.number()]
         groups.draining[consumer.key] = consumer

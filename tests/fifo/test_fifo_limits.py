@@ -17,7 +17,7 @@ LOCAL = (
 VERSION_2 = {
     "block_bits": 14, "block_size": 16_384, "slot_mask": 16_383,
     "block_budget": 64, "message_budget": 65_536, "run_budget": 4_096, "step_budget": 131_072,
-    "arrival_budget": 262_144, "shared_steps": 4_096, "turn": 1_024,
+    "arrival_budget": 262_144, "shared_steps": 4_096, "quantum": 1_024,
     "wake_queues": 256, "ended_per_entry": 256, "forgotten_per_entry": 64,
     "looked_up_messages": 65_536, "looked_up_chunks": 64, "looked_up_bytes": 67_108_864,
     "read_steps": 1, "read_single_steps": 24, "read_batch_steps": 192, "read_entry_steps": 96,
@@ -45,7 +45,7 @@ def test_a_limit_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(TypeError):
         replace(PRODUCTION, block_bit=3)  # type: ignore[call-arg]
     with pytest.raises((FrozenInstanceError, TypeError)):
-        PRODUCTION.turn = 3  # type: ignore[misc]
+        PRODUCTION.quantum = 3  # type: ignore[misc]
 
 
 def test_the_size_of_a_block_follows_from_its_bits() -> None:

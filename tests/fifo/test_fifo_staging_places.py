@@ -164,7 +164,7 @@ def test_followers_are_woken_by_what_is_published_for_them(looked_up: int) -> No
     world.attach(name, "green", 10, "colour = 'green'")
     world.publish(name, 1, [{}])
     world.stage(name, 1, 1, 0, 3, [GREEN, RED, GREEN])
-    assert len(world.machine.queues[1].groups.asleep()) == 2
+    assert len(world.machine.queues[1].groups.idle()) == 2
     published = world.publish_staged(name, 1, (1, 3))
     assert sequences(published, "red") == [3]
     assert sequences(published, "green") == [2, 4]

@@ -448,7 +448,7 @@ class ModelQueue:
         ready = len(self.ready())
         if not eligible or not ready:
             return True
-        share = NEVER if eligible == 1 else min(self.rules.turn, -(-ready // eligible))
+        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-ready // eligible))
         self.fronts.move(meta, left)
         given: dict[ModelConsumer, list[int]] = {}
         waiting = list(self.line)
