@@ -514,7 +514,7 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
         if entry.version >= BUDGETED_ARRIVALS:
             entry.budget(messages.queue).reads_arrivals = True
         else:
-            groups.go_back(first)
+            groups.rewind(first)
 
 
 def _discard(staging: Staging, command: DiscardStaged) -> Reply:

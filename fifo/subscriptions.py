@@ -42,7 +42,7 @@ from fifo.consumers.consumer import Consumer
 from fifo.consumers.delivery import Delivery
 from fifo.consumers.selector import refuse_selector
 from fifo.consumers.selector_groups import SelectorGroups
-from fifo.consumers.shared_front import TAIL
+from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.messages import bitsets
 from fifo.messages.blocks import NEVER, Block
@@ -335,7 +335,7 @@ class Subscriptions:
         groups.shared.move(entry)
         groups.look_up_arrivals()
         taken, is_complete = groups.take(group, entry, builder, min(wanted, left.messages))
-        if group.front == TAIL and groups.shared.behind is not None:
+        if group.scan_position == CAUGHT_UP and groups.shared.behind is not None:
             is_complete = False
         groups.rest(group)
         if taken == left.messages < wanted:

@@ -150,16 +150,24 @@ class Consumer:
 class SelectorGroup:
     """The consumers with one selector; b"" is the group of those who take every message and need no front."""
 
-    __slots__ = ("_decoded", "eligible", "front", "queue_position", "seen", "selector", "size")
+    __slots__ = (
+        "_decoded",
+        "eligible",
+        "evaluated_to",
+        "queue_position",
+        "scan_position",
+        "selector",
+        "size",
+    )
 
     def __init__(self, selector: bytes) -> None:
         self.selector = selector
         self.size = 0  # its consumers
-        self.front = 0
+        self.scan_position = 0
         self.queue_position = 0  # its place among the groups with credit
         self.eligible: OrderedDict[Key, Consumer] = OrderedDict()  # those with credit; the first is next
         self._decoded: Selector | None = None
-        self.seen = 0
+        self.evaluated_to = 0
 
     @property
     def decoded(self) -> Selector:

@@ -1,22 +1,23 @@
-"""Consumers with equal selectors form a group, and share what is known about which messages they want.
+"""Consumers with equal selectors form a group, and share what is known about the messages that match.
 
-Replicated: a group's *front*, the sequence below which everything has been evaluated; nothing at or above it has. It
-moves on only while one of the group's consumers has credit and nothing behind it is left for them, a block at a time,
-as far as the entry's budget goes. A group takes matches behind its front only. A front that has reached the end is
-`TAIL`: what arrives then is behind it at once. Without credit the front stays where the end was; a group that gets
-credit while the queue is empty, or nothing has come since, is at the end at once.
+Replicated: the *scan position* of a group. All messages below it have been evaluated, none at or above it. It advances
+only while a consumer of the group has credit and no match below it is left for the group. It advances a block at a
+time, as far as the entry's budget goes. A group takes only matches below its scan position. A group whose scan position
+has reached the end is *caught up* (`CAUGHT_UP`): a message that arrives then is below it at once. A group without
+credit keeps the scan position it had when its credit ran out. If the queue is empty, or nothing has arrived since, the
+group is caught up as soon as it gets credit.
 
-Local: which messages behind the front match (`matched`), up to the sequence `seen`; what lies between `seen` and the
-front is evaluated when somebody asks, so all of it can be dropped at any moment. What is known of a message that comes
-back is still there: returns evaluate nothing.
+Local: the matches below the scan position (`match_cache`), up to the sequence `evaluated_to`. Messages between
+`evaluated_to` and the scan position are evaluated when the group asks for messages, so all of it can be dropped at any
+moment. The matches of a requeued message are still known: a requeue evaluates nothing.
 
 A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
 values rules the selector out. It counts in the budget like any other.
 
-Who has seen everything *follows*: what arrives is looked up once for all followers in an index over their predicates,
-and only those that it names are asked about it. Only groups that are *awake* take part in a checkout: those that do not
-follow, and followers for which something has come, or come back. A group that finds nothing keeps its place in line,
-asked or not, so this decides nothing.
+A group that is caught up can become a *follower*: each arrival is looked up once for all followers in an index over
+their predicates, and only the groups that the index names evaluate it. Only *active* groups take part in a checkout:
+groups that do not follow, and followers for which a message has arrived or was requeued. The others are *idle*. A group
+that finds nothing keeps its place in the service queue, asked or not, so this decides nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fifo.consumers.delivery import Delivery, take_first, take_some
 from fifo.consumers.filter_fields import Fields, FieldSource
 from fifo.consumers.match_cache import EVICTED, MatchCache
 from fifo.consumers.selector import Selector
-from fifo.consumers.shared_front import TAIL, SharedFront, pass_messages
+from fifo.consumers.shared_scan import CAUGHT_UP, SharedScan, pass_messages
 from fifo.messages import bitsets, expiry
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.messages import Messages
@@ -74,7 +75,7 @@ class SelectorGroups:
         self._followed = 0
         """up to where the followers have seen everything"""
         self.match_cache = MatchCache(messages.limits)
-        self.shared = SharedFront(messages)
+        self.shared = SharedScan(messages)
         messages.on_requeued = self._requeued
         messages.on_emptied = self.match_cache.drop_block
 
@@ -127,9 +128,9 @@ class SelectorGroups:
                 self.rest(group)
 
     def rest(self, group: SelectorGroup) -> None:
-        """The front of a group that nobody with credit is in stays where the end is now."""
-        if group.front == TAIL and not group.eligible:
-            group.seen = self.seen_by(group)
+        """A group without credit that is caught up keeps the present end as its scan position."""
+        if group.scan_position == CAUGHT_UP and not group.eligible:
+            group.evaluated_to = self.evaluated_by(group)
             self.shared.leave(group, self.shared.place)
             self._followers.pop(group.selector, None)
 
@@ -144,13 +145,13 @@ class SelectorGroups:
         """A group that gets credit is at the end where nothing is left to pass, and idle if nothing waits for it."""
         messages = self.messages
         is_empty = not messages.ready_count and not messages.held_count
-        if not group.selector or (group.front < messages.next_sequence and not is_empty):
+        if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
             return
         if is_empty:
             self.shared.behind = None
-            group.seen = messages.next_sequence
+            group.evaluated_to = messages.next_sequence
         if not self.shared.join(group, entry):
-            group.front = messages.next_sequence
+            group.scan_position = messages.next_sequence
         elif not self.match_cache.has(group.selector):
             self.look_up_arrivals()
             self.found_all(group)
@@ -162,12 +163,12 @@ class SelectorGroups:
 
     def found_all(self, group: SelectorGroup) -> None:
         """It has been given all its messages: it becomes idle, if an arrival or a requeue can make it active again."""
-        if not group.selector or group.front != TAIL or group.seen < self.shared.place:
+        if not group.selector or group.scan_position != CAUGHT_UP or group.evaluated_to < self.shared.place:
             return
         if group.selector not in self._followers:
             if not self._followers:
-                self._followed = group.seen
-            if group.seen != self._followed:
+                self._followed = group.evaluated_to
+            if group.evaluated_to != self._followed:
                 return
             self._followers[group.selector] = group
             if group.selector not in self._filed:
@@ -193,11 +194,11 @@ class SelectorGroups:
         if entry.version >= BUDGETED_ARRIVALS:
             self.shared.stay()
 
-    def go_back(self, sequence: int) -> None:
+    def rewind(self, sequence: int) -> None:
         """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
         for group in self.by_selector.values():
-            if group.front == TAIL:
-                group.seen = self.seen_by(group)
+            if group.scan_position == CAUGHT_UP:
+                group.evaluated_to = self.evaluated_by(group)
                 self.shared.leave(group, sequence)
                 self._followers.pop(group.selector, None)
                 if group.selector in self.service_queue:
@@ -223,7 +224,7 @@ class SelectorGroups:
         if not group.selector:
             return take_first(self.messages, entry, delivery, wanted)
         left = entry.budget(self.messages.queue).left
-        is_known = group.seen == group.front and not self.match_cache.has(group.selector)
+        is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
         if is_known and not left.may_pass:
             return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
         blocks = self.messages.blocks
@@ -252,11 +253,11 @@ class SelectorGroups:
             if taken < wanted and not left.runs and not delivery.is_full:
                 return taken, False
         while taken < wanted and not delivery.is_full:
-            number = self._see_block(group)
+            number = self._evaluate_next_block(group)
             if number < 0:
                 if self._is_at_end(group, entry):
                     break
-                if not self._move_front(group, entry):
+                if not self._advance_scan(group, entry):
                     return taken, False
                 continue
             if self.match_cache.get(group.selector, number):
@@ -283,28 +284,31 @@ class SelectorGroups:
             expiry.expire_block(self.messages, entry, block, spares_new=True)
         return take_some(self.messages, delivery, budget.left, block, block.ready & matched, wanted)
 
-    def _see_block(self, group: SelectorGroup) -> int:
-        """Evaluates, block by block, what lies behind the front and is not seen; the block, -1 if all is."""
-        end = min(group.front, self.shared.place if group.front == TAIL else self.messages.next_sequence)
-        group.seen = self.seen_by(group)
-        if group.seen >= end:
+    def _evaluate_next_block(self, group: SelectorGroup) -> int:
+        """Evaluates the next block below the scan position; its number, -1 if all are evaluated."""
+        end = min(
+            group.scan_position,
+            self.shared.place if group.scan_position == CAUGHT_UP else self.messages.next_sequence,
+        )
+        group.evaluated_to = self.evaluated_by(group)
+        if group.evaluated_to >= end:
             return -1
-        number = self._next_block(group.seen)
+        number = self._next_block(group.evaluated_to)
         block_bits = self.messages.limits.block_bits
         if number is None or number << block_bits >= end:
-            group.seen = end
+            group.evaluated_to = end
             return -1
         last = min(end, (number + 1) << block_bits)
         if self.ruled_out(group.decoded, number) is not None:
-            group.seen = last
+            group.evaluated_to = last
             return number
         block = self.messages.blocks.get(number)
-        first = max(group.seen - block.base, 0)
+        first = max(group.evaluated_to - block.base, 0)
         members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
         chosen = self.fields.select(block, group.decoded, members)
         if chosen:
             self.match_cache.add(group.selector, number, chosen)
-        group.seen = last
+        group.evaluated_to = last
         return number
 
     def _next_block(self, sequence: int) -> int | None:
@@ -315,15 +319,15 @@ class SelectorGroups:
             sequence >> block_bits, messages.next_sequence >> block_bits
         )
 
-    def seen_by(self, group: SelectorGroup) -> int:
-        """Up to where its matches are known here."""
-        return self._followed if group.selector in self._followers else group.seen
+    def evaluated_by(self, group: SelectorGroup) -> int:
+        """The sequence up to which its matches are known here."""
+        return self._followed if group.selector in self._followers else group.evaluated_to
 
     def _matches(self, group: SelectorGroup, block: Block) -> int:
         """Its matches in a block, computed again if they were evicted."""
         found = self.match_cache.get(group.selector, block.number)
         if found == EVICTED:
-            seen = bitsets.span(0, min(self.seen_by(group) - block.base, block.size))
+            seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
             found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
             self.match_cache.put(group.selector, block.number, found)
         return found
@@ -331,36 +335,42 @@ class SelectorGroups:
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
         """Nothing is ahead of its front. From then on it shares the shared front, if it may."""
         end = self.messages.next_sequence
-        if group.front == TAIL:
+        if group.scan_position == CAUGHT_UP:
             return True
-        if group.front < end and self._next_block(group.front) is not None:
+        if group.scan_position < end and self._next_block(group.scan_position) is not None:
             return False
-        group.seen = end
+        group.evaluated_to = end
         if not self.shared.join(group, entry):
-            group.front = end
+            group.scan_position = end
         return True
 
-    def _move_front(self, group: SelectorGroup, entry: Entry) -> bool:
+    def _advance_scan(self, group: SelectorGroup, entry: Entry) -> bool:
         """Moves the front past the next block, or some messages of it; False if the budget forbids it."""
         messages, budget = self.messages, entry.budget(self.messages.queue)
-        number = self._next_block(group.front)
+        number = self._next_block(group.scan_position)
         assert number is not None
         if not budget.left.may_pass:
             return False
         budget.left.blocks -= 1
         if entry.version >= BUDGETED_ARRIVALS:
-            group.front = pass_messages(messages, budget, group.front, number, group.decoded.steps)
+            group.scan_position = pass_messages(
+                messages, budget, group.scan_position, number, group.decoded.steps
+            )
         else:
             limits = messages.limits
-            passed = group.front & limits.slot_mask if group.front >> limits.block_bits == number else 0
+            passed = (
+                group.scan_position & limits.slot_mask
+                if group.scan_position >> limits.block_bits == number
+                else 0
+            )
             if passed:
                 block = messages.blocks.get(number)
                 there = ((block.ready | block.held) >> passed).bit_count()
             else:
                 there = messages.blocks.at(number).live
             budget.left.steps -= there * group.decoded.steps
-            group.front = min((number + 1) << limits.block_bits, messages.next_sequence)
-        if group.front == messages.next_sequence:
+            group.scan_position = min((number + 1) << limits.block_bits, messages.next_sequence)
+        if group.scan_position == messages.next_sequence:
             self.shared.join(group, entry)
         return True
 
@@ -403,7 +413,7 @@ class SelectorGroups:
         self._followers.pop(group.selector, None)
         if group.selector in self._filed:
             self._filed.remove(group.selector)
-        group.seen = 0
+        group.evaluated_to = 0
         if group.selector in self.service_queue:
             self._active[group.selector] = group
 

@@ -7,7 +7,7 @@ from collections import Counter
 from fifo.commands import NODE
 from fifo.consumers.consumer import Consumer, SelectorGroup
 from fifo.consumers.match_cache import EVICTED
-from fifo.consumers.shared_front import TAIL
+from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
@@ -311,7 +311,7 @@ def _check_groups(machine: QueueMachine) -> None:
     for group in groups.by_selector.values():
         _check_group(machine, group)
     for group in groups.idle():
-        _expect(group.front == TAIL, "who sleeps has seen everything")
+        _expect(group.scan_position == CAUGHT_UP, "an idle group is caught up")
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.view(number)
             seen = (1 << max(groups.shared.place - block.base, 0)) - 1
@@ -326,21 +326,22 @@ def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members
 
 def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     _expect(
-        group.front <= machine.messages.next_sequence or group.front == TAIL, "a front is not beyond the end"
+        group.scan_position <= machine.messages.next_sequence or group.scan_position == CAUGHT_UP,
+        "a scan position is not beyond the end",
     )
-    _expect(bool(group.eligible) or group.front != TAIL, "without credit a front stands still")
+    _expect(bool(group.eligible) or group.scan_position != CAUGHT_UP, "without credit a scan position stays")
     _expect(
-        group.seen <= min(group.front, machine.messages.next_sequence),
+        group.evaluated_to <= min(group.scan_position, machine.messages.next_sequence),
         "only what is behind the front is seen",
     )
     _expect(
-        group.front != TAIL or group.seen <= machine.groups.shared.place,
+        group.scan_position != CAUGHT_UP or group.evaluated_to <= machine.groups.shared.place,
         "nothing beyond the shared front is seen",
     )
     for number in machine.messages.blocks.numbers() if group.selector else ():
         block = machine.messages.blocks.view(number)
-        if group.seen > block.base:
-            seen = (block.ready | block.held) & ((1 << (group.seen - block.base)) - 1)
+        if group.evaluated_to > block.base:
+            seen = (block.ready | block.held) & ((1 << (group.evaluated_to - block.base)) - 1)
             chosen = _selected(machine, group, block, seen)
             known = machine.groups.match_cache.get(group.selector, number)
             _expect(known == EVICTED or chosen == known & seen, "a matched bit says what the selector says")

@@ -252,7 +252,7 @@ def queue_head(machine: QueueMachine) -> bytearray:
     out.number(len(group_places))
     for group in groups.by_selector.values():
         out.blob(group.selector)
-        out.number(groups.shared.encode(group.front))
+        out.number(groups.shared.encode(group.scan_position))
         out.number(len(group.eligible))
         for key in group.eligible:
             out.number(places[key])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fifo.consumers.shared_front import TAIL
+from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.queue_machine import QueueMachine
@@ -68,6 +68,6 @@ def scan_positions(machine: QueueMachine) -> dict[bytes, int]:
         found[b""] = (block.number << machine.limits.block_bits) + slot
     reserving = {subscription.selector: None for subscription in machine.subscriptions.by_name.values()}
     for selector, group in machine.groups.by_selector.items():
-        if selector and group.front != TAIL and (group.eligible or selector in reserving):
-            found[selector] = group.front
+        if selector and group.scan_position != CAUGHT_UP and (group.eligible or selector in reserving):
+            found[selector] = group.scan_position
     return found

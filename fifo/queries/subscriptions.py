@@ -119,7 +119,7 @@ def may_reserve(machine: QueueMachine, name: str) -> bool:
 
 def _may_match(machine: QueueMachine, group: SelectorGroup, start: int) -> bool:
     groups = machine.groups
-    if groups.seen_by(group) < machine.messages.next_sequence:
+    if groups.evaluated_by(group) < machine.messages.next_sequence:
         return True
     first_number = start >> machine.limits.block_bits
     for number in groups.match_cache.numbers(group.selector):

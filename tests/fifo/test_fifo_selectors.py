@@ -10,7 +10,7 @@ import pytest
 from fifo.commands import Attach, Credit, Get, QueueConfig, Return, Settle, UpdateConfig
 from fifo.consumers import selector as selector_module
 from fifo.consumers.consumer import SelectorGroup
-from fifo.consumers.shared_front import TAIL
+from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.effects import Refused
 from fifo.limits import SMALL
 from fifo.persistence import snapshot
@@ -114,16 +114,16 @@ def test_a_front_moves_only_with_credit_and_only_as_far_as_needed() -> None:
     world.publish(name, 12, [GREEN] * 4 + [RED] * 8)
     world.attach(name, "a", 0, "colour = 'red'")
     world.publish(name, 12, [RED] * 12)
-    assert group(world, "colour = 'red'").front == 0
+    assert group(world, "colour = 'red'").scan_position == 0
     world.do(name, Credit(1, "a", 2))
-    assert group(world, "colour = 'red'").front == 8
+    assert group(world, "colour = 'red'").scan_position == 8
     world.do(name, Credit(1, "a", 5))
-    assert group(world, "colour = 'red'").front == 14, "the entry's steps end within a block"
+    assert group(world, "colour = 'red'").scan_position == 14, "the entry's steps end within a block"
     world.do(name, Credit(1, "a", 100))
     world.wake_until_done()
-    assert group(world, "colour = 'red'").front == TAIL
+    assert group(world, "colour = 'red'").scan_position == CAUGHT_UP
     world.do(name, Credit(1, "a", 0))
-    assert group(world, "colour = 'red'").front == 25
+    assert group(world, "colour = 'red'").scan_position == 25
 
 
 def test_a_long_scan_goes_on_by_wake_ups_and_never_starves() -> None:

@@ -206,7 +206,9 @@ def test_cold_blocks_have_the_price_of_their_texts() -> None:
         ends = []
         world.apply([world.op(name, Attach(1, "c", selector("text LIKE '%a0001%'"), 10))])
         while True:
-            ends.append(world.machine.queues[1].groups.by_selector[selector("text LIKE '%a0001%'")].front)
+            ends.append(
+                world.machine.queues[1].groups.by_selector[selector("text LIKE '%a0001%'")].scan_position
+            )
             if world.machine.next_wake() is None:
                 return ends, world.machine.running_hash
             world.wake()

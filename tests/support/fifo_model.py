@@ -59,7 +59,7 @@ class Line:
     """A selector group: its consumers with credit in order, and its front."""
 
     selector: bytes
-    front: int = 0
+    scan_position: int = 0
     consumers: list[ModelConsumer] = field(default_factory=list)
 
 
@@ -305,7 +305,7 @@ class ModelQueue:
             self.groups.pop(selector, None)
 
     def rest(self, group: Line) -> None:
-        if group.front == END and not group.consumers:
+        if group.scan_position == END and not group.consumers:
             self.fronts.leave(group)
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
@@ -328,7 +328,7 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group not in self.line:
                 self.line.append(group)
-                if group.selector and (group.front >= self.next_sequence or not self.messages):
+                if group.selector and (group.scan_position >= self.next_sequence or not self.messages):
                     if not self.messages:
                         self.fronts.behind = None
                     self.fronts.join(group)

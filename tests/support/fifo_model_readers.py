@@ -175,7 +175,7 @@ class ModelSubscriptions:
         self.queue.fronts.move(meta, left)
         queue_is_behind = self.queue.fronts.behind is not None
         chosen, is_complete = self.queue.choose(meta, left, group, most, subscription.start, is_reserved=True)
-        if group.front == END and queue_is_behind:
+        if group.scan_position == END and queue_is_behind:
             is_complete = False
         self.queue.rest(group)
         if len(chosen) == left.rest.messages < wanted:

@@ -1,11 +1,11 @@
-"""The front that all selector groups share which have seen everything, and what moving fronts costs.
+"""The scan position that all caught-up selector groups share, and the cost of advancing scan positions.
 
-What arrives is looked up once for all these groups, in an index over their predicates. That is work, too: the shared
-front moves as far as the entry's budget for arrivals goes and stays *behind* the end if that is not far enough; the
-next entries go on from there. What a message costs is computed from the groups' trees (`LookupCosts`), never from what
-an index finds. A group whose selector would make that too much does not join: it keeps a front of its own.
+An arrival is looked up once for all these groups, in an index over their predicates. That is work, too. The shared scan
+position advances as far as the entry's budget for arrivals goes, and stays *behind* the end if that is not far enough;
+later entries continue from there. The cost of a message is computed from the groups' trees (`LookupCosts`), never from
+what an index finds. A group whose selector would make it too high does not join: it keeps a scan position of its own.
 
-Entries of version 1 have no such budget: there the shared front is always at the end.
+Entries of version 1 have no such budget: there the shared scan position is always at the end.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fifo.messages.messages import Messages
 from fifo.versions import BUDGETED_ARRIVALS
 from quorum_selectors.lookup_costs import LookupCosts
 
-TAIL = 1 << 62
-"""The front of a group that shares the shared front; in a snapshot with the distance to the end added."""
+CAUGHT_UP = 1 << 62
+"""The scan position of a group that shares the shared one; in a snapshot with the distance to the end added."""
 
 
-class SharedFront:
-    """`behind`: the first sequence that is not looked up; None if there is none, or no group shares the front."""
+class SharedScan:
+    """`behind`: the first sequence that is not looked up; None if there is none, or no group shares the scan."""
 
     __slots__ = ("_costs", "_messages", "behind")
 
@@ -39,20 +39,20 @@ class SharedFront:
     # ---- who shares it
 
     def join(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Lets a group share the front that has seen everything; False if it costs too much, or the front is behind."""
+        """Lets a group share the scan; False if it costs too much, or the shared scan is behind."""
         if self.behind is not None:
             return False
         self._costs.add(group.selector, group.decoded.filed)
         if entry.version >= BUDGETED_ARRIVALS and self._costs.steps > entry.limits.shared_steps:
             self._costs.remove(group.selector)
             return False
-        group.front = TAIL
+        group.scan_position = CAUGHT_UP
         return True
 
     def leave(self, group: SelectorGroup, front: int) -> None:
-        """Gives a group that shares it a front of its own."""
+        """Gives a group that shares it a scan position of its own."""
         self._costs.remove(group.selector)
-        group.front = front
+        group.scan_position = front
         if not len(self._costs):
             self.behind = None
 
@@ -88,20 +88,20 @@ class SharedFront:
     # ---- in a snapshot
 
     def encode(self, front: int) -> int:
-        """A group's front."""
-        return front if front != TAIL else TAIL + self._messages.next_sequence - self.place
+        """A group's scan position as a number of the snapshot."""
+        return front if front != CAUGHT_UP else CAUGHT_UP + self._messages.next_sequence - self.place
 
     def decode(self, group: SelectorGroup, front: int) -> None:
-        """Gives a group the front that `encode` has said."""
-        group.front = min(front, TAIL)
-        if front >= TAIL:
+        """Gives a group the scan position that `encode` wrote."""
+        group.scan_position = min(front, CAUGHT_UP)
+        if front >= CAUGHT_UP:
             self._costs.add(group.selector, group.decoded.filed)
-            if front > TAIL:
-                self.behind = self._messages.next_sequence - (front - TAIL)
+            if front > CAUGHT_UP:
+                self.behind = self._messages.next_sequence - (front - CAUGHT_UP)
 
 
 def pass_messages(messages: Messages, budget: Budget, front: int, number: int, each: int) -> int:
-    """Charges a group's own front for the next messages of a block. Where the front is then."""
+    """Charges a group's own scan for the next messages of a block. Returns its scan position then."""
     first = max(front, number << messages.limits.block_bits)
     end, evaluation, reading = _pass(messages, budget, first, each, budget.left.steps, is_read=True)
     budget.left.steps -= evaluation + reading
