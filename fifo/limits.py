@@ -34,13 +34,14 @@ class Limits:
     run_budget: int = 4_096
     """Runs one entry may hand out: some ten microseconds each. A message that was published alone is a run."""
     step_budget: int = 131_072
-    """Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry, counted for all that
+    """Steps of evaluation (`expression.steps`) for the messages that scans may pass in one entry, counted for all that
     are there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds. The last
     block may go beyond."""
     arrival_budget: int = 262_144
     """Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
     shared_steps: int = 4_096
-    """What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
+    """The cost of looking up a message, at most, for all groups that share the scan: an entry moves it by 64 messages
+    at least."""
     quantum: int = 1_024
     """Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
     wake_queues: int = 256

@@ -16,7 +16,7 @@ nothing is nothing. Entries of version 1 know no shares, and forget the producer
 What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
 live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
 in the log with the bodies, and fetching them reads the bodies: so a publication up to `Limits.looked_up_*` is fetched
-and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The fronts of those who had seen
+and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The scans of groups that had seen
 everything go back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their
 fields then.
 """

@@ -19,7 +19,7 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
 | 2 | owners share the consumers, subscriptions, pins and producers of staged batches of a queue |
 | 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
-| 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
+| 2 | looking up what arrives has a budget, scans stop within blocks, and reading fields again counts as steps |
 | 2 | a step for a message with long texts counts for as many as the texts are long |
 """
 

@@ -148,7 +148,7 @@ class Consumer:
 
 
 class SelectorGroup:
-    """The consumers with one selector; b"" is the group of those who take every message and need no front."""
+    """The consumers with one selector; b"" is the group of consumers without a selector, which need no scan."""
 
     __slots__ = (
         "_decoded",

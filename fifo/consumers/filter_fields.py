@@ -1,7 +1,7 @@
 """The filter fields of a block's messages: local, dropped at any moment, read again from the log.
 
 `block.columns` holds the fields of those messages that have arrived since it was dropped, or that somebody has asked
-for: a front that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
+for: a scan that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
 of a block after the other.
 """
 

@@ -3,7 +3,7 @@ where texts are long.
 
 Whether a member has the fields in memory is local. So an entry pays for all that it passes, read or not, and the price
 is a function of the replicated block alone. It is counted for the whole block and shared out evenly among its messages,
-so a front may stop within a block. A cold block's price is kept beside its page, which is read once to find it.
+so a scan may stop within a block. A cold block's price is kept beside its page, which is read once to find it.
 
 A step of evaluation looks at one text of `Limits.text_bytes` at most. A message of a batch with longer texts costs `1 +
 factor` times as many. A block has one factor, the highest of its batches, and the slots of those that have any: what is
@@ -104,7 +104,7 @@ def part_cost(whole: int, live: int, count: int) -> int:
 
 
 def newly_passed(budget: Budget, base: int, first: int, end: int) -> int:
-    """How many of the sequences first .. end-1 of the block that begins at `base` no front has passed before in this
+    """How many of the sequences first .. end-1 of the block that begins at `base` no scan has passed before in this
     entry; notes them."""
     before = budget.read.get(base, 0)
     passed = bitsets.span(first - base, end - first)

@@ -333,7 +333,7 @@ class SelectorGroups:
         return found
 
     def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Nothing is ahead of its front. From then on it shares the shared front, if it may."""
+        """Nothing is ahead of its scan position. From then on it shares the shared one, if it may."""
         end = self.messages.next_sequence
         if group.scan_position == CAUGHT_UP:
             return True
@@ -345,7 +345,7 @@ class SelectorGroups:
         return True
 
     def _advance_scan(self, group: SelectorGroup, entry: Entry) -> bool:
-        """Moves the front past the next block, or some messages of it; False if the budget forbids it."""
+        """Moves the scan past the next block, or some messages of it; False if the budget forbids it."""
         messages, budget = self.messages, entry.budget(self.messages.queue)
         number = self._next_block(group.scan_position)
         assert number is not None

@@ -332,11 +332,11 @@ def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
     _expect(bool(group.eligible) or group.scan_position != CAUGHT_UP, "without credit a scan position stays")
     _expect(
         group.evaluated_to <= min(group.scan_position, machine.messages.next_sequence),
-        "only what is behind the front is seen",
+        "only messages below the scan position are evaluated",
     )
     _expect(
         group.scan_position != CAUGHT_UP or group.evaluated_to <= machine.groups.shared.place,
-        "nothing beyond the shared front is seen",
+        "nothing beyond the shared scan is evaluated",
     )
     for number in machine.messages.blocks.numbers() if group.selector else ():
         block = machine.messages.blocks.view(number)
