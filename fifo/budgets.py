@@ -39,7 +39,7 @@ class Left:
 
     @property
     def may_pass(self) -> bool:
-        """Whether a front may pass more messages."""
+        """Whether a scan may pass more messages."""
         return self.blocks > 0 and self.steps > 0
 
     @property

@@ -176,22 +176,22 @@ class Modify(Settle):
     undeliverable_here: bool = False
 
 
-# ---- durable readers
+# ---- durable subscriptions
 
 
 @dataclass(frozen=True, slots=True)
-class OpenReader:
-    """Makes a reader, or begins its next generation: whoever reads with an older one is fenced.
+class OpenSubscription:
+    """Makes a subscription, or begins its next generation: whoever reads with an older one is fenced.
 
-    reader: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, only where the reader is new:
-    "earliest" every message, "latest" those published from now on. timeout_ms: after so much silence `on_expiry`
-    happens to what it holds. owner: whose share of the readers it counts for, as in RegisterProducer. found: the
-    generation that the caller found, 0 for no reader, None for any: an opening that arrives late fences nobody who
-    opened it since.
+    subscription: 1 to 255 bytes of UTF-8, unique in the queue. selector: as in Attach. start, used only when the
+    subscription is new: "earliest" every message, "latest" those published from now on. timeout_ms: after this silence
+    `on_expiry` is done with what it holds. owner: the share of subscriptions that it counts for, as in
+    RegisterProducer. found: the generation that the caller found, 0 for no subscription, None for any. So an opening
+    that arrives late fences no later one.
     """
 
     queue: int
-    reader: str
+    subscription: str
     selector: bytes
     start: Literal["earliest", "latest"]
     timeout_ms: int
@@ -205,7 +205,7 @@ class Reserve:
     """The reservation with offset after + 1: a new one if `after` is the last, else the one that was made before."""
 
     queue: int
-    reader: str
+    subscription: str
     generation: int
     after: int
     max_messages: int
@@ -218,38 +218,38 @@ class SettleReserved:
     it is sent until `settled` is there."""
 
     queue: int
-    reader: str
+    subscription: str
     generation: int
     to: int
 
 
 @dataclass(frozen=True, slots=True)
-class KeepReader:
-    """The reader is alive."""
+class KeepSubscription:
+    """The subscription is alive."""
 
     queue: int
-    reader: str
+    subscription: str
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseReader:
+class ReleaseSubscription:
     """Everything it holds goes back to its places. last: the newest offset that the caller found, None for any: a
     release that arrives late gives nothing back that was reserved since."""
 
     queue: int
-    reader: str
+    subscription: str
     generation: int
     last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteReader:
-    """Like ReleaseReader, and the reader is forgotten. generation: None for any. The caller names the one that it
-    found: a deletion that arrives late takes no reader that was opened since."""
+class DeleteSubscription:
+    """Like ReleaseSubscription, and the subscription is forgotten. generation: None for any. The caller names the one
+    that it found: a deletion that arrives late takes no subscription that was opened since."""
 
     queue: int
-    reader: str
+    subscription: str
     generation: int | None = None
 
 
@@ -258,7 +258,8 @@ class DeleteReader:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them. owner: as in OpenReader."""
+    """Keeps which messages are ready now, to be read for ttl_ms, whatever becomes of them. owner: as in
+    OpenSubscription."""
 
     queue: int
     ttl_ms: int
@@ -297,7 +298,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class PublishStaged:
     """The parts (part, how many messages it has) become visible in this order, all in one entry. owner: as in
-    OpenReader, of the producers that are remembered."""
+    OpenSubscription, of the producers that are remembered."""
 
     queue: int
     producer: str
@@ -399,12 +400,12 @@ Command = (
     | Cancel
     | Get
     | Settle
-    | OpenReader
+    | OpenSubscription
     | Reserve
     | SettleReserved
-    | KeepReader
-    | ReleaseReader
-    | DeleteReader
+    | KeepSubscription
+    | ReleaseSubscription
+    | DeleteSubscription
     | Pin
     | Unpin
     | Stage

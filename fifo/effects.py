@@ -32,7 +32,7 @@ class Done:
 class Registered:
     """accepted: ranges of client sequences this group has taken, above the producer's lowest unconfirmed one.
 
-    known: False when the producer was not remembered. It proves nothing (fifo/sessions.py), and only goes into the
+    known: False when the producer was not remembered. It proves nothing (fifo/producers.py), and only goes into the
     running hash.
     """
 
@@ -46,7 +46,7 @@ class Refused:
 
     not_found, fenced (a higher epoch exists, or the session has ended), gap (n or a chunk too high), not_registered,
     expired (producer forgotten), outdated (the session was opened too long ago to register), not_attached,
-    wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a reader was opened
+    wrong_attach, in_use, bad_argument, field_not_kept, queue_full, limit, wrong_generation (a subscription was opened
     again), settled, released (what became of an offset), not_given (an offset that was never given out), published
     (a chunk of a batch that is done), missing_part (not staged, or with other messages than said), refused_earlier
     (a message below the highest one taken of its producer, and not taken itself)
@@ -75,8 +75,8 @@ class AttachedReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderState:
-    """To OpenReader, SettleReserved, KeepReader and ReleaseReader.
+class SubscriptionState:
+    """To OpenSubscription, SettleReserved, KeepSubscription and ReleaseSubscription.
 
     settled: the offset up to which everything is settled or released. last: the newest reservation's. outstanding:
     messages held in between.
@@ -126,7 +126,16 @@ class Published:
 
 
 Reply = (
-    Ok | Done | Registered | Confirmed | AttachedReply | ReaderState | Reserved | Pinned | Published | Refused
+    Ok
+    | Done
+    | Registered
+    | Confirmed
+    | AttachedReply
+    | SubscriptionState
+    | Reserved
+    | Pinned
+    | Published
+    | Refused
 )
 
 # ---- effects

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 
 from sortedcontainers import SortedList
 
-from fifo.block_store import BlockMemory
-from fifo.fields import FieldSource
+from fifo.commands import QueueConfig
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.filter_fields import FieldSource
+from fifo.effects import Refused
 from fifo.limits import PRODUCTION, Limits
-from fifo.machine import QueueMachine
-from fifo.pages import MemoryPages, Pages
-from fifo.sessions import Sessions
+from fifo.messages.block_store import BlockMemory
+from fifo.messages.pages import MemoryPages, Pages
+from fifo.producers import Sessions
+from fifo.queue_machine import QueueMachine
 
 
 class GroupState:
@@ -64,3 +68,60 @@ class GroupState:
         if self.backlog or self.sessions.departing:
             return self.now_ms
         return self._wakes[0][0] if self._wakes else None
+
+    # ---- what it knows
+
+    def has_queue(self, queue: int) -> bool:
+        return queue in self.queues
+
+    def was_deleted(self, queue: int) -> bool:
+        return is_deleted(self.deleted, queue)
+
+    def config_of(self, queue: int) -> QueueConfig | None:
+        """As the queue is configured here; None if there is none."""
+        machine = self.queues.get(queue)
+        return None if machine is None else machine.messages.config
+
+    def queue_ids(self) -> list[int]:
+        """Ascending."""
+        return sorted(self.queues)
+
+    def consumers(self, queue: int) -> list[Consumer]:
+        """A queue's consumers in the order of attaching; to be looked at, not changed."""
+        machine = self.queues.get(queue)
+        return [] if machine is None else list(machine.consumers.values())
+
+    def live_nodes(self) -> list[tuple[int, int]]:
+        """(node, boot) of the processes that sessions here are at, ascending."""
+        return sorted(
+            {(p.address.node, p.address.boot) for p in self.sessions.producers.values() if p.ended_ms < 0}
+        )
+
+    def departed_boot(self, node: int) -> int:
+        """Processes of this node up to this boot number were declared gone; -1 if none was."""
+        return self.sessions.departed.get(node, -1)
+
+    def taken(
+        self, producer: bytes, epoch: int, first: int, last: int
+    ) -> tuple[list[tuple[int, int]], int] | None:
+        """Which of a producer's messages first..last this group has taken, as ranges, and the highest number of all
+        that it has taken. None where the producer is not in this epoch here."""
+        known = self.sessions.producers.get(producer)
+        if known is None or known.epoch != epoch:
+            return None
+        return known.taken(first, last), known.highest
+
+    def block_count(self, queue: int) -> int:
+        """How many blocks the queue's messages take: what `info` costs."""
+        machine = self.queues.get(queue)
+        return 0 if machine is None else len(machine.messages.blocks)
+
+
+def no_queue(queue: int) -> Refused:
+    return Refused("not_found", f"no queue {queue} in this group")
+
+
+def is_deleted(deleted: array[int], queue: int) -> bool:
+    """Whether an id is among those that ascend in `deleted`."""
+    position = bisect_left(deleted, queue)
+    return position < len(deleted) and deleted[position] == queue

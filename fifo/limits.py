@@ -34,14 +34,15 @@ class Limits:
     run_budget: int = 4_096
     """Runs one entry may hand out: some ten microseconds each. A message that was published alone is a run."""
     step_budget: int = 131_072
-    """Steps of evaluation (`expression.steps`) for the messages that fronts may pass in one entry, counted for all that
+    """Steps of evaluation (`expression.steps`) for the messages that scans may pass in one entry, counted for all that
     are there, evaluated or not, and for reading their fields: four blocks for a comparison, some milliseconds. The last
     block may go beyond."""
     arrival_budget: int = 262_144
     """Steps for looking up what arrives, for all groups that have seen everything: 500 a message of a batch of 500."""
     shared_steps: int = 4_096
-    """What looking up a message may cost for all who share the front: an entry moves it by 64 messages at least."""
-    turn: int = 1_024
+    """The cost of looking up a message, at most, for all groups that share the scan: an entry moves it by 64 messages
+    at least."""
+    quantum: int = 1_024
     """Messages a turn may take where others wait, too: some batches, a few milliseconds of a consumer's work."""
     wake_queues: int = 256
     """Queues one Wake continues. They share one budget, and those that it is not enough for keep their places."""
@@ -71,7 +72,7 @@ class Limits:
     fewest: int = 16
     """Evaluating a few messages costs about as much as evaluating this many."""
 
-    # ---- producers and sessions (sessions.py)
+    # ---- producers and sessions (producers.py)
     window: int = 65_536
     """How far a producer's numbers may reach above its lowest unconfirmed one: bounds the ranges remembered for it."""
     max_producers: int = 10_000
@@ -88,16 +89,16 @@ class Limits:
     """Consumers, those of Get among them. Whatever goes through them all is bounded work."""
     max_get: int = 10_000
     """Messages one Get may take: a reply, not a subscription."""
-    max_readers: int = 256
-    """Durable readers, those that are deleted but still hold something among them."""
+    max_subscriptions: int = 256
+    """Durable subscriptions, those that are deleted but still hold something among them."""
     max_reserved: int = 65_536
     """Messages of one reservation, so that its end is bounded work."""
     max_reservations: int = 64
-    """Reservations of one reader."""
+    """Reservations of one subscription."""
     max_outstanding: int = 1_048_576
-    """Messages one reader may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
+    """Messages one subscription may hold: 20 bytes each in the worst case, in memory and in every snapshot."""
     max_released: int = 64
-    """Ranges of released offsets that a reader remembers; of more, the oldest two are told as one."""
+    """Ranges of released offsets that a subscription remembers; of more, the oldest two are told as one."""
     max_pins: int = 16
     """Pins, those whose copies are not removed yet among them."""
     max_copy_bytes: int = 16 << 20
@@ -148,7 +149,7 @@ SMALL = Limits(
     step_budget=24,
     arrival_budget=60,
     shared_steps=17,
-    turn=3,
+    quantum=3,
     looked_up_messages=12,
     looked_up_chunks=3,
     looked_up_bytes=1_000,
@@ -163,7 +164,7 @@ SMALL = Limits(
     remembered_ms=600,
     max_held=40,
     max_consumers=12,
-    max_readers=5,
+    max_subscriptions=5,
     max_reserved=12,
     max_reservations=4,
     max_outstanding=25,

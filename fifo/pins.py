@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fifo.blocks import NEVER, Block
 from fifo.budgets import Entry
 from fifo.commands import UNKNOWN, Pin, Unpin
 from fifo.effects import Ok, Pinned, Refused, Reply
-from fifo.messages import Messages
+from fifo.messages.blocks import NEVER, Block
+from fifo.messages.messages import Messages
 from fifo.shares import Owned
 from fifo.versions import SHARED_PLACES
 

@@ -28,7 +28,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReservationInfo:
-    """opens: how often it was outstanding when its reader was opened. size_bytes is estimated."""
+    """opens: how often it was outstanding when its subscription was opened. size_bytes is estimated."""
 
     offset: int
     index: int
@@ -39,8 +39,8 @@ class ReservationInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderInfo:
-    """A durable reader; `reservations` are those outstanding, ascending, `outstanding` their messages."""
+class SubscriptionInfo:
+    """A durable subscription; `reservations` are those outstanding, ascending, `outstanding` their messages."""
 
     name: str
     generation: int
@@ -57,7 +57,7 @@ class ReaderInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class ReservationPage:
     """Neighbours of a reservation. redelivered, delivery_counts: as in Deliver. opens: as in ReservationInfo. has_more:
     it ends early, since it has gone through many blocks."""
 
@@ -83,8 +83,8 @@ class PinInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """One page of a look at what is ready. next_sequence: where to go on, None at the end."""
+class BrowsePage:
+    """One page of the ready messages. next_sequence: the start of the next page, None at the end."""
 
     runs: tuple[Run, ...]
     next_sequence: int | None

@@ -1,4 +1,4 @@
-"""How owners share what a queue has a limited number of: consumers, readers, pins, producers of staged batches.
+"""How owners share what a queue has a limited number of: consumers, subscriptions, pins, producers of staged batches.
 
 An owner (`RegisterProducer`) may have as many as are left free: one alone has half of all, the next one half of the
 rest. So no few owners lock out the others. In entries of version 1 everybody is the one owner UNKNOWN, and no share is

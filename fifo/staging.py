@@ -7,7 +7,7 @@ at the end of the queue, part after part; no body is moved or copied, and the ti
 
 Exactly once goes by (producer, batch): batches of a producer ascend, the last one published is remembered, and what
 comes late for it or one before is a duplicate. So the last batch published is below that of every part that waits.
-A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.sessions` does, and
+A queue remembers a producer for at least 27 hours of group time after it was last used, as `fifo.producers` does, and
 longer while there is room. Owners share `Limits.known_producers` of them (shares.py). Where an owner has its share and
 all producers are younger, a new one is refused: if one of them were forgotten, a repeat of its last batch would be
 published a second time. An empty batch of a producer that is not known and has nothing staged needs no place: twice
@@ -16,7 +16,7 @@ nothing is nothing. Entries of version 1 know no shares, and forget the producer
 What this costs an entry. Placing is some microseconds a chunk, a block, or a stretch of messages with the same time to
 live; the limits here keep it to a fraction of a second at worst. A queue that filters needs the fields, too. They are
 in the log with the bodies, and fetching them reads the bodies: so a publication up to `Limits.looked_up_*` is fetched
-and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The fronts of those who had seen
+and looked up as it arrives, like an Enqueue, and of a larger one nothing is read. The scans of groups that had seen
 everything go back to where it begins and pass it as they pass any backlog, some blocks an entry; its blocks get their
 fields then.
 """
@@ -30,15 +30,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fifo.blocks import ONE_EACH
 from fifo.budgets import Entry
 from fifo.codec import Reader, Writer
 from fifo.commands import UNKNOWN, DiscardStaged, PublishStaged, Stage
+from fifo.consumers.read_costs import text_factor
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Ok, Published, Refused, Reply
 from fifo.limits import Limits
-from fifo.messages import Messages
-from fifo.read_costs import text_factor
-from fifo.selector_groups import SelectorGroups
+from fifo.messages.blocks import ONE_EACH
+from fifo.messages.messages import Messages
 from fifo.shares import Owned
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
@@ -514,7 +514,7 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
         if entry.version >= BUDGETED_ARRIVALS:
             entry.budget(messages.queue).reads_arrivals = True
         else:
-            groups.go_back(first)
+            groups.rewind(first)
 
 
 def _discard(staging: Staging, command: DiscardStaged) -> Reply:

@@ -13,13 +13,13 @@ version, and the old branch stays for as long as logs of that version may exist.
 | 2 | new queues and policies have at most 4 KiB of arguments |
 | 2 | the last staged batch of a producer is forgotten by time; past a limit new producers are refused |
 | 2 | the consumers of a queue are limited |
-| 2 | a reader that lost what it held by its silence reserves again only once it has been told |
+| 2 | a subscription that lost what it held by its silence reserves again only once it has been told |
 | 2 | the catalog has a running hash |
 | 2 | the catalog keeps fences of sessions that have ended, and refuses commands that were made from an older state |
 | 2 | the queues of an entry share its budgets, and the runs that it hands out are limited |
-| 2 | owners share the consumers, readers, pins and producers of staged batches of a queue |
+| 2 | owners share the consumers, subscriptions, pins and producers of staged batches of a queue |
 | 2 | an empty batch of a producer that has nothing staged and is not known is not remembered |
-| 2 | looking up what arrives has a budget, fronts stop within blocks, and reading fields again counts as steps |
+| 2 | looking up what arrives has a budget, scans stop within blocks, and reading fields again counts as steps |
 | 2 | a step for a message with long texts counts for as many as the texts are long |
 """
 

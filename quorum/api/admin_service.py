@@ -14,6 +14,7 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Ok
+from fifo.queries import group as queries
 from quorum.api import status
 from quorum.api.filters import selector_text
 from quorum.api.handlers import unary, unary_once
@@ -27,7 +28,7 @@ from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.log.record import crc32c
 from quorum.node.member import Member
-from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc
 
@@ -181,12 +182,12 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
 
 
 def _total(member: Member, queue: CatalogQueue) -> int:
-    info = member.queue_machine(queue.group).info(queue.id)
+    info = queries.info(member.queue_machine(queue.group), queue.id)
     return 0 if info is None else info.total
 
 
 def _next_sequence(member: Member, queue: CatalogQueue) -> int:
-    info = member.queue_machine(queue.group).info(queue.id)
+    info = queries.info(member.queue_machine(queue.group), queue.id)
     return 0 if info is None else info.next_sequence
 
 
@@ -219,7 +220,7 @@ def _infos(member: Member, queues: Sequence[CatalogQueue]) -> list[pb.QueueInfo 
 
 
 def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
-    info = member.queue_machine(queue.group).info(queue.id)
+    info = queries.info(member.queue_machine(queue.group), queue.id)
     if info is None:
         return None
     answer = pb.QueueInfo(
@@ -269,7 +270,7 @@ def _description(member: Member, queue: CatalogQueue, after: int) -> pb.Describe
 def _state_hash(member: Member, group: int) -> tuple[int, int]:
     """(applied index, hash of the group's state there)."""
     replica = member.replicas[group]
-    return replica.raft.applied_index, crc32c(replica.machine.snapshot())
+    return replica.raft.applied_index, crc32c(state_of(replica.machine))
 
 
 def _cluster_status(member: Member) -> pb.ClusterStatusResponse:

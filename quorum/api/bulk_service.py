@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fifo.effects import Refused, Run
+from fifo.queries import group as queries
 from quorum.api import status
 from quorum.api.bulk_calls import endpoints
 from quorum.api.bulk_columns import KINDS
@@ -46,7 +47,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
 
         def describe(member: Member) -> tuple[pb.QueueInfoResponse, tuple[Run, ...]] | None:
             machine = member.queue_machine(queue.group)
-            info = machine.info(queue.id)
+            info = queries.info(machine, queue.id)
             if info is None:
                 return None
             response = pb.QueueInfoResponse(
@@ -92,7 +93,7 @@ def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run,
     runs: tuple[Run, ...] = ()
     start = 0
     for place in (0, next_sequence - SEEN_MESSAGES):
-        page = machine.waiting(queue.id, max(place, start), SEEN_MESSAGES)
+        page = queries.browse(machine, queue.id, max(place, start), SEEN_MESSAGES)
         if isinstance(page, Refused):
             return ()
         runs += page.runs

@@ -11,6 +11,7 @@ from functools import partial
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
 from fifo.limits import PRODUCTION
+from fifo.queries import group as queries
 from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, index_of, load
@@ -78,7 +79,7 @@ class StagingCalls(BulkCalls):
         if the command arrives late or is repeated."""
 
         def names(member: Member) -> tuple[bytes, ...]:
-            staged = member.queue_machine(queue.group).staged(queue.id)
+            staged = queries.staged(member.queue_machine(queue.group), queue.id)
             return tuple(each.part for each in staged if (each.producer, each.batch) == (producer, batch))
 
         return await self._hub.ask_now(names, (queue.group,))

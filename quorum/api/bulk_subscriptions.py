@@ -1,4 +1,4 @@
-"""The part of quorum.v1.Bulk about subscriptions: durable readers of a queue, as the machines call them."""
+"""The part of quorum.v1.Bulk about subscriptions: durable subscriptions of a queue, as the machines call them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fifo import commands as c
-from fifo.effects import Ok, ReaderState, Refused, Reserved
+from fifo.effects import Ok, Refused, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION
-from fifo.readers import MAX_NAME_BYTES
-from fifo.results import Portion, ReaderInfo, Waiting
+from fifo.queries import group as queries
+from fifo.results import BrowsePage, ReservationPage, SubscriptionInfo
+from fifo.subscriptions import MAX_NAME_BYTES
 from quorum.api import status
 from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
 from quorum.api.bulk_columns import wanted
@@ -48,7 +49,7 @@ _EXPIRY = {name: number for number, name in EXPIRIES.items()}
 class _Look:
     """What this node's replica says before a Reserve is made."""
 
-    reader: ReaderInfo | None
+    subscription: SubscriptionInfo | None
     may_reserve: bool
     ready: int
     index: int
@@ -68,7 +69,7 @@ class SubscriptionCalls(BulkCalls):
                 "bad_argument", "start or on_expiry has a value that this service does not know"
             )
         selector = expression_bytes(queue_pb2.Attach(queue=request.queue, selector=request.selector), queue)
-        command = c.OpenReader(
+        command = c.OpenSubscription(
             queue.id,
             request.subscription,
             selector,
@@ -78,20 +79,20 @@ class SubscriptionCalls(BulkCalls):
             owner_of(context.peer()),
         )
 
-        def make(member: Member) -> c.OpenReader:
-            reader = _reader(member, queue, request.subscription)
-            return replace(command, found=0 if reader is None else reader.generation)
+        def make(member: Member) -> c.OpenSubscription:
+            subscription = _subscription(member, queue, request.subscription)
+            return replace(command, found=0 if subscription is None else subscription.generation)
 
         return await self._state(queue, await self._changed(queue, make))
 
-    async def _changed(self, queue: CatalogQueue, make: Callable[[Member], c.Command]) -> ReaderState:
+    async def _changed(self, queue: CatalogQueue, make: Callable[[Member], c.Command]) -> SubscriptionState:
         """What the queue's group answers, where no answer was lost."""
         while True:
-            found = answer(await self._hub.change_group(queue.group, make), ReaderState)
+            found = answer(await self._hub.change_group(queue.group, make), SubscriptionState)
             if found is not None:
                 return found
 
-    async def _state(self, queue: CatalogQueue, state: ReaderState) -> pb.SubscriptionState:
+    async def _state(self, queue: CatalogQueue, state: SubscriptionState) -> pb.SubscriptionState:
         return pb.SubscriptionState(
             generation=state.generation,
             settled=state.settled,
@@ -122,7 +123,9 @@ class SubscriptionCalls(BulkCalls):
         is_finished = True
         while True:
             found = await self._hub.ask(lambda member: _look_at(member, queue, request), queue.group)
-            if found.may_reserve and await self._enough(queue, found.reader, min(request.min_messages, most)):
+            if found.may_reserve and await self._enough(
+                queue, found.subscription, min(request.min_messages, most)
+            ):
                 reply = await again(self._hub, queue.group, command, Reserved)
                 if reply.offset != request.after:
                     return await self._reservation(queue, reply)
@@ -143,14 +146,17 @@ class SubscriptionCalls(BulkCalls):
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, MOST_POLL_S)
 
-    async def _enough(self, queue: CatalogQueue, reader: ReaderInfo | None, wanted_count: int) -> bool:
+    async def _enough(
+        self, queue: CatalogQueue, subscription: SubscriptionInfo | None, wanted_count: int
+    ) -> bool:
         """Whether so many messages that the subscription would be given are ready, as far as this replica can tell."""
-        if wanted_count <= 1 or reader is None:
+        if wanted_count <= 1 or subscription is None:
             return True
-        start, rest = reader.start_sequence, wanted_count
+        start, rest = subscription.start_sequence, wanted_count
         while True:
             page = await self._hub.ask(
-                partial(_waiting, queue=queue, start=start, count=rest, selector=reader.selector), queue.group
+                partial(_waiting, queue=queue, start=start, count=rest, selector=subscription.selector),
+                queue.group,
             )
             if isinstance(page, Refused):  # it cannot look for this selector any more; the group can
                 return True
@@ -163,7 +169,7 @@ class SubscriptionCalls(BulkCalls):
 
     async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
         def ready(member: Member) -> int:
-            info = member.queue_machine(queue.group).info(queue.id)
+            info = queries.info(member.queue_machine(queue.group), queue.id)
             return 0 if info is None else info.ready
 
         return pb.Reservation(
@@ -181,14 +187,14 @@ class SubscriptionCalls(BulkCalls):
         queue = await self._queue(request.queue, request.index)
 
         def describe(member: Member) -> pb.DescribeReservationsResponse | None:
-            reader = _reader(member, queue, request.subscription)
-            if reader is None:
+            subscription = _subscription(member, queue, request.subscription)
+            if subscription is None:
                 return None
             index = member.queue_machine(queue.group).index
             response = pb.DescribeReservationsResponse(
-                endpoints=endpoints(member, queue.group, self._own), subscription=_state_of(reader, index)
+                endpoints=endpoints(member, queue.group, self._own), subscription=_state_of(subscription, index)
             )
-            for each in reader.reservations:
+            for each in subscription.reservations:
                 if request.after < each.offset <= (request.to or NO_LIMIT):
                     response.reservations.add(
                         offset=each.offset,
@@ -248,7 +254,7 @@ class SubscriptionCalls(BulkCalls):
         queue = await self._queue(request.queue)
         command = c.SettleReserved(queue.id, request.subscription, request.generation, request.to)
         while True:
-            state = await again(self._hub, queue.group, command, ReaderState)
+            state = await again(self._hub, queue.group, command, SubscriptionState)
             if state.settled >= request.to:
                 await self._check_settled(queue, request)
                 return await self._state(queue, state)
@@ -268,8 +274,8 @@ class SubscriptionCalls(BulkCalls):
     async def KeepAlive(self, request: pb.KeepAliveRequest, context: Context) -> pb.SubscriptionState:
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
-        command = c.KeepReader(queue.id, request.subscription, request.generation)
-        return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
+        command = c.KeepSubscription(queue.id, request.subscription, request.generation)
+        return await self._state(queue, await again(self._hub, queue.group, command, SubscriptionState))
 
     @unary
     async def ReleaseSubscription(
@@ -278,10 +284,10 @@ class SubscriptionCalls(BulkCalls):
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
 
-        def make(member: Member) -> c.ReleaseReader:
-            reader = _reader(member, queue, request.subscription)
-            last = None if reader is None else reader.last
-            return c.ReleaseReader(queue.id, request.subscription, request.generation, last)
+        def make(member: Member) -> c.ReleaseSubscription:
+            subscription = _subscription(member, queue, request.subscription)
+            last = None if subscription is None else subscription.last
+            return c.ReleaseSubscription(queue.id, request.subscription, request.generation, last)
 
         while True:
             state = await self._changed(queue, make)
@@ -299,7 +305,7 @@ class SubscriptionCalls(BulkCalls):
             lambda member: _generation(member, queue, request.subscription), (queue.group,)
         )
         if generation is not None:
-            command = c.DeleteReader(queue.id, request.subscription, generation)
+            command = c.DeleteSubscription(queue.id, request.subscription, generation)
             await again(self._hub, queue.group, command, Ok)
         return pb.DeleteSubscriptionResponse(index=await index_of(self._hub, queue.group))
 
@@ -312,7 +318,7 @@ class SubscriptionCalls(BulkCalls):
         def listed(member: Member) -> pb.ListSubscriptionsResponse:
             machine = member.queue_machine(queue.group)
             response = pb.ListSubscriptionsResponse(index=machine.index)
-            for each in machine.readers(queue.id):
+            for each in queries.subscriptions(machine, queue.id):
                 response.subscriptions.add(
                     subscription=each.name,
                     state=_state_of(each, machine.index),
@@ -342,46 +348,50 @@ def _check_name(subscription: str) -> None:
         )
 
 
-def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:
-    return member.queue_machine(queue.group).reader(queue.id, name)
+def _subscription(member: Member, queue: CatalogQueue, name: str) -> SubscriptionInfo | None:
+    return queries.subscription(member.queue_machine(queue.group), queue.id, name)
 
 
 def _waiting(
     member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
-) -> Waiting | Refused:
-    return member.queue_machine(queue.group).waiting(queue.id, start, count, selector)
+) -> BrowsePage | Refused:
+    return queries.browse(member.queue_machine(queue.group), queue.id, start, count, selector)
 
 
 def _reserved(
     member: Member, queue: CatalogQueue, subscription: str, offset: int, first: int, count: int
-) -> Portion | Refused:
-    return member.queue_machine(queue.group).reserved(queue.id, subscription, offset, first, count)
+) -> ReservationPage | Refused:
+    return queries.reserved(member.queue_machine(queue.group), queue.id, subscription, offset, first, count)
 
 
 def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
     """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
     machine = member.queue_machine(queue.group)
-    reader = _reader(member, queue, request.subscription)
-    info = machine.info(queue.id)
+    subscription = _subscription(member, queue, request.subscription)
+    info = queries.info(machine, queue.id)
     ready = 0 if info is None else info.ready
-    if reader is None or reader.generation != request.generation or reader.last != request.after:
+    if (
+        subscription is None
+        or subscription.generation != request.generation
+        or subscription.last != request.after
+    ):
         return _Look(None, True, ready, machine.index)
-    if reader.has_untold_loss:
+    if subscription.has_untold_loss:
         return _Look(None, True, ready, machine.index)
-    return _Look(reader, machine.may_reserve(queue.id, request.subscription), ready, machine.index)
+    return _Look(subscription, queries.may_reserve(machine, queue.id, request.subscription), ready, machine.index)
 
 
-def _state_of(reader: ReaderInfo, index: int) -> pb.SubscriptionState:
+def _state_of(subscription: SubscriptionInfo, index: int) -> pb.SubscriptionState:
     return pb.SubscriptionState(
-        generation=reader.generation,
-        settled=reader.settled,
-        last=reader.last,
-        outstanding=reader.outstanding,
+        generation=subscription.generation,
+        settled=subscription.settled,
+        last=subscription.last,
+        outstanding=subscription.outstanding,
         index=index,
     )
 
 
 def _generation(member: Member, queue: CatalogQueue, subscription: str) -> int | None:
     """The subscription's present generation; None where there is no such subscription."""
-    readers = member.queue_machine(queue.group).readers(queue.id)
-    return next((each.generation for each in readers if each.name == subscription), None)
+    subscriptions = queries.subscriptions(member.queue_machine(queue.group), queue.id)
+    return next((each.generation for each in subscriptions if each.name == subscription), None)

@@ -8,7 +8,8 @@ from functools import partial
 
 from fifo import commands as c
 from fifo.effects import Ok, Pinned, Refused
-from fifo.results import Waiting
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
@@ -111,24 +112,24 @@ def _page(
     end: int,
     selector: bytes,
     with_failures: bool,
-) -> tuple[Waiting, Failures] | Refused:
+) -> tuple[BrowsePage, Failures] | Refused:
     machine = member.queue_machine(queue.group)
     if pin:
-        page = machine.pinned(queue.id, pin, start, end, PAGE, selector)
+        page = queries.pinned(machine, queue.id, pin, start, end, PAGE, selector)
     else:
-        page = machine.waiting(queue.id, start, PAGE, selector)
+        page = queries.browse(machine, queue.id, start, PAGE, selector)
     if isinstance(page, Refused):
         return page
     page = _until(page, end)
-    counts = machine.failed_deliveries(queue.id, page.runs) if with_failures else ()
+    counts = queries.failed_deliveries(machine, queue.id, page.runs) if with_failures else ()
     return page, Failures(counts)
 
 
-def _until(page: Waiting, end: int) -> Waiting:
+def _until(page: BrowsePage, end: int) -> BrowsePage:
     """The page without what is at or behind `end`."""
     runs = tuple(
         run if run.first_sequence + run.count <= end else replace(run, count=end - run.first_sequence)
         for run in page.runs
         if run.first_sequence < end
     )
-    return Waiting(runs, page.next_sequence)
+    return BrowsePage(runs, page.next_sequence)

@@ -9,7 +9,8 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
-from fifo.results import Waiting
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from quorum.api import deliveries, status
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields, parse
@@ -150,8 +151,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
 
 def _page(
     queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES
-) -> Callable[[Member], Waiting | Refused]:
-    return lambda member: member.queue_machine(queue.group).waiting(queue.id, start, count)
+) -> Callable[[Member], BrowsePage | Refused]:
+    return lambda member: queries.browse(member.queue_machine(queue.group), queue.id, start, count)
 
 
 def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:

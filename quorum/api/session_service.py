@@ -18,7 +18,7 @@ from google.rpc import code_pb2, status_pb2
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Reply
-from fifo.group import MAX_CLIENT_SEQUENCE
+from fifo.group_machine import MAX_CLIENT_SEQUENCE
 from fifo.limits import PRODUCTION
 from quorum.api import deliveries, status
 from quorum.api.filters import expression_bytes, kept_fields

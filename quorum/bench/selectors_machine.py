@@ -27,7 +27,8 @@ from fifo.commands import (
     Wake,
 )
 from fifo.effects import Applied, AttachedReply, Deliver, Refused
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
+from fifo.queries import group as queries
 from quorum.bench.run import BenchFailed
 
 QUEUE = 1
@@ -165,7 +166,7 @@ class LocalQueue:
     @property
     def memory_bytes(self) -> int:
         """What the queue's blocks take, columns included, by their own account."""
-        storage = self.machine.storage(QUEUE, 0)
+        storage = queries.storage(self.machine, QUEUE, 0)
         assert storage is not None
         return storage.warm_bytes
 

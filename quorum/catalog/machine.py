@@ -18,9 +18,9 @@ from dataclasses import astuple
 from typing import Any, ClassVar
 
 from fifo import commands as c
-from fifo.digest import digest
 from fifo.effects import Applied, Ok, Refused, Reply
-from fifo.sessions import Fence
+from fifo.outcome_hash import digest
+from fifo.producers import Fence
 from quorum.catalog.arguments import (
     ArgumentError,
     ArgumentValue,

@@ -1,14 +1,15 @@
 """Who has spoken to the system group, and up to which number: the rule of `fifo.commands`, without messages.
 
-`fifo.sessions` does the same for a group of queues, with what messages and consumers add; here a session holds nothing.
+`fifo.producers` does the same for a group of queues, with what messages and consumers add. Here a session holds
+nothing.
 
 A command with n = last + 1 of the present epoch is taken; a lower n was done before, a higher one is refused. Producers
 are kept in the order of their last command, so that forgetting the longest silent one is taking the first. A producer
 is forgotten after 24 hours of silence, open or closed, because nothing here is held by a session; at once when it
 closes its session, or when a newer process of its node registers; never to make room for others: past the limits of
-`fifo.sessions` a client's registration is refused. Only the nodes' own sessions speak to this group today.
+`fifo.producers` a client's registration is refused. Only the nodes' own sessions speak to this group today.
 
-A forgotten producer leaves a fence, as in `fifo.sessions`: whatever of its session is sent again is not done again.
+A forgotten producer leaves a fence, as in `fifo.producers`: whatever of its session is sent again is not done again.
 
 Entries of version 1 forget the longest silent producer to make room, and no other before its time.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from fifo.commands import NODE, UNKNOWN, Address, Origin, RegisterProducer
 from fifo.effects import Done, Refused, Registered, Reply
 from fifo.limits import PRODUCTION, Limits
-from fifo.sessions import Fence, refuse_more, refuse_outdated
+from fifo.producers import Fence, refuse_more, refuse_outdated
 
 FORGET_AFTER_MS = 24 * 3_600_000
 """Group time after which a silent producer is forgotten."""

@@ -20,8 +20,9 @@ from typing import Any
 
 import structlog
 
-from fifo.group import GroupMachine
-from fifo.storage import Storage
+from fifo.group_machine import GroupMachine
+from fifo.queries import group as queries
+from fifo.queries.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
@@ -493,4 +494,4 @@ class Member:
 
     def storage(self, group: int, queue: int) -> Storage | None:
         """Where a queue's messages are on this node; O(its blocks)."""
-        return self.queue_machine(group).storage(queue, self.replicas[group].recent_from(self.log))
+        return queries.storage(self.queue_machine(group), queue, self.replicas[group].recent_from(self.log))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fifo import checkpoint
 from fifo import commands as c
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
+from fifo.persistence import checkpoint
 from quorum.api import admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.log.record import crc32c
-from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from quorum.v1 import admin_pb2, queue_pb2
 from support.cluster import START_MS, Cluster, Session
 from support.services import Aborted, Api, Context, collected
@@ -139,7 +139,7 @@ def test_state_hashes_are_made_a_group_a_step(monkeypatch: pytest.MonkeyPatch) -
         answer = await api.call(api.admin.ClusterStatus(request, Context()))  # type: ignore[arg-type]
         replicas = api.cluster.members["n1"].replicas
         assert [each.state_hash for each in answer.groups] == [
-            crc32c(replica.machine.snapshot()) for replica in replicas.values()
+            crc32c(state_of(replica.machine)) for replica in replicas.values()
         ]
         assert len(hashed) == len({*hashed}) == len(replicas)
 
@@ -171,7 +171,7 @@ def test_the_heads_of_many_queues_are_prepared_over_many_steps_of_a_snapshot(
             assert len(made) <= 260 * steps
             steps += 1
         assert len(made) >= 2_000
-        assert group.checkpoint().state
+        assert checkpoint.take(group).state
         assert len(made) <= 2_010, "the rest was prepared"
 
     with_api(run, queues=1, size=1)

@@ -13,7 +13,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
-from fifo.results import Portion, Waiting
+from fifo.results import BrowsePage, ReservationPage
 from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
 from quorum.api.reading import Workers
 from quorum.api.stored_rows import Failures
@@ -233,11 +233,11 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         def take(self) -> Any:
             return iter(())
 
-    def reserved(member: Any, queue: Any, subscription: str, offset: int, first: int, count: int) -> Portion:
+    def reserved(member: Any, queue: Any, subscription: str, offset: int, first: int, count: int) -> ReservationPage:
         looks.append(first)
         parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
         sequence, found, has_more = parts[first]
-        return Portion((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
+        return ReservationPage((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
 
     async def load(name: str) -> Any:
         return SimpleNamespace(Blocks=Blocks)
@@ -264,7 +264,7 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
 
 def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be taken for one that hangs, and be begun again from its start for ever."""
-    pages = {1: Waiting((), 50), 50: Waiting((), 70), 70: Waiting((), None)}
+    pages = {1: BrowsePage((), 50), 50: BrowsePage((), 70), 70: BrowsePage((), None)}
 
     async def run() -> None:
         hub = FakeHub([])
@@ -322,7 +322,7 @@ def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_not
     world = World()
     world.queue(1)
     name = world.session()
-    world.do(name, c.OpenReader(1, "etl", b"", "earliest", 2_000, "discard"))
+    world.do(name, c.OpenSubscription(1, "etl", b"", "earliest", 2_000, "discard"))
     world.publish(name, 1)
     world.do(name, c.Reserve(1, "etl", 1, 0, 1, 100))
     member: Any = SimpleNamespace(queue_machine=lambda group: world.machine)

@@ -69,13 +69,16 @@ def make(first: int, lowest: int) -> c.Enqueue:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        (c.DeleteReader(7, "x" * 70_000), "DeleteReader has no wire form"),
+        (c.DeleteSubscription(7, "x" * 70_000), "DeleteSubscription has no wire form"),
         (
             c.DiscardStaged(7, "p", 1, (b"abc",)),
             "DiscardStaged has no wire form: the name of a part has 3 bytes",
         ),
         (c.Unpin(7, 1 << 64), "Unpin has no wire form"),
-        (c.OpenReader(7, "r", bytes(29 << 20), "earliest", 1_000, "keep"), "OpenReader takes 304\\d* bytes"),
+        (
+            c.OpenSubscription(7, "r", bytes(29 << 20), "earliest", 1_000, "keep"),
+            "OpenSubscription takes 304\\d* bytes",
+        ),
     ],
 )
 def test_a_command_that_the_raft_thread_could_not_write_does_not_reach_it(

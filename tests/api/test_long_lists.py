@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fifo import reader_views
-from fifo.commands import OpenReader
+from fifo.commands import OpenSubscription
+from fifo.queries import group as queries
+from fifo.queries import subscriptions
 from quorum.api import admin_service, bulk_subscriptions
 from quorum.catalog.queues import CatalogQueue
 from quorum.v1 import admin_pb2, bulk_pb2
@@ -25,7 +26,7 @@ def member_of(world: World) -> Any:
         queue_machine=storage.queue_machine,
         membership=SimpleNamespace(roster=roster),
         replicas={1: SimpleNamespace(raft=SimpleNamespace(leader=1))},
-        storage=lambda group, queue: world.machine.storage(queue, 0),
+        storage=lambda group, queue: queries.storage(world.machine, queue, 0),
     )
 
 
@@ -69,11 +70,11 @@ def test_a_poll_for_a_reservation_looks_at_its_own_reader_only(monkeypatch: pyte
     world.queue()
     name = world.session()
     for number in range(20):
-        world.do(name, OpenReader(1, f"r{number}", b"", "earliest", 60_000, "release"))
+        world.do(name, OpenSubscription(1, f"r{number}", b"", "earliest", 60_000, "release"))
     built: list[str] = []
-    build = reader_views._info
-    monkeypatch.setattr(reader_views, "_info", lambda reader: built.append(reader.name) or build(reader))
+    build = subscriptions._info
+    monkeypatch.setattr(subscriptions, "_info", lambda reader: built.append(reader.name) or build(reader))
     request = bulk_pb2.ReserveRequest(subscription="r7", generation=1)
     looked = bulk_subscriptions._look_at(member_of(world), QUEUE, request)
-    assert looked.reader is not None and looked.reader.name == "r7"
+    assert looked.subscription is not None and looked.subscription.name == "r7"
     assert built == ["r7"]

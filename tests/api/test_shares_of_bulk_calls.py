@@ -1,4 +1,4 @@
-"""Readers, pins and producers of staged batches count for the address of the call (quorum/api/owners.py)."""
+"""Subscriptions, pins and producers of staged batches count for the address of the call (quorum/api/owners.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok
-from fifo.machine import QueueMachine
+from fifo.queue_machine import QueueMachine
 from quorum.api.owners import owner_of
 from quorum.v1 import bulk_pb2 as pb
 from support.cluster import Cluster, Session, batch
@@ -40,7 +40,7 @@ def publish(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
 @pytest.mark.parametrize(
     ("call", "owners"),
     [
-        (open_subscription, lambda queue: [each.owner for each in queue.readers.by_name.values()]),
+        (open_subscription, lambda queue: [each.owner for each in queue.subscriptions.by_name.values()]),
         (open_view, lambda queue: [each.owner for each in queue.pins.by_number.values()]),
         (publish, lambda queue: [each.owner for each in queue.staging.last_batches.values()]),
     ],

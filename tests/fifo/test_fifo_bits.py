@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo import bits
+from fifo.messages import bitsets
 
 SETS = st.sets(st.integers(0, 300), max_size=60) | st.sets(st.integers(0, 16_383), max_size=20)
 
@@ -17,12 +17,12 @@ def as_bits(members: set[int]) -> int:
 
 @given(SETS, st.integers(0, 70))
 def test_lowest_takes_the_first_members(members: set[int], count: int) -> None:
-    assert bits.lowest(as_bits(members), count) == as_bits(set(sorted(members)[:count]))
+    assert bitsets.lowest(as_bits(members), count) == as_bits(set(sorted(members)[:count]))
 
 
 @given(SETS)
 def test_ranges_are_the_stretches_of_neighbours(members: set[int]) -> None:
-    found = bits.ranges(as_bits(members))
+    found = bitsets.ranges(as_bits(members))
     assert {first + i for first, count in found for i in range(count)} == members
     assert all(first + count not in members and first - 1 not in members for first, count in found)
     assert found == sorted(found)
@@ -30,10 +30,10 @@ def test_ranges_are_the_stretches_of_neighbours(members: set[int]) -> None:
 
 @given(SETS)
 def test_members_and_flags_list_the_same(members: set[int]) -> None:
-    assert list(bits.members(as_bits(members))) == sorted(members)
-    flags = bits.as_flags(as_bits(members), 16_384)
+    assert list(bitsets.members(as_bits(members))) == sorted(members)
+    flags = bitsets.as_flags(as_bits(members), 16_384)
     assert np.flatnonzero(flags).tolist() == sorted(members)
-    assert bits.from_positions(np.flatnonzero(flags), 16_384) == as_bits(members)
+    assert bitsets.from_positions(np.flatnonzero(flags), 16_384) == as_bits(members)
 
 
 @given(
@@ -41,7 +41,7 @@ def test_members_and_flags_list_the_same(members: set[int]) -> None:
     st.integers(0, 12),
 )
 def test_counts_are_numbers_in_planes(steps: list[tuple[bool, set[int]]], limit: int) -> None:
-    counts, plain = bits.Counts(), dict.fromkeys(range(41), 0)
+    counts, plain = bitsets.Counts(), dict.fromkeys(range(41), 0)
     for is_add, members in steps:
         if is_add:
             counts.add(as_bits(members))

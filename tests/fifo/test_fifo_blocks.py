@@ -9,10 +9,11 @@ from array import array
 
 import pytest
 
-from fifo.blocks import NEVER, ONE_EACH, Block, Runs
 from fifo.commands import Enqueue, Meta, Operation, Origin
 from fifo.effects import Run
 from fifo.limits import PRODUCTION
+from fifo.messages.blocks import NEVER, ONE_EACH, Block, Runs
+from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.fifo_world import World, producer
 
@@ -112,7 +113,7 @@ def published(count: int, batch: int, producers: int, per_entry: int) -> tuple[i
     gc.collect()
     added = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == count
     return added, world

@@ -10,6 +10,7 @@ import pytest
 
 from fifo.commands import Discard, Meta, Modify, Operation, Return, Settle
 from fifo.effects import Deliver
+from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.fifo_world import World, sequences
 
@@ -80,7 +81,7 @@ def test_a_batch_that_expires_executes_no_line_a_message() -> None:
         from fifo.commands import Wake
 
         lines, _ = lines_of(world, [(None, Wake())])
-        info = world.machine.info(1)
+        info = queries.info(world.machine, 1)
         assert info is not None
         assert info.dropped[0] == size
         return lines

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fifo.commands import Get, Purge, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Ok
 from fifo.limits import SMALL
+from fifo.queries import group as queries
 from fifo.results import QueueInfo
 from support.fifo_world import START_MS, World, sequences
 
 
 def info(world: World) -> QueueInfo:
-    found = world.machine.info(1)
+    found = queries.info(world.machine, 1)
     assert found is not None
     return found
 

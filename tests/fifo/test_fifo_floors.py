@@ -1,4 +1,4 @@
-"""The modules of `fifo` stand on floors: no circle among their imports, those for types included."""
+"""The modules of `fifo` stand on floors: no circle among their imports, those for types included, and none upwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,37 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "fifo"
+
+LANGUAGE = "language"
+"""The modules at the top that all others may use."""
+LANGUAGE_MODULES = [
+    "budgets",
+    "codec",
+    "commands",
+    "effects",
+    "index_sets",
+    "limits",
+    "outcome_hash",
+    "producers",
+    "results",
+    "shares",
+    "versions",
+]
+FLOORS = (
+    (LANGUAGE,),
+    ("messages",),
+    ("consumers",),
+    ("pins", "staging", "subscriptions"),
+    ("queue_machine",),
+    ("group_state",),
+    ("group_machine",),
+    ("queries", "persistence"),
+)
+"""The rooms of each floor, from below. A room is a folder, or a module at the top."""
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
 def imports_of(source: str, modules: Mapping[str, object]) -> set[str]:
@@ -29,11 +59,18 @@ def unfinished(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     return left
 
 
-def test_there_is_no_circle() -> None:
-    sources = {
-        f"fifo.{path.stem}": path.read_text() for path in FOLDER.glob("*.py") if path.stem != "__init__"
+def sources_in(folder: Path) -> dict[str, str]:
+    """The modules of a package by dotted name, those of its folders too, and their text."""
+    return {
+        ".".join((folder.name, *path.relative_to(folder).with_suffix("").parts)): path.read_text()
+        for path in sorted(folder.rglob("*.py"))
+        if path.stem != "__init__"
     }
-    assert "fifo.messages" in sources
+
+
+def test_there_is_no_circle() -> None:
+    sources = sources_in(FOLDER)
+    assert {"fifo.commands", "fifo.messages.messages"} <= sources.keys()
     assert unfinished({name: imports_of(source, sources) for name, source in sources.items()}) == {}
 
 
@@ -41,12 +78,56 @@ def test_nothing_is_imported_for_types_alone() -> None:
     assert [path.name for path in FOLDER.rglob("*.py") if "TYPE_CHECKING" in path.read_text()] == []
 
 
-def test_a_circle_would_be_noticed() -> None:
-    sources = {
-        "fifo.a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fifo.b import B",
-        "fifo.b": "def b():\n    from fifo import a",
-        "fifo.c": "import fifo.a",
-        "fifo.d": "",
+def test_a_circle_would_be_noticed(tmp_path: Path) -> None:
+    texts = {
+        "fifo/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fifo.folder.b import B",
+        "fifo/folder/__init__.py": "",
+        "fifo/folder/b.py": "def b():\n    from fifo import a",
+        "fifo/c.py": "import fifo.a",
+        "fifo/d.py": "",
     }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    sources = sources_in(tmp_path / "fifo")
     found = unfinished({name: imports_of(source, sources) for name, source in sources.items()})
-    assert sorted(found) == ["fifo.a", "fifo.b", "fifo.c"]
+    assert sorted(found) == ["fifo.a", "fifo.c", "fifo.folder.b"]
+
+
+def room_of(module: str) -> str:
+    room = module.split(".")[1]
+    return LANGUAGE if room in LANGUAGE_MODULES else room
+
+
+def upward(sources: Mapping[str, str]) -> list[str]:
+    """The imports that lead neither into the own room nor to a lower floor."""
+    return [
+        f"{name} -> {target}"
+        for name, source in sources.items()
+        for target in sorted(imports_of(source, sources))
+        if room_of(name) != room_of(target) and FLOOR_OF[room_of(target)] >= FLOOR_OF[room_of(name)]
+    ]
+
+
+def test_imports_lead_to_lower_floors() -> None:
+    assert upward(sources_in(FOLDER)) == []
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(name) for name in sources_in(FOLDER)} == FLOOR_OF.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("fifo.commands", "fifo.messages.blocks"),
+        ("fifo.messages.messages", "fifo.consumers.consumer"),
+        ("fifo.messages.messages", "fifo.queue_machine"),
+        ("fifo.pins", "fifo.staging"),
+        ("fifo.group_machine", "fifo.persistence.snapshot"),
+        ("fifo.queries.pins", "fifo.persistence.snapshot"),
+    ],
+)
+def test_an_import_upwards_or_to_a_neighbour_would_be_noticed(name: str, target: str) -> None:
+    assert upward({name: f"def f():\n    import {target}", target: ""}) == [f"{name} -> {target}"]
+    assert upward({name: "", target: ""}) == []

@@ -17,14 +17,14 @@ LOCAL = (
 VERSION_2 = {
     "block_bits": 14, "block_size": 16_384, "slot_mask": 16_383,
     "block_budget": 64, "message_budget": 65_536, "run_budget": 4_096, "step_budget": 131_072,
-    "arrival_budget": 262_144, "shared_steps": 4_096, "turn": 1_024,
+    "arrival_budget": 262_144, "shared_steps": 4_096, "quantum": 1_024,
     "wake_queues": 256, "ended_per_entry": 256, "forgotten_per_entry": 64,
     "looked_up_messages": 65_536, "looked_up_chunks": 64, "looked_up_bytes": 67_108_864,
     "read_steps": 1, "read_single_steps": 24, "read_batch_steps": 192, "read_entry_steps": 96,
     "read_bytes": 1_024, "text_bytes": 256, "fewest": 16,
     "window": 65_536, "max_producers": 10_000, "max_fences": 10_000, "remembered_ms": 97_200_000,
     "max_held": 65_536, "max_consumers": 16_384, "max_get": 10_000,
-    "max_readers": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,
+    "max_subscriptions": 256, "max_reserved": 65_536, "max_reservations": 64, "max_outstanding": 1_048_576,
     "max_released": 64, "max_pins": 16, "max_copy_bytes": 16_777_216,
     "staged_parts": 4_096, "staged_chunks": 16_384, "staged_bytes": 8_589_934_592,
     "staged_messages": 134_217_728, "staged_ttls": 65_536, "part_ms": 21_600_000, "known_producers": 10_000,
@@ -45,7 +45,7 @@ def test_a_limit_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(TypeError):
         replace(PRODUCTION, block_bit=3)  # type: ignore[call-arg]
     with pytest.raises((FrozenInstanceError, TypeError)):
-        PRODUCTION.turn = 3  # type: ignore[misc]
+        PRODUCTION.quantum = 3  # type: ignore[misc]
 
 
 def test_the_size_of_a_block_follows_from_its_bits() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fifo.commands import Credit, Return
+from fifo.consumers.match_cache import EVICTED, MatchCache, pack, unpack
 from fifo.limits import PRODUCTION
-from fifo.matched import FORGOTTEN, Matched, pack, unpack
 from support.fifo_world import World, sequences
 
 SETS = st.sets(st.integers(0, 16_383), min_size=1, max_size=40).map(lambda slots: sum(1 << s for s in slots))
@@ -24,7 +24,7 @@ def test_a_set_comes_back_from_its_smaller_form(members: int) -> None:
 
 
 def test_bytes_are_counted_and_come_back() -> None:
-    found = Matched(PRODUCTION)
+    found = MatchCache(PRODUCTION)
     dense = (1 << 16_384) - 1
     for number in range(4):
         for selector in (b"a", b"b"):
@@ -42,13 +42,13 @@ def test_bytes_are_counted_and_come_back() -> None:
 
 
 def test_what_does_not_fit_is_forgotten_until_it_does() -> None:
-    found = Matched(replace(PRODUCTION, matched_bytes=3_000))
+    found = MatchCache(replace(PRODUCTION, matched_bytes=3_000))
     dense = (1 << 16_384) - 1
     found.add(b"a", 0, dense)
     found.add(b"b", 0, dense)
-    assert (found.get(b"a", 0), found.get(b"b", 0)) == (dense, FORGOTTEN)
+    assert (found.get(b"a", 0), found.get(b"b", 0)) == (dense, EVICTED)
     found.add(b"b", 0, 1)
-    assert found.get(b"b", 0) == FORGOTTEN
+    assert found.get(b"b", 0) == EVICTED
     found.forget(b"a")
     found.put(b"b", 0, dense)
     assert found.get(b"b", 0) == dense
@@ -64,7 +64,7 @@ def test_groups_find_forgotten_matches_again() -> None:
     assert sequences(applied) == [1, 3, 5]
     world.do(name, Return(1, "red", red, ((2, 2),)))
     assert sequences(world.apply([world.op(name, Credit(1, "red", 5))])) == [3, 7]
-    assert world.machine.queues[1].groups.matched.size_bytes < 1_000
+    assert world.machine.queues[1].groups.match_cache.size_bytes < 1_000
 
 
 def test_forgotten_matches_are_not_looked_for_where_everything_is_held() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fifo.block_store import BlockMemory
 from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.limits import SMALL
-from fifo.messages import COUNTED, LIFE, Messages, Move, Place
-from fifo.pages import MemoryPages
+from fifo.messages.block_store import BlockMemory
+from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
+from fifo.messages.pages import MemoryPages
 from fifo.versions import CURRENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"

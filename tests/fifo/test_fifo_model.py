@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from fifo import checkpoint, invariants
 from fifo import commands as c
 from fifo.effects import Refused
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
-from fifo.pages import MemoryPages
-from fifo.references import references
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
 from support.examples import examples
 from support.fifo_world import World, part_name, producer, selector
 from support.replays import replay
@@ -172,7 +173,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         )  # fmt: skip
         command: Any = c.Wake()
         if what == "purge":
-            info = self.world.machine.info(queue)
+            info = queries.info(self.world.machine, queue)
             ended = info.next_sequence if info is not None else 0
             spared = step["spared"]
             command = c.Purge(queue, None if spared is None else max(0, ended - spared))
@@ -219,7 +220,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         if what == "summaries":
             twin.drop_summaries()
         if what == "all":
-            self.world.twin = self.world.restored(twin.snapshot())
+            self.world.twin = self.world.restored(snapshot.encode(twin))
 
     @rule(chosen=st.lists(st.booleans(), min_size=1, max_size=7), write_only=st.booleans())
     def page_out(self, chosen: list[bool], write_only: bool) -> None:
@@ -236,15 +237,15 @@ class FifoAgainstModel(RuleBasedStateMachine):
                     else:
                         twin.page_out(queue, block.number)
         invariants.check(twin)
-        assert twin.snapshot() == self.world.machine.snapshot()
+        assert snapshot.encode(twin) == snapshot.encode(self.world.machine)
 
     @rule(resume=st.booleans())
     def checkpoint(self, resume: bool) -> None:
         twin = self.world.twin
         assert twin is not None
         pages = twin.memory.pages
-        found = twin.checkpoint()
-        assert b"".join(checkpoint.export_snapshot(found.state, pages)) == self.world.machine.snapshot()
+        found = checkpoint.take(twin)
+        assert b"".join(checkpoint.export_snapshot(found.state, pages)) == snapshot.encode(self.world.machine)
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
         stores = [queue.messages.blocks for queue in self.world.machine.queues.values()]
         blocks = [store.get(number) for store in stores for number in store.numbers()]
@@ -252,7 +253,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
         assert list(found.entries) == sorted(
             staged | {index for b in blocks for index in invariants.live_indexes(b)}
         )
-        assert references(self.world.machine.snapshot()) == found.entries
+        assert references(snapshot.encode(self.world.machine)) == found.entries
         if resume:  # with nothing but what the checkpoint names
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
@@ -267,17 +268,21 @@ class FifoAgainstModel(RuleBasedStateMachine):
         """Views change nothing and say what the model says."""
         world = self.world
         assert world.model is not None
-        before = world.machine.snapshot()
+        before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            found = world.machine.waiting(queue, 0, 1000)
+            found = queries.browse(world.machine, queue, 0, 1000)
             shown = [run.first_sequence + i for run in found.runs for i in range(run.count)]  # type: ignore[union-attr]
             ready = [message.sequence for message in model.ready()]
             assert shown == ready[: len(shown)]
             assert len(shown) == len(ready) or found.next_sequence is not None  # type: ignore[union-attr]
-        held = sum(run.count for boot in range(9) for d in world.machine.held_by(1, boot) for run in d.runs)
-        held += sum(run.count for boot in range(9) for d in world.machine.held_by(2, boot) for run in d.runs)
+        held = sum(
+            run.count for boot in range(9) for d in queries.held_by(world.machine, 1, boot) for run in d.runs
+        )
+        held += sum(
+            run.count for boot in range(9) for d in queries.held_by(world.machine, 2, boot) for run in d.runs
+        )
         assert held <= sum(len(model.messages) - len(model.ready()) for model in world.model.queues.values())
-        assert world.machine.snapshot() == before
+        assert snapshot.encode(world.machine) == before
 
     @rule(text=st.sampled_from(TEXTS[1:]))
     def browse(self, text: str) -> None:
@@ -435,7 +440,7 @@ def matching(machine: GroupMachine, wanted: bytes) -> dict[int, list[int]]:
     for queue in sorted(machine.queues):
         start: int | None = 0
         while start is not None:
-            page = machine.waiting(queue, start, 1000, wanted)
+            page = queries.browse(machine, queue, start, 1000, wanted)
             if isinstance(page, Refused):
                 break
             found.setdefault(queue, []).extend(

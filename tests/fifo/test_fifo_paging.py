@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fifo import checkpoint, invariants
-from fifo.blocks import Block, Stored
 from fifo.commands import Enqueue, Get, Meta, Operation, Origin, Purge, Settle
-from fifo.group import GroupMachine
+from fifo.consumers.selector import decoded
+from fifo.group_machine import GroupMachine
 from fifo.index_sets import PIECE, IndexSet, Piece, pack, unpack
 from fifo.limits import PRODUCTION, SMALL
-from fifo.pages import MemoryPages
-from fifo.results import Waiting
-from fifo.selector import decoded
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from fifo.versions import CURRENT
 from support.fifo_world import World, selector, sequences
 
@@ -48,12 +49,12 @@ def page_out_all(machine: GroupMachine, queue: int = 1) -> None:
 def test_a_checkpoint_writes_what_was_changed_since_the_last_one() -> None:
     world = filled(10 * PRODUCTION.block_size - 384)
     memory = world.machine.memory
-    first = world.machine.checkpoint()
+    first = checkpoint.take(world.machine)
     assert memory.writes == len(first.pages) == 10
-    assert world.machine.checkpoint() == first
+    assert checkpoint.take(world.machine) == first
     assert memory.writes == 10
     world.do(world_producer(world), Get(1, 5, settled=True))  # out of the first block
-    second = world.machine.checkpoint()
+    second = checkpoint.take(world.machine)
     assert memory.writes == 11
     assert len(second.pages) == 10
     assert len(np.setdiff1d(second.pages, first.pages)) == 1
@@ -72,41 +73,41 @@ def test_a_checkpoint_can_be_written_little_by_little() -> None:
     steps = []
     while place is not None:
         before = memory.writes
-        place = world.machine.write_ahead(place, 10_000)
+        place = checkpoint.write_ahead(world.machine, place, 10_000)
         steps.append(memory.writes - before)
         if len(steps) == 4:
             world.do(world_producer(world), Get(1, 5, settled=True))  # out of a block that was passed
     assert max(steps) <= 3
     assert sum(steps) == 11
-    found = world.machine.checkpoint()
+    found = checkpoint.take(world.machine)
     assert memory.writes == 11
-    assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == world.machine.snapshot()
-    assert world.machine.write_ahead((0, 0), 10_000) is None
+    assert b"".join(checkpoint.export_snapshot(found.state, memory.pages)) == snapshot.encode(world.machine)
+    assert checkpoint.write_ahead(world.machine, (0, 0), 10_000) is None
     assert memory.writes == 11
 
 
 def test_queues_that_no_entry_has_touched_are_carried_over() -> None:
     world = filled(2 * PRODUCTION.block_size)
     world.queue(2)
-    world.machine.checkpoint()
+    checkpoint.take(world.machine)
     section = world.machine.queues[1].section
     assert section is not None
     world.publish(world_producer(world), 3, queue=2, first=0)
-    world.machine.checkpoint()
+    checkpoint.take(world.machine)
     assert world.machine.queues[1].section is section
 
 
 def test_a_checkpoint_says_which_entries_it_refers_to_until_their_last_message_is_gone() -> None:
     world = filled(4_000)
     name = world_producer(world)
-    all_entries = list(world.machine.checkpoint().entries)
+    all_entries = list(checkpoint.take(world.machine).entries)
     assert all_entries == list(range(3, 7))
     world.do(name, Get(1, 1_500, settled=True))
-    assert list(world.machine.checkpoint().entries) == all_entries[1:]
+    assert list(checkpoint.take(world.machine).entries) == all_entries[1:]
     attach, _ = world.attach(name, "c", 2_000)
-    assert list(world.machine.checkpoint().entries) == all_entries[1:]  # what is held needs its body
+    assert list(checkpoint.take(world.machine).entries) == all_entries[1:]  # what is held needs its body
     world.do(name, Settle(1, "c", attach, ((1, 600),)))
-    found = world.machine.checkpoint()
+    found = checkpoint.take(world.machine)
     assert list(found.entries) == all_entries[2:]
     assert checkpoint.contents(found.state) == (found.entries, found.pages)
 
@@ -114,25 +115,25 @@ def test_a_checkpoint_says_which_entries_it_refers_to_until_their_last_message_i
 def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None:
     world = filled(6 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
-    again = world.resumed(world.machine.checkpoint().state, pages)
-    assert again.info(1) == world.machine.info(1)
+    again = world.resumed(checkpoint.take(world.machine).state, pages)
+    assert queries.info(again, 1) == queries.info(world.machine, 1)
     assert (again.memory.loads, again.memory.warm_bytes) == (0, 0)
     name = world_producer(world)
     operation = Operation(0, Origin(name, 1, world.numbers[name] + 1), Get(1, 10, settled=False))
     meta = Meta(world.index + 1, 1, world.now_ms, CURRENT)
     assert again.apply(meta, [operation]) == world.machine.apply(meta, [operation])
     assert again.memory.loads == 1
-    assert again.snapshot() == world.machine.snapshot()
+    assert snapshot.encode(again) == snapshot.encode(world.machine)
     assert again.memory.loads == 1
 
 
 def test_a_purge_reads_only_blocks_that_keep_something() -> None:
     world = filled(6 * PRODUCTION.block_size, message_ttl_ms=1_000)
     world.do(world_producer(world), Get(1, 10, settled=False))
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     page_out_all(world.machine)
     world.apply([(None, Purge(1))])
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert (info.ready, info.checked_out) == (0, 10)
     assert world.machine.memory.loads == 2  # the one with held messages, and the last
@@ -148,17 +149,17 @@ def test_a_page_that_is_not_what_was_written_stops_the_machine() -> None:
     with pytest.raises(ValueError, match="its CRC is wrong"):
         world.do(world_producer(world), Get(1, 10, settled=False))
     with pytest.raises(ValueError, match="its CRC is wrong"):
-        world.machine.snapshot()
+        snapshot.encode(world.machine)
 
 
 def test_bytes_that_are_no_checkpoint_are_refused() -> None:
     world = filled(2 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
-    state = world.machine.checkpoint().state
+    state = checkpoint.take(world.machine).state
     assert checkpoint.is_checkpoint(state)
-    assert not checkpoint.is_checkpoint(world.machine.snapshot())
+    assert not checkpoint.is_checkpoint(snapshot.encode(world.machine))
     with pytest.raises(ValueError, match="begin"):
-        world.resumed(world.machine.snapshot(), pages)
+        world.resumed(snapshot.encode(world.machine), pages)
     with pytest.raises(ValueError, match="format"):
         world.resumed(state[:5] + b"\x7f" + state[6:], pages)
     with pytest.raises(ValueError, match="too many"):
@@ -305,14 +306,14 @@ def test_cold_blocks_that_a_selector_rules_out_are_not_read() -> None:
     """The scan finds what it finds without summaries, in the same entries (the twin has none, the model no blocks)."""
     world = World(SMALL, has_model=True)
     name = sized(world, 400)
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     page_out_all(world.machine)
     memory = world.machine.memory
     world.attach(name, "c", 100, "size = 203 OR size BETWEEN 310 AND 320")
     found = world.wake_until_done()
     assert sum(len(sequences(applied)) for applied in found) == 12
     assert memory.loads <= 4  # those with matches, of 51
-    assert world.twin.info(1) == world.machine.info(1)
+    assert queries.info(world.twin, 1) == queries.info(world.machine, 1)
     world.machine.drop_summaries()
     page_out_all(world.machine)
     world.attach(name, "d", 100, "size = 399 AND size = 398")
@@ -327,8 +328,8 @@ def test_a_look_with_a_selector_does_not_read_what_it_rules_out() -> None:
     wanted = selector("size > 370")
     runs, place = [], 0
     while place is not None:
-        page = world.machine.waiting(1, place, 1_000, wanted)
-        assert isinstance(page, Waiting)
+        page = queries.browse(world.machine, 1, place, 1_000, wanted)
+        assert isinstance(page, BrowsePage)
         runs += page.runs
         place = page.next_sequence
     assert sum(run.count for run in runs) == 29
@@ -342,7 +343,7 @@ def test_a_summary_goes_with_the_block_and_through_a_checkpoint() -> None:
     blocks = world.machine.queues[1].messages.blocks
     known = {number: blocks.at(number).summary for number in blocks.numbers()}
     assert all(known.values())
-    again = world.resumed(world.machine.checkpoint().state, world.machine.memory.pages)
+    again = world.resumed(checkpoint.take(world.machine).state, world.machine.memory.pages)
     assert {number: again.queues[1].messages.blocks.at(number).summary for number in known} == known
     world.do(name, Get(1, 3, settled=True))  # what leaves changes nothing that was said
     assert blocks.at(0).summary == known[0]

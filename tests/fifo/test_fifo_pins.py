@@ -10,10 +10,12 @@ import pytest
 from fifo import pins
 from fifo.commands import UNKNOWN, DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
 from fifo.effects import Ok, Pinned, Refused
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
-from fifo.references import references
-from fifo.results import Waiting
+from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from support.fifo_world import World, bodies_of, selector
 
 HOUR_MS = 3600 * 1000
@@ -46,16 +48,16 @@ def shown(machine: GroupMachine, made: Pinned, text: str = "", limit: int = 1 <<
     found: list[tuple[int, ...]] = []
     place: int | None = made.first_sequence
     while place is not None:
-        page = machine.pinned(1, made.pin, place, made.end_sequence, limit, selector(text))
-        assert isinstance(page, Waiting)
+        page = queries.pinned(machine, 1, made.pin, place, made.end_sequence, limit, selector(text))
+        assert isinstance(page, BrowsePage)
         found += bodies_of(page.runs)
         place = page.next_sequence
     return found
 
 
 def waiting(world: World) -> list[tuple[int, ...]]:
-    page = world.machine.waiting(1, 0, 1 << 30)
-    assert isinstance(page, Waiting)
+    page = queries.browse(world.machine, 1, 0, 1 << 30)
+    assert isinstance(page, BrowsePage)
     assert page.next_sequence is None
     return list(bodies_of(page.runs))
 
@@ -105,13 +107,13 @@ def test_only_a_part_of_what_is_pinned_may_be_asked_for(world: World) -> None:
     world.publish(name_of(world), 10)
     made = pin(world)
     world.apply([(None, Purge(1))])
-    page = world.machine.pinned(1, made.pin, 3, 7, 100)
+    page = queries.pinned(world.machine, 1, made.pin, 3, 7, 100)
     assert [body[0] for body in bodies_of(page.runs)] == [3, 4, 5, 6]  # type: ignore[union-attr]
     assert page.next_sequence is None  # type: ignore[union-attr]
-    page = world.machine.pinned(1, made.pin, 0, 1 << 60, 4)
+    page = queries.pinned(world.machine, 1, made.pin, 0, 1 << 60, 4)
     assert ([body[0] for body in bodies_of(page.runs)], page.next_sequence) == ([1, 2, 3, 4], 5)  # type: ignore[union-attr]
-    assert refusal(world.machine.pinned(9, made.pin, 0, 1, 1)) == "not_found"
-    assert refusal(world.machine.pinned(1, made.pin, 0, 1, 1, b"rubbish")) == "bad_argument"
+    assert refusal(queries.pinned(world.machine, 9, made.pin, 0, 1, 1)) == "not_found"
+    assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 1, 1, b"rubbish")) == "bad_argument"
 
 
 def test_a_selector_over_a_pin_sees_the_fields_of_what_is_gone(world: World) -> None:
@@ -139,22 +141,22 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     world.apply([(None, Purge(1))])
-    assert world.machine.info(1).total == 0  # type: ignore[union-attr]
+    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
-    assert list(references(world.machine.snapshot())) == entries
-    found = world.machine.checkpoint()
+    assert list(references(snapshot.encode(world.machine))) == entries
+    found = checkpoint.take(world.machine)
     assert list(found.entries) == entries
     for again in (
         world.machine,
-        world.restored(world.machine.snapshot()),
+        world.restored(snapshot.encode(world.machine)),
         world.resumed(found.state, world.machine.memory.pages),
     ):
         assert shown(again, made) == before
-        assert again.pins(1) == world.machine.pins(1)
+        assert queries.pins(again, 1) == queries.pins(world.machine, 1)
     assert world.do(name, Unpin(1, made.pin)) == Ok()
-    assert list(references(world.machine.snapshot())) == []
-    assert refusal(world.machine.pinned(1, made.pin, 0, 100, 1)) == "not_found"
+    assert list(references(snapshot.encode(world.machine))) == []
+    assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 100, 1)) == "not_found"
     assert len(world.machine.queues[1].messages.blocks) == 1
     assert world.do(name, Unpin(1, made.pin)) == Ok()
 
@@ -189,13 +191,13 @@ def test_a_pin_ends_after_its_time(world: World) -> None:
     world.wake(998)
     assert len(shown(world.machine, made)) == 3
     world.wake(1)
-    assert refusal(world.machine.pinned(1, made.pin, 0, 100, 1)) == "not_found"
-    assert world.machine.pins(1) == ()
+    assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 100, 1)) == "not_found"
+    assert queries.pins(world.machine, 1) == ()
     assert world.machine.next_wake() is None
 
 
 def made_at(world: World, made: Pinned) -> int:
-    return next(info.made_ms for info in world.machine.pins(1) if info.pin == made.pin)
+    return next(info.made_ms for info in queries.pins(world.machine, 1) if info.pin == made.pin)
 
 
 def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(world: World) -> None:
@@ -209,7 +211,7 @@ def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(wor
     blocks = world.machine.queues[1].messages.blocks
     assert len(blocks) == 7  # of 71, 64 went in the entry of Unpin
     assert world.machine.next_wake() == world.now_ms
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()
     assert len(world.machine.queues[1].messages.blocks) == 1
     assert world.machine.next_wake() is None
@@ -227,7 +229,7 @@ def test_of_two_pins_each_shows_its_own_time(world: World) -> None:
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
     world.do(name, Unpin(1, first.pin))
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
-    assert [info.pin for info in world.machine.pins(1)] == [2]
+    assert [info.pin for info in queries.pins(world.machine, 1)] == [2]
 
 
 def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
@@ -236,10 +238,10 @@ def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
     world.publish(name, 5)
     first, second = pin(world), pin(world)
     world.do(name, Get(1, 1, settled=True))
-    assert [info.copy_bytes for info in world.machine.pins(1)] == [33, 33]
+    assert [info.copy_bytes for info in queries.pins(world.machine, 1)] == [33, 33]
     third = pin(world)
     world.do(name, Get(1, 1, settled=True))
-    answer = world.machine.pinned(1, first.pin, 0, 100, 1)
+    answer = queries.pinned(world.machine, 1, first.pin, 0, 100, 1)
     assert refusal(answer) == "not_found"
     assert "70 bytes" in answer.detail  # type: ignore[union-attr]
     assert len(shown(world.machine, second)) == 5
@@ -261,9 +263,9 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     world.do(name_of(world), Unpin(1, made[3].pin))
     assert pin(world, owner=82).pin == PRODUCTION.max_pins + 1  # numbers are not used again
     world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
-    assert world.machine.pins(1) == ()
-    assert refusal(world.machine.pinned(1, made[0].pin, 0, 9, 9)) == "not_found"
-    assert list(references(world.machine.snapshot())) == []
+    assert queries.pins(world.machine, 1) == ()
+    assert refusal(queries.pinned(world.machine, 1, made[0].pin, 0, 9, 9)) == "not_found"
+    assert list(references(snapshot.encode(world.machine))) == []
     commands: list[Any] = [Pin(1, HOUR_MS), Unpin(1, 1)]
     for command in commands:
         assert refusal(world.do(name_of(world), command)) == "not_found"
@@ -272,7 +274,7 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
 def test_one_owner_has_as_many_pins_as_are_left_free_and_the_others_still_come_in(world: World) -> None:
     for _ in range(8):
         pin(world, owner=77)
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     assert refusal(world.do(name_of(world), Pin(1, HOUR_MS, 77))) == "limit"
     assert pin(world, owner=78).pin == 9
 

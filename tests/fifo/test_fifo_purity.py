@@ -9,7 +9,8 @@ import pytest
 
 import fifo
 
-FILES = sorted(Path(fifo.__file__).parent.glob("*.py"))
+FOLDER = Path(fifo.__file__).parent
+FILES = sorted(FOLDER.rglob("*.py"))
 
 
 def sets_in_use(tree: ast.AST) -> list[int]:
@@ -35,7 +36,11 @@ def sets_in_use(tree: ast.AST) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_modules_in_folders_are_looked_at() -> None:
+    assert {FOLDER / "commands.py", FOLDER / "messages" / "blocks.py"} <= set(FILES)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(FOLDER)))
 def test_no_machine_uses_a_set_or_an_object_hash(file: Path) -> None:
     assert sets_in_use(ast.parse(file.read_text())) == []
 

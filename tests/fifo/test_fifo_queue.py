@@ -24,10 +24,12 @@ from fifo.commands import (
     Settle,
     UpdateConfig,
 )
-from fifo.consumer import Held
+from fifo.consumers.consumer import CheckedOut
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Refused, Run
 from fifo.limits import PRODUCTION, SMALL
-from fifo.results import QueueInfo, Waiting
+from fifo.persistence import snapshot
+from fifo.queries import group as queries
+from fifo.results import BrowsePage, QueueInfo
 from support.fifo_world import World, sequences
 
 
@@ -39,7 +41,7 @@ def world() -> World:
 
 
 def info(world: World, queue: int = 1) -> QueueInfo:
-    found = world.machine.info(queue)
+    found = queries.info(world.machine, queue)
     assert found is not None
     return found
 
@@ -121,8 +123,8 @@ def test_unknown_tags_are_ignored_and_ranges_may_have_holes(world: World) -> Non
     assert world.do(name, Settle(1, "a", attach, ((2, 3), (7, 7)))) == Ok(3)
     assert world.do(name, Settle(1, "a", attach, ((1, 8), (50, 60)))) == Ok(5)
     assert world.do(name, Settle(1, "a", attach, ((1, 8),))) == Ok(0)
-    assert [run.first_sequence for run in world.machine.held_by(1, 1)[0].runs] == [9]
-    assert world.machine.held_by(1, 1)[0].first_tag == 9
+    assert [run.first_sequence for run in queries.held_by(world.machine, 1, 1)[0].runs] == [9]
+    assert queries.held_by(world.machine, 1, 1)[0].first_tag == 9
 
 
 def test_a_returned_message_goes_back_to_its_own_place_and_is_served_again(world: World) -> None:
@@ -164,13 +166,13 @@ def test_what_browsing_shows_can_be_asked_for_its_failed_deliveries() -> None:
         world.do(name, Modify(1, "a", attach, ((3, last),), delivery_failed=True))
         world.do(name, Return(1, "a", attach, ((1, 20),)))
         attach, _ = world.attach(name, "a", 20 if last == 12 else 0)
-    page = world.machine.waiting(1, 4, 100)
-    assert isinstance(page, Waiting)
+    page = queries.browse(world.machine, 1, 4, 100)
+    assert isinstance(page, BrowsePage)
     assert sum(run.count for run in page.runs) == 17
-    found = world.machine.failed_deliveries(1, page.runs)
+    found = queries.failed_deliveries(world.machine, 1, page.runs)
     assert found == ((0, 2), (1, 2), *((number, 1) for number in range(2, 9)))
-    assert world.machine.failed_deliveries(1, (Run(500, 3, 1, 0, 0),)) == ()
-    assert world.machine.failed_deliveries(9, page.runs) == ()
+    assert queries.failed_deliveries(world.machine, 1, (Run(500, 3, 1, 0, 0),)) == ()
+    assert queries.failed_deliveries(world.machine, 9, page.runs) == ()
 
 
 def test_the_end_of_a_session_is_no_failed_delivery() -> None:
@@ -340,7 +342,7 @@ def test_drop_head_offers_first_and_drops_the_oldest_then() -> None:
     world.attach(name, "a", 4)
     world.publish(name, 10)
     assert (info(world).checked_out, info(world).ready, info(world).dropped) == (4, 3, (0, 0, 0, 3))
-    found = world.machine.waiting(1, 0, 100)
+    found = queries.browse(world.machine, 1, 0, 100)
     assert found.runs == (Run(8, 3, world.index, 0, 7),)  # type: ignore[union-attr]
 
 
@@ -370,10 +372,10 @@ def test_browsing_shows_what_is_ready_page_by_page(world: World) -> None:
     name = world.session()
     world.publish(name, 30)
     world.attach(name, "a", 5)
-    page = world.machine.waiting(1, 0, 10)
+    page = queries.browse(world.machine, 1, 0, 10)
     assert [(run.first_sequence, run.count) for run in page.runs] == [(6, 10)]  # type: ignore[union-attr]
     assert page.next_sequence == 16  # type: ignore[union-attr]
-    page = world.machine.waiting(1, 16, 100)
+    page = queries.browse(world.machine, 1, 16, 100)
     assert [(run.first_sequence, run.count) for run in page.runs] == [(16, 15)]  # type: ignore[union-attr]
     assert page.next_sequence is None  # type: ignore[union-attr]
 
@@ -389,14 +391,14 @@ def test_what_a_process_holds_can_be_told_again_as_it_was_delivered(world: World
     name, other = world.session(1), world.session(2, node=2)
     world.publish(name, 10)
     attach, applied = world.attach(name, "a", 10)
-    assert world.machine.held_by(1, 1) == applied.effects
-    assert world.machine.held_by(2, 1) == world.machine.held_by(1, 2) == ()
+    assert queries.held_by(world.machine, 1, 1) == applied.effects
+    assert queries.held_by(world.machine, 2, 1) == queries.held_by(world.machine, 1, 2) == ()
     world.do(name, Settle(1, "a", attach, ((4, 5),)))
-    first, second = world.machine.held_by(1, 1)
+    first, second = queries.held_by(world.machine, 1, 1)
     assert (first.first_tag, second.first_tag) == (1, 6)
     world.do(name, Return(1, "a", attach, ((9, 10),)))
     _, applied = world.attach(other, "b", 10)
-    assert world.machine.held_by(2, 1) == applied.effects
+    assert queries.held_by(world.machine, 2, 1) == applied.effects
     assert delivery(applied).redelivered == 0b11
 
 
@@ -423,7 +425,7 @@ def test_a_reply_to_an_identical_attach_is_an_attachment(world: World) -> None:
 def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
     runs: list[tuple[int, int, bool]], picked: list[tuple[int, int]]
 ) -> None:
-    one, other = Held(), Held()
+    one, other = CheckedOut(), CheckedOut()
     tag, sequence = 1, 1
     for gap, count, is_apart in runs:
         tag += gap
@@ -433,8 +435,8 @@ def test_many_ranges_of_tags_are_taken_out_like_each_of_them(
         tag += count
         sequence += count
     ranges = [(first, first + width) for first, width in picked]
-    singly = [pair for first, last in ranges for pair in one.take_out(first, last)]
-    at_once = other.take_out_all_of(ranges)
+    singly = [pair for first, last in ranges for pair in one.remove(first, last)]
+    at_once = other.remove_many(ranges)
     assert sorted(s + i for s, n in at_once for i in range(n)) == sorted(
         s + i for s, n in singly for i in range(n)
     )
@@ -455,7 +457,7 @@ def test_a_scattered_return_of_many_messages_across_blocks_is_as_any_other(world
     touched = sum(last - first + 1 for first, last in scattered)
     assert world.do(name, Cancel(1, "a", return_held=False)) == Ok()
     assert world.do(name, Return(1, "a", attach, scattered)) == Ok(touched)
-    page = world.machine.waiting(1, 0, 100_000)
+    page = queries.browse(world.machine, 1, 0, 100_000)
     shown = [run.first_sequence + i for run in page.runs for i in range(run.count)]  # type: ignore[union-attr]
     assert shown == [tag for first, last in scattered for tag in range(first, last + 1)]
 
@@ -521,7 +523,7 @@ def test_the_shares_of_consumers_outlive_a_snapshot() -> None:
     world.queue()
     name = world.session(owner=77)
     assert [attached(world, name, tag) for tag in "abc"] == [True, True, False]
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     assert not attached(world, name, "c")
     assert attached(world, world.session(2, owner=78), "c")
 

@@ -1,4 +1,4 @@
-"""Durable readers: reservations by offset, who may read them, and what ends them."""
+"""Durable subscriptions: reservations by offset, who may read them, and what ends them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from typing import Any
 
 import pytest
 
-from fifo import readers
+from fifo import subscriptions
 from fifo.commands import (
     Attach,
     DeleteQueue,
-    DeleteReader,
+    DeleteSubscription,
     Enqueue,
     Get,
-    KeepReader,
+    KeepSubscription,
     Meta,
-    OpenReader,
+    OpenSubscription,
     Operation,
     Purge,
-    ReleaseReader,
+    ReleaseSubscription,
     Reserve,
     SettleReserved,
     UpdateConfig,
     Wake,
 )
-from fifo.effects import Ok, ReaderState, Refused, Reply, Reserved
-from fifo.group import GroupMachine
+from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION, Limits
-from fifo.results import Portion, QueueInfo
-from fifo.storage import readers as positions
+from fifo.persistence import checkpoint, snapshot
+from fifo.queries import group as queries
+from fifo.queries.storage import scan_positions as positions
+from fifo.results import QueueInfo, ReservationPage
 from support.fifo_world import World, bodies_of, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
@@ -57,17 +58,24 @@ def do(world: World, command: Any, passed_ms: int = 1) -> Reply:
     return reply
 
 
-def open_reader(world: World, text: str = "", **more: Any) -> ReaderState:
-    arguments = {"start": "earliest", "timeout_ms": 10_000, "on_expiry": "release", "reader": "spark", **more}
-    reply = do(world, OpenReader(1, arguments.pop("reader"), selector(text), **arguments))
-    assert isinstance(reply, ReaderState)
+def open_reader(world: World, text: str = "", **more: Any) -> SubscriptionState:
+    arguments = {
+        "start": "earliest",
+        "timeout_ms": 10_000,
+        "on_expiry": "release",
+        "subscription": "spark",
+        **more,
+    }
+    reply = do(world, OpenSubscription(1, arguments.pop("subscription"), selector(text), **arguments))
+    assert isinstance(reply, SubscriptionState)
     return reply
 
 
 def reserve(world: World, after: int = 0, most: int = 1_000, **more: Any) -> Reply:
-    arguments = {"reader": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
+    arguments = {"subscription": "spark", "generation": 1, "max_bytes": 1 << 30, **more}
     return do(
-        world, Reserve(1, arguments["reader"], arguments["generation"], after, most, arguments["max_bytes"])
+        world,
+        Reserve(1, arguments["subscription"], arguments["generation"], after, most, arguments["max_bytes"]),
     )
 
 
@@ -77,14 +85,14 @@ def refusal(reply: Reply) -> str:
     return reply.reason
 
 
-def shown(world: World, offset: int, reader: str = "spark") -> list[int]:
-    portion = world.machine.reserved(1, reader, offset, 0, 100_000)
-    assert isinstance(portion, Portion)
+def shown(world: World, offset: int, subscription: str = "spark") -> list[int]:
+    portion = queries.reserved(world.machine, 1, subscription, offset, 0, 100_000)
+    assert isinstance(portion, ReservationPage)
     return [body[0] for body in bodies_of(portion.runs)]
 
 
 def info(world: World) -> QueueInfo:
-    found = world.machine.info(1)
+    found = queries.info(world.machine, 1)
     assert found is not None
     return found
 
@@ -107,38 +115,38 @@ def test_a_reservation_is_read_in_slices_by_ordinals(world: World) -> None:
     open_reader(world)
     world.publish(name_of(world), 10)
     reserve(world)
-    whole = world.machine.reserved(1, "spark", 1, 0, 10)
-    assert isinstance(whole, Portion)
-    parts = [world.machine.reserved(1, "spark", 1, first, 3) for first in range(0, 10, 3)]
+    whole = queries.reserved(world.machine, 1, "spark", 1, 0, 10)
+    assert isinstance(whole, ReservationPage)
+    parts = [queries.reserved(world.machine, 1, "spark", 1, first, 3) for first in range(0, 10, 3)]
     assert [body for part in parts for body in bodies_of(part.runs)] == bodies_of(whole.runs)  # type: ignore[union-attr]
-    assert world.machine.reserved(1, "spark", 1, 10, 5) == Portion((), 0, (), 0)
+    assert queries.reserved(world.machine, 1, "spark", 1, 10, 5) == ReservationPage((), 0, (), 0)
     for first, count in ((11, 1), (-1, 1), (0, -1)):
-        assert refusal(world.machine.reserved(1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
-    assert refusal(world.machine.reserved(1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
-    assert refusal(world.machine.reserved(9, "spark", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+        assert refusal(queries.reserved(world.machine, 1, "spark", 1, first, count)) == "bad_argument"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 1, "nobody", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 9, "spark", 1, 0, 1)) == "not_found"  # type: ignore[arg-type]
 
 
 def test_a_second_opening_fences_the_first_and_finds_what_it_left(world: World) -> None:
     open_reader(world)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    assert open_reader(world) == ReaderState(2, 0, 1, 3)
+    assert open_reader(world) == SubscriptionState(2, 0, 1, 3)
     for command in (
         Reserve(1, "spark", 1, 1, 5, 500),
         SettleReserved(1, "spark", 1, 1),
-        KeepReader(1, "spark", 1),
-        ReleaseReader(1, "spark", 1),
+        KeepSubscription(1, "spark", 1),
+        ReleaseSubscription(1, "spark", 1),
     ):
-        before = world.machine.readers(1)
+        before = queries.subscriptions(world.machine, 1)
         reply = do(world, command)
         assert refusal(reply) == "wrong_generation"
         assert "1, the present one is 2" in reply.detail  # type: ignore[union-attr]
-        assert world.machine.readers(1) == before
-    portion = world.machine.reserved(1, "spark", 1, 0, 3)
-    assert isinstance(portion, Portion)
+        assert queries.subscriptions(world.machine, 1) == before
+    portion = queries.reserved(world.machine, 1, "spark", 1, 0, 3)
+    assert isinstance(portion, ReservationPage)
     assert (portion.redelivered, portion.opens) == (0b111, 1)
     assert reserve(world, after=1, generation=2) == Reserved(2, world.index, 2, 200, True)
-    assert world.machine.reserved(1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
+    assert queries.reserved(world.machine, 1, "spark", 2, 0, 3).redelivered == 0  # type: ignore[union-attr]
 
 
 def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
@@ -146,12 +154,12 @@ def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
     world.publish(name_of(world), 6)
     for after in range(3):
         reserve(world, after, most=2)
-    assert do(world, SettleReserved(1, "spark", 1, 2)) == ReaderState(1, 2, 3, 2)
-    assert do(world, SettleReserved(1, "spark", 1, 1)) == ReaderState(1, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", 1, 2)) == SubscriptionState(1, 2, 3, 2)
+    assert do(world, SettleReserved(1, "spark", 1, 1)) == SubscriptionState(1, 2, 3, 2)
     assert refusal(do(world, SettleReserved(1, "spark", 1, 4))) == "not_given"
     assert (info(world).ready, info(world).checked_out) == (0, 2)
     assert refusal(reserve(world, after=0)) == "settled"
-    assert refusal(world.machine.reserved(1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
+    assert refusal(queries.reserved(world.machine, 1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
     assert shown(world, 3) == [5, 6]
 
 
@@ -165,7 +173,7 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
     settled = []
     while not settled or settled[-1] < 3:
         reply = do(world, SettleReserved(1, "spark", 1, 3))
-        assert isinstance(reply, ReaderState)
+        assert isinstance(reply, SubscriptionState)
         settled.append(reply.settled)
     assert settled == [1, 2, 3]
     assert info(world).total == 0
@@ -173,17 +181,18 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
 
 def test_an_entry_reserves_no_more_than_its_budget(world: World) -> None:
     world.checks = False
-    for reader in ("spark", "other"):
-        open_reader(world, reader=reader)
+    for subscription in ("spark", "other"):
+        open_reader(world, subscription=subscription)
     for _ in range(3):
         world.publish(name_of(world), 40_000)
     both = [
-        world.op(name_of(world), Reserve(1, reader, 1, 0, 60_000, 1 << 40)) for reader in ("spark", "other")
+        world.op(name_of(world), Reserve(1, subscription, 1, 0, 60_000, 1 << 40))
+        for subscription in ("spark", "other")
     ]
     first, second = world.apply(both).replies
     assert first == Reserved(1, world.index, 60_000, 6_000_000, True)
     assert second == Reserved(1, world.index, 5_536, 553_600, False)
-    assert reserve(world, reader="other") == second  # asked for again it is as it was
+    assert reserve(world, subscription="other") == second  # asked for again it is as it was
 
 
 def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> None:
@@ -193,12 +202,12 @@ def test_what_is_released_comes_back_to_its_places_and_is_told(world: World) -> 
     reserve(world, most=2)
     reserve(world, after=1, most=2)
     do(world, SettleReserved(1, "spark", 1, 1))
-    assert do(world, ReleaseReader(1, "spark", 1)) == ReaderState(1, 2, 2, 0)
+    assert do(world, ReleaseSubscription(1, "spark", 1)) == SubscriptionState(1, 2, 2, 0)
     assert refusal(reserve(world, after=0)) == "settled"
     assert refusal(reserve(world, after=1)) == "released"
     assert reserve(world, after=2) == Reserved(3, world.index, 4, 400, True)
     assert shown(world, 3) == [3, 4, 5, 6]
-    portion = world.machine.reserved(1, "spark", 3, 0, 4)
+    portion = queries.reserved(world.machine, 1, "spark", 3, 0, 4)
     assert portion.redelivered == 0b0011  # type: ignore[union-attr]
 
 
@@ -208,11 +217,11 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
     for after in range(3):
         world.publish(name_of(world), 40_000)
         reserve(world, after, 40_000)
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     assert info(world).ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()
     assert (info(world).ready, info(world).checked_out) == (120_000, 0)
 
@@ -227,15 +236,15 @@ def test_a_silent_reader_gives_up_what_it_holds(
     open_reader(world, timeout_ms=2_000, on_expiry=on_expiry)
     world.publish(name_of(world), 5)
     reserve(world, most=3)
-    do(world, KeepReader(1, "spark", 1), passed_ms=1_500)
+    do(world, KeepSubscription(1, "spark", 1), passed_ms=1_500)
     assert world.machine.next_wake() == (None if on_expiry == "keep" else world.now_ms + 2_000)
     world.wake(1_999)
     assert info(world).checked_out == 3
     world.wake(1)
     assert (info(world).ready, info(world).checked_out) == (ready, held)
     assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
-    reader = world.machine.readers(1)[0]
-    assert (reader.generation, reader.last) == (1, 1)
+    subscription = queries.subscriptions(world.machine, 1)[0]
+    assert (subscription.generation, subscription.last) == (1, 1)
     if on_expiry == "keep":
         assert shown(world, 1) == [1, 2, 3]
     else:
@@ -255,20 +264,20 @@ def test_a_reader_that_reserves_ahead_gets_nothing_new_before_it_knows_what_a_si
         reserve(world, after, most=2)
     do(world, SettleReserved(1, "spark", 1, 1))
     world.wake(2_000)
-    world.machine = world.restored(world.machine.snapshot())
-    do(world, KeepReader(1, "spark", 1))
+    world.machine = world.restored(snapshot.encode(world.machine))
+    do(world, KeepSubscription(1, "spark", 1))
     for _ in range(2):  # also to a program that has lost the answer
         assert refusal(reserve(world, after=3)) == "released"
-        assert world.machine.readers(1)[0].has_untold_loss
+        assert queries.subscriptions(world.machine, 1)[0].has_untold_loss
     do(world, SettleReserved(1, "spark", 1, 2))  # of the third it still does not know
     assert refusal(reserve(world, after=3)) == "released"
     generation = 1
     if way == "opened":
         generation = open_reader(world, timeout_ms=2_000).generation
     elif way == "released":
-        do(world, ReleaseReader(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", 1))
     else:
-        assert do(world, SettleReserved(1, "spark", 1, 3)) == ReaderState(1, 3, 3, 0)
+        assert do(world, SettleReserved(1, "spark", 1, 3)) == SubscriptionState(1, 3, 3, 0)
     assert reserve(world, after=3, generation=generation) == Reserved(4, world.index, 7, 700, True)
 
 
@@ -286,7 +295,7 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
     open_reader(world, timeout_ms=1_000)
     assert world.machine.next_wake() is None
     world.wake(50_000)
-    assert world.machine.readers(1)[0].settled == 0
+    assert queries.subscriptions(world.machine, 1)[0].settled == 0
 
 
 def sparse_and_cold(world: World, blocks: int) -> None:
@@ -295,11 +304,13 @@ def sparse_and_cold(world: World, blocks: int) -> None:
         world.publish(
             name_of(world), PRODUCTION.block_size, [COLOURS[0], *[COLOURS[1]] * (PRODUCTION.block_size - 1)]
         )
-    open_reader(world, "colour = 'red'", reader="looks")
+    open_reader(world, "colour = 'red'", subscription="looks")
     found = 0
     while found < blocks:
-        found += count_of(reserve(world, after=world.machine.readers(1)[0].last, reader="looks"))
-    do(world, ReleaseReader(1, "looks", 1))
+        found += count_of(
+            reserve(world, after=queries.subscriptions(world.machine, 1)[0].last, subscription="looks")
+        )
+    do(world, ReleaseSubscription(1, "looks", 1))
     go_cold(world)
 
 
@@ -320,11 +331,11 @@ def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: W
     go_cold(world)
     memory = world.machine.memory
     before = memory.loads
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world)) == 0
     assert memory.loads == before
     world.publish(name_of(world), 2, COLOURS)
-    assert world.machine.may_reserve(1, "spark")
+    assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world)) == 1
     assert memory.loads - before <= 1, "the last block, where the message came"
 
@@ -337,11 +348,11 @@ def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(wo
     go_cold(world)
     memory = world.machine.memory
     before = memory.loads
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 0
     assert memory.loads == before
-    do(world, ReleaseReader(1, "spark", 1))
-    assert world.machine.may_reserve(1, "spark")
+    do(world, ReleaseSubscription(1, "spark", 1))
+    assert queries.may_reserve(world.machine, 1, "spark")
     assert count_of(reserve(world, 1)) == 6, "what came back is found again"
 
 
@@ -351,17 +362,17 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
     world.publish(name_of(world), PRODUCTION.block_size + 3, [COLOURS[0]] * (PRODUCTION.block_size + 3))
     open_reader(world, "colour = 'red'")
     reserve(world, most=100_000)
-    unlimited = GroupMachine.restore(world.machine.snapshot(), world.log)
-    whole = unlimited.reserved(1, "spark", 1, 0, 100_000)
-    assert isinstance(whole, Portion)
+    unlimited = snapshot.decode(snapshot.encode(world.machine), world.log)
+    whole = queries.reserved(unlimited, 1, "spark", 1, 0, 100_000)
+    assert isinstance(whole, ReservationPage)
     go_cold(world)
     found: list[Any] = []
     counts: list[int] = []
     has_more = True
     while has_more:
         before = world.machine.memory.loads
-        portion = world.machine.reserved(1, "spark", 1, len(found), 100_000)
-        assert isinstance(portion, Portion)
+        portion = queries.reserved(world.machine, 1, "spark", 1, len(found), 100_000)
+        assert isinstance(portion, ReservationPage)
         assert world.machine.memory.loads - before <= 2
         counts.append(sum(run.count for run in portion.runs))
         found += bodies_of(portion.runs)
@@ -374,15 +385,15 @@ def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -
     name = name_of(world)
     world.publish(name, 3, [COLOURS[0]] * 3)
     open_reader(world, start="latest")
-    open_reader(world, "colour = 'red'", reader="red", start="latest")
-    assert reserve(world).count == reserve(world, reader="red").count == 0  # type: ignore[union-attr]
-    assert not world.machine.may_reserve(1, "spark")
+    open_reader(world, "colour = 'red'", subscription="red", start="latest")
+    assert reserve(world).count == reserve(world, subscription="red").count == 0  # type: ignore[union-attr]
+    assert not queries.may_reserve(world.machine, 1, "spark")
     world.publish(name, 2, COLOURS)
-    assert world.machine.may_reserve(1, "red")
-    reserve(world, reader="red")
+    assert queries.may_reserve(world.machine, 1, "red")
+    reserve(world, subscription="red")
     reserve(world)
     assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
-    open_reader(world, start="earliest")  # only where a reader is new
+    open_reader(world, start="earliest")  # only where a subscription is new
     assert reserve(world, after=1, generation=2).count == 0  # type: ignore[union-attr]
     assert info(world).ready == 3
 
@@ -393,13 +404,13 @@ def test_a_selector_passes_several_fronts_of_blocks(world: World) -> None:
     for _ in range(5):
         world.publish(name_of(world), 8_000, rows)
     open_reader(world, "colour = 'red'")
-    open_reader(world, "colour = 'green'", reader="green")
+    open_reader(world, "colour = 'green'", subscription="green")
     assert positions(world.machine.queues[1])[selector("colour = 'red'")] == 0
-    for reader in ("spark", "green"):
-        assert reserve(world, most=100_000, reader=reader).count == 20_000  # type: ignore[union-attr]
+    for subscription in ("spark", "green"):
+        assert reserve(world, most=100_000, subscription=subscription).count == 20_000  # type: ignore[union-attr]
     assert shown(world, 1)[:3] == [1, 3, 5]
     assert shown(world, 1, "green")[-3:] == [39_996, 39_998, 40_000]
-    assert not world.machine.may_reserve(1, "spark")
+    assert not queries.may_reserve(world.machine, 1, "spark")
     assert reserve(world, after=1).count == 0  # type: ignore[union-attr]
     world.publish(name_of(world), 1, [COLOURS[1]])
     reply = reserve(world, after=1)
@@ -428,7 +439,7 @@ def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
     reserve(world, most=3)
     _, applied = world.attach(name, "a", 2)
     assert sequences(applied) == [4, 5]
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     world.do(name, Attach(1, "a", b"", 10))
     assert info(world).ready == 0
 
@@ -459,7 +470,7 @@ def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
     world.wake(1_000)
     assert (info(world).ready, info(world).checked_out) == (2, 3)
     assert shown(world, 1) == [1, 2, 3]
-    do(world, ReleaseReader(1, "spark", 1))
+    do(world, ReleaseSubscription(1, "spark", 1))
     assert info(world).dropped[0] == 3  # their time was over when they came back
 
 
@@ -470,11 +481,11 @@ def _with_limit(config: Any) -> Any:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"reader": ""},
-        {"reader": "x" * 256},
-        {"reader": "ä" * 128},
+        {"subscription": ""},
+        {"subscription": "x" * 256},
+        {"subscription": "ä" * 128},
         {"timeout_ms": 999},
-        {"timeout_ms": readers.MAX_TIMEOUT_MS + 1},
+        {"timeout_ms": subscriptions.MAX_TIMEOUT_MS + 1},
         {"start": "now"},
         {"on_expiry": "forget"},
         {"selector": b"rubbish"},
@@ -482,40 +493,40 @@ def _with_limit(config: Any) -> Any:
 )
 def test_what_is_not_allowed_is_told_and_changes_nothing(world: World, wrong: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {
-        "queue": 1, "reader": "spark", "selector": b"", "start": "earliest", "timeout_ms": 1_000,
+        "queue": 1, "subscription": "spark", "selector": b"", "start": "earliest", "timeout_ms": 1_000,
         "on_expiry": "keep",
     }  # fmt: skip
-    assert refusal(do(world, OpenReader(**{**arguments, **wrong}))) == "bad_argument"
-    assert world.machine.readers(1) == ()
+    assert refusal(do(world, OpenSubscription(**{**arguments, **wrong}))) == "bad_argument"
+    assert queries.subscriptions(world.machine, 1) == ()
 
 
 def test_limits() -> None:
-    world = world_of(replace(PRODUCTION, max_readers=2, max_reservations=3, max_outstanding=10))
+    world = world_of(replace(PRODUCTION, max_subscriptions=2, max_reservations=3, max_outstanding=10))
     world.publish(name_of(world), 20)
     open_reader(world)
-    open_reader(world, reader="other", owner=78)
-    third = OpenReader(1, "third", b"", "earliest", 1_000, "keep", 79)
+    open_reader(world, subscription="other", owner=78)
+    third = OpenSubscription(1, "third", b"", "earliest", 1_000, "keep", 79)
     assert refusal(do(world, third)) == "limit"
     assert [reserve(world, after, 1).offset for after in range(3)] == [1, 2, 3]  # type: ignore[union-attr]
     assert refusal(reserve(world, 3, 1)) == "limit"
-    assert reserve(world, reader="other", most=100).count == 10  # type: ignore[union-attr]
-    assert refusal(reserve(world, 1, 1, reader="other")) == "limit"
+    assert reserve(world, subscription="other", most=100).count == 10  # type: ignore[union-attr]
+    assert refusal(reserve(world, 1, 1, subscription="other")) == "limit"
     for wrong in ({"most": 0}, {"max_bytes": 0}, {"after": -1}):
         assert refusal(reserve(world, **wrong)) == "bad_argument"  # type: ignore[arg-type]
 
 
 def test_one_owner_has_as_many_readers_as_are_left_free_and_the_others_still_come_in() -> None:
-    world = world_of(replace(PRODUCTION, max_readers=4))
-    for reader in ("a", "b"):
-        open_reader(world, reader=reader, owner=77)
-    world.machine = world.restored(world.machine.snapshot())
-    more = OpenReader(1, "c", b"", "earliest", 1_000, "keep", 77)
+    world = world_of(replace(PRODUCTION, max_subscriptions=4))
+    for subscription in ("a", "b"):
+        open_reader(world, subscription=subscription, owner=77)
+    world.machine = world.restored(snapshot.encode(world.machine))
+    more = OpenSubscription(1, "c", b"", "earliest", 1_000, "keep", 77)
     assert refusal(do(world, more)) == "limit"
-    open_reader(world, reader="d", owner=78)
-    open_reader(world, reader="a", owner=79)  # it counts for the one that opened it last
+    open_reader(world, subscription="d", owner=78)
+    open_reader(world, subscription="a", owner=79)  # it counts for the one that opened it last
     assert refusal(do(world, more)) == "limit"
-    do(world, DeleteReader(1, "b"))
-    open_reader(world, reader="c", owner=77)
+    do(world, DeleteSubscription(1, "b"))
+    open_reader(world, subscription="c", owner=77)
 
 
 def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: World) -> None:
@@ -523,11 +534,11 @@ def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: 
     open_reader(world)
     open_reader(world)
     reserve(world, generation=2, most=3)
-    assert do(world, DeleteReader(1, "spark")) == Ok(3)
-    assert do(world, DeleteReader(1, "spark")) == Ok(0)
+    assert do(world, DeleteSubscription(1, "spark")) == Ok(3)
+    assert do(world, DeleteSubscription(1, "spark")) == Ok(0)
     assert (info(world).ready, info(world).checked_out) == (5, 0)
     assert refusal(reserve(world, generation=2)) == "not_found"
-    assert open_reader(world) == ReaderState(3, 0, 0, 0)
+    assert open_reader(world) == SubscriptionState(3, 0, 0, 0)
     assert refusal(reserve(world, generation=2)) == "wrong_generation"
 
 
@@ -536,7 +547,7 @@ def test_a_deleted_queue_takes_its_readers_along(world: World) -> None:
     open_reader(world)
     reserve(world)
     assert world.apply([(None, DeleteQueue(1))]).replies == (Ok(5),)
-    assert world.machine.readers(1) == ()
+    assert queries.subscriptions(world.machine, 1) == ()
     assert refusal(reserve(world)) == "not_found"
     assert world.machine.next_wake() is None
 
@@ -548,17 +559,17 @@ def test_reservations_outlive_sessions_snapshots_and_cold_blocks(world: World) -
     world.do(name, Get(1, 10, settled=True))
     open_reader(world, "colour = 'red'")
     reserve(world, most=10_000)
-    before = world.machine.reserved(1, "spark", 1, 5_000, 200)
+    before = queries.reserved(world.machine, 1, "spark", 1, 5_000, 200)
     world.session(1, epoch=2)
     pages = world.machine.memory.pages
-    state = world.machine.checkpoint().state
+    state = checkpoint.take(world.machine).state
     for again in (
-        world.restored(world.machine.snapshot()),
+        world.restored(snapshot.encode(world.machine)),
         world.resumed(state, pages),
     ):
-        assert again.snapshot() == world.machine.snapshot()
-        assert again.readers(1) == world.machine.readers(1)
-        assert again.reserved(1, "spark", 1, 5_000, 200) == before
+        assert snapshot.encode(again) == snapshot.encode(world.machine)
+        assert queries.subscriptions(again, 1) == queries.subscriptions(world.machine, 1)
+        assert queries.reserved(again, 1, "spark", 1, 5_000, 200) == before
         assert again.next_wake() == world.machine.next_wake()
 
 
@@ -568,7 +579,7 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
     world.publish(name_of(world), 1)
     for after in range(0, 8, 2):  # released and settled in turn
         reserve(world, after)
-        do(world, ReleaseReader(1, "spark", 1))
+        do(world, ReleaseSubscription(1, "spark", 1))
         reserve(world, after + 1)
         do(world, SettleReserved(1, "spark", 1, after + 2))
         world.publish(name_of(world), 1)
@@ -577,10 +588,10 @@ def test_old_releases_are_remembered_up_to_a_bound() -> None:
 
 
 def test_an_opening_that_arrives_late_fences_nobody_who_opened_since(world: World) -> None:
-    first = OpenReader(1, "spark", b"", "earliest", 60_000, "keep", found=0)
-    assert do(world, first) == ReaderState(1, 0, 0, 0)
+    first = OpenSubscription(1, "spark", b"", "earliest", 60_000, "keep", found=0)
+    assert do(world, first) == SubscriptionState(1, 0, 0, 0)
     assert refusal(do(world, first)) == "outdated"
-    assert do(world, replace(first, found=1)) == ReaderState(2, 0, 0, 0)
+    assert do(world, replace(first, found=1)) == SubscriptionState(2, 0, 0, 0)
     assert refusal(do(world, replace(first, found=1))) == "outdated"
 
 
@@ -588,8 +599,8 @@ def test_a_release_that_arrives_late_gives_nothing_back_that_was_reserved_since(
     world.publish(name_of(world), 10)
     open_reader(world)
     reserve(world, most=3)
-    late = ReleaseReader(1, "spark", 1, last=1)
+    late = ReleaseSubscription(1, "spark", 1, last=1)
     reserve(world, 1, most=3)
     assert refusal(do(world, late)) == "outdated"
     assert info(world).checked_out == 6
-    assert do(world, replace(late, last=2)) == ReaderState(1, 2, 2, 0)
+    assert do(world, replace(late, last=2)) == SubscriptionState(1, 2, 2, 0)

@@ -1,4 +1,4 @@
-"""Durable readers and pins against lists of messages, beside consumers, expiry, limits and purges.
+"""Durable subscriptions and pins against lists of messages, beside consumers, expiry, limits and purges.
 
 Like test_fifo_model.py: small blocks and budgets, and a twin that forgets what is local.
 """
@@ -14,16 +14,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from fifo import commands as c
 from fifo import effects as e
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
-from fifo.pages import MemoryPages
-from fifo.references import references
-from fifo.results import Waiting
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
 from support.examples import examples
 from support.fifo_model import Message
-from support.fifo_model_readers import ModelReader
+from support.fifo_model_readers import ModelSubscription
 from support.fifo_world import World, bodies_of, producer, selector
 from support.replays import replay
 
@@ -102,7 +104,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         for place, rows in enumerate(batches):
             self.world.publish(self.name, len(rows), rows, queue=1 + place % 2)
         for queue in (1, 2):
-            open_it = c.OpenReader(queue, "spark", selector(text), "earliest", 3_000, "release")
+            open_it = c.OpenSubscription(queue, "spark", selector(text), "earliest", 3_000, "release")
             self.world.do(self.name, open_it)
 
     def teardown(self) -> None:
@@ -148,13 +150,15 @@ class ReadersAgainstModel(RuleBasedStateMachine):
     @rule(queue=QUEUES, name=NAMES)
     def a_poll_that_may_find_nothing_finds_nothing(self, queue: int, name: str) -> None:
         """What may_reserve says is true, on members that know more or less."""
-        world, reader = self.world, self.reader(queue, name)
+        world, subscription = self.world, self.subscription(queue, name)
         assert world.twin is not None
-        if reader is None or (world.machine.may_reserve(queue, name) and world.twin.may_reserve(queue, name)):
+        if subscription is None or (
+            queries.may_reserve(world.machine, queue, name) and queries.may_reserve(world.twin, queue, name)
+        ):
             return
-        command = c.Reserve(queue, name, reader.generation, reader.last, 100, 10_000)
+        command = c.Reserve(queue, name, subscription.generation, subscription.last, 100, 10_000)
         reply = world.do(producer(1), command, passed_ms=0)
-        assert isinstance(reply, e.Refused) or (reply.offset == reader.last and reply.count == 0)  # type: ignore[union-attr]
+        assert isinstance(reply, e.Refused) or (reply.offset == subscription.last and reply.count == 0)  # type: ignore[union-attr]
 
     @rule(what=st.sampled_from(("columns", "matches", "all", "resume")))
     def forget(self, what: str) -> None:
@@ -165,9 +169,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         elif what == "matches":
             twin.drop_matches()
         elif what == "all":
-            self.world.twin = self.world.restored(twin.snapshot())
+            self.world.twin = self.world.restored(snapshot.encode(twin))
         else:
-            found, pages = twin.checkpoint(), twin.memory.pages
+            found, pages = checkpoint.take(twin), twin.memory.pages
             assert isinstance(pages, MemoryPages)
             kept = MemoryPages()
             kept.pages = {page: pages.pages[page] for page in found.pages}
@@ -191,26 +195,32 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         world = self.world
         assert world.model is not None
         assert world.twin is not None
-        before = world.machine.snapshot()
+        before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            infos = world.machine.readers(queue)
-            assert infos == world.twin.readers(queue)
-            readers = model.readers.readers
-            assert [info.name for info in infos] == [reader.name for reader in readers]
-            for info, reader in zip(infos, readers, strict=True):
+            infos = queries.subscriptions(world.machine, queue)
+            assert infos == queries.subscriptions(world.twin, queue)
+            subscriptions = model.subscriptions.subscriptions
+            assert [info.name for info in infos] == [subscription.name for subscription in subscriptions]
+            for info, subscription in zip(infos, subscriptions, strict=True):
                 assert (info.generation, info.settled, info.last, info.selector, info.start_sequence) == (
-                    reader.generation,
-                    reader.settled,
-                    reader.last,
-                    reader.selector,
-                    reader.start,
+                    subscription.generation,
+                    subscription.settled,
+                    subscription.last,
+                    subscription.selector,
+                    subscription.start,
                 )
                 offsets = [each.offset for each in info.reservations]
-                assert offsets == [each.reply.offset for each in reader.outstanding()]
-                for each in reader.outstanding():
-                    whole = (queue, reader.name, each.reply.offset, min(first, len(each.messages)), count)
-                    found = world.machine.reserved(*whole)
-                    assert found == world.twin.reserved(*whole)
+                assert offsets == [each.reply.offset for each in subscription.outstanding()]
+                for each in subscription.outstanding():
+                    whole = (
+                        queue,
+                        subscription.name,
+                        each.reply.offset,
+                        min(first, len(each.messages)),
+                        count,
+                    )
+                    found = queries.reserved(world.machine, *whole)
+                    assert found == queries.reserved(world.twin, *whole)
                     assert not isinstance(found, e.Refused)
                     shown = each.messages[first : first + count]
                     assert bodies_of(found.runs) == [(m.sequence, *m.body) for m in shown]
@@ -218,7 +228,7 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                     assert again == [m.was_delivered or each.opens > 0 for m in shown]
                     failed = dict(found.delivery_counts)
                     assert [failed.get(i, 0) for i in range(len(shown))] == [m.failures for m in shown]
-        assert world.machine.snapshot() == before
+        assert snapshot.encode(world.machine) == before
 
     @rule(text=st.sampled_from(TEXTS), limit=st.sampled_from((3, 1000)))
     def look_closely(self, text: str, limit: int) -> None:
@@ -229,10 +239,10 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         world = self.world
         assert world.model is not None
         assert world.twin is not None
-        before = world.machine.snapshot()
+        before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            infos = world.machine.pins(queue)
-            assert infos == world.twin.pins(queue)
+            infos = queries.pins(world.machine, queue)
+            assert infos == queries.pins(world.twin, queue)
             assert [info.pin for info in infos] == [pin.reply.pin for pin in model.pins.pins]
             for pin in model.pins.pins:
                 for wanted in ("", text):
@@ -240,18 +250,18 @@ class ReadersAgainstModel(RuleBasedStateMachine):
                     for machine in (world.machine, world.twin):
                         shown = list(pinned(machine, queue, pin.reply, wanted, limit))
                         assert shown == [(m.sequence, *m.body) for m in matching]
-        assert world.machine.snapshot() == before
+        assert snapshot.encode(world.machine) == before
         needed = {m.body[0] for q in world.model.queues.values() for m in q.messages}
         needed |= {m.body[0] for q in world.model.queues.values() for p in q.pins.pins for m in p.messages}
         if not any(q.pins.ended for q in world.model.queues.values()):
-            assert sorted(needed) == list(references(before)) == list(world.twin.checkpoint().entries)
+            assert sorted(needed) == list(references(before)) == list(checkpoint.take(world.twin).entries)
 
     # ---- from a description to an operation
 
-    def reader(self, queue: int, name: str) -> ModelReader | None:
+    def subscription(self, queue: int, name: str) -> ModelSubscription | None:
         assert self.world.model is not None
         model = self.world.model.queues.get(queue)
-        return next((x for x in model.readers.readers if x.name == name), None) if model else None
+        return next((x for x in model.subscriptions.subscriptions if x.name == name), None) if model else None
 
     def operation(self, step: dict[str, Any], place: int) -> Any:
         world, what, queue = self.world, step["what"], step["queue"]
@@ -287,24 +297,24 @@ class ReadersAgainstModel(RuleBasedStateMachine):
 
     def reading(self, step: dict[str, Any]) -> Any:
         what, queue, name = step["what"], step["queue"], step["name"]
-        known = self.reader(queue, name)
+        known = self.subscription(queue, name)
         if known is None and what != "delete" and not step["stale"]:
             what = "open"
         if what == "open":
             found = (known.generation if known else 0) + step["stale"] if step["back"] else None
             settings_ = step["start"], step["timeout"], step["on_expiry"]
-            return c.OpenReader(queue, name, selector(step["text"]), *settings_, found=found)
+            return c.OpenSubscription(queue, name, selector(step["text"]), *settings_, found=found)
         generation = (known.generation if known else 1) - step["stale"]
         if what == "delete":
-            return c.DeleteReader(queue, name, generation if step["back"] else None)
+            return c.DeleteSubscription(queue, name, generation if step["back"] else None)
         offset = (known.last if known else 0) - step["back"]
         if what == "reserve":
             return c.Reserve(queue, name, generation, max(offset, 0), step["messages"], step["bytes"])
         if what == "settle":
             return c.SettleReserved(queue, name, generation, max(offset, 0))
         if what == "keep":
-            return c.KeepReader(queue, name, generation)
-        return c.ReleaseReader(queue, name, generation, max(offset, 0) if step["back"] else None)
+            return c.KeepSubscription(queue, name, generation)
+        return c.ReleaseSubscription(queue, name, generation, max(offset, 0) if step["back"] else None)
 
 
 def is_wanted(text: str, message: Message) -> bool:
@@ -317,8 +327,8 @@ def pinned(
     """Everything a pin shows, page by page."""
     place: int | None = pin.first_sequence
     while place is not None:
-        found = machine.pinned(queue, pin.pin, place, pin.end_sequence, limit, selector(text))
-        assert isinstance(found, Waiting)
+        found = queries.pinned(machine, queue, pin.pin, place, pin.end_sequence, limit, selector(text))
+        assert isinstance(found, BrowsePage)
         yield from bodies_of(found.runs)
         assert found.next_sequence is None or found.next_sequence > place
         place = found.next_sequence

@@ -1,4 +1,4 @@
-"""Which entries a snapshot refers to (fifo/references.py), against what a walk over the machine says."""
+"""Which entries a snapshot refers to (fifo/persistence/references.py), against what a walk over the machine says."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from fifo import bits
 from fifo.commands import Purge, Settle
-from fifo.references import references
+from fifo.messages import bitsets
+from fifo.persistence import snapshot
+from fifo.persistence.references import references
 from support.fifo_world import World
 
 
@@ -18,7 +19,7 @@ def walked(world: World) -> list[int]:
         for number in machine.messages.blocks.numbers():
             block = machine.messages.blocks.get(number)
             runs = block.runs
-            for slot in bits.members(block.ready | block.held):
+            for slot in bitsets.members(block.ready | block.held):
                 place = max(at for at, first in enumerate(runs.firsts) if first <= slot)
                 found.add(runs.indexes[place])
     return sorted(found)
@@ -37,19 +38,19 @@ def test_references_are_the_entries_of_all_messages_that_are_ready_or_held(seed:
         if chance.random() < 0.6:
             tag = chance.randrange(1, 2_000)
             world.do(consumer, Settle(1, "c", attach, ((tag, tag + chance.randrange(200)),)))
-    found = list(references(world.machine.snapshot()))
+    found = list(references(snapshot.encode(world.machine)))
     assert found == walked(world)
     assert len(found) > 10
     world.do(producer, Purge(2))
-    assert len(list(references(world.machine.snapshot()))) < len(found)
-    assert list(references(world.machine.snapshot())) == walked(world)
+    assert len(list(references(snapshot.encode(world.machine)))) < len(found)
+    assert list(references(snapshot.encode(world.machine))) == walked(world)
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
     world = World()
     world.queue(1)
     world.publish(world.session(1), 3)
-    data = world.machine.snapshot()
+    data = snapshot.encode(world.machine)
     for broken in (b"", b"QFIFX" + data[5:], data + b"\0", data[:-1], data[: len(data) // 2]):
         with pytest.raises(ValueError, match="snapshot"):
             references(broken)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from fifo import selector as selector_module
 from fifo.commands import Attach, Credit, Get, QueueConfig, Return, Settle, UpdateConfig
-from fifo.consumer import SelectorGroup
+from fifo.consumers import selector as selector_module
+from fifo.consumers.consumer import SelectorGroup
+from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.effects import Refused
 from fifo.limits import SMALL
-from fifo.shared_front import TAIL
+from fifo.persistence import snapshot
+from fifo.queries import group as queries
 from quorum_selectors import compiled as compiled_module
 from support.fifo_world import World, selector, sequences
 
@@ -112,16 +114,16 @@ def test_a_front_moves_only_with_credit_and_only_as_far_as_needed() -> None:
     world.publish(name, 12, [GREEN] * 4 + [RED] * 8)
     world.attach(name, "a", 0, "colour = 'red'")
     world.publish(name, 12, [RED] * 12)
-    assert group(world, "colour = 'red'").front == 0
+    assert group(world, "colour = 'red'").scan_position == 0
     world.do(name, Credit(1, "a", 2))
-    assert group(world, "colour = 'red'").front == 8
+    assert group(world, "colour = 'red'").scan_position == 8
     world.do(name, Credit(1, "a", 5))
-    assert group(world, "colour = 'red'").front == 14, "the entry's steps end within a block"
+    assert group(world, "colour = 'red'").scan_position == 14, "the entry's steps end within a block"
     world.do(name, Credit(1, "a", 100))
     world.wake_until_done()
-    assert group(world, "colour = 'red'").front == TAIL
+    assert group(world, "colour = 'red'").scan_position == CAUGHT_UP
     world.do(name, Credit(1, "a", 0))
-    assert group(world, "colour = 'red'").front == 25
+    assert group(world, "colour = 'red'").scan_position == 25
 
 
 def test_a_long_scan_goes_on_by_wake_ups_and_never_starves() -> None:
@@ -146,7 +148,7 @@ def test_a_scan_costs_the_same_whatever_is_known_locally() -> None:
     for _ in range(10):
         world.publish(name, 10, [GREEN] * 10)
     world.attach(name, "a", 10, "colour = 'red'")
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     while world.machine.next_wake() is not None:
         world.twin.drop_matches()
         world.twin.drop_columns()
@@ -217,7 +219,7 @@ def test_columns_that_cannot_be_read_are_refused_with_their_batch(world: World) 
         reply = world.apply([world.op(name, bad)]).replies[0]
         assert isinstance(reply, Refused)
         assert reply.reason == "bad_argument"
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.total == 0
 
@@ -240,15 +242,15 @@ def test_expired_matches_are_not_delivered(world: World) -> None:
 def test_browsing_with_a_selector_shows_matches_and_changes_nothing(world: World) -> None:
     name = world.session()
     world.publish(name, 6, [RED, GREEN, RED, NONE, GREEN, RED])
-    before = world.machine.snapshot()
-    page = world.machine.waiting(1, 0, 2, selector("colour = 'red'"))
+    before = snapshot.encode(world.machine)
+    page = queries.browse(world.machine, 1, 0, 2, selector("colour = 'red'"))
     assert [run.first_sequence for run in page.runs] == [1, 3]  # type: ignore[union-attr]
-    page = world.machine.waiting(1, page.next_sequence, 2, selector("colour = 'red'"))  # type: ignore[union-attr,arg-type]
+    page = queries.browse(world.machine, 1, page.next_sequence, 2, selector("colour = 'red'"))  # type: ignore[union-attr,arg-type]
     assert [run.first_sequence for run in page.runs] == [6]  # type: ignore[union-attr]
     assert page.next_sequence is None  # type: ignore[union-attr]
-    assert isinstance(world.machine.waiting(1, 0, 2, selector("JMSType = 'red'")), Refused)
-    assert isinstance(world.machine.waiting(9, 0, 2), Refused)
-    assert world.machine.snapshot() == before
+    assert isinstance(queries.browse(world.machine, 1, 0, 2, selector("JMSType = 'red'")), Refused)
+    assert isinstance(queries.browse(world.machine, 9, 0, 2), Refused)
+    assert snapshot.encode(world.machine) == before
 
 
 def test_a_queue_that_begins_to_filter_later_has_messages_without_fields() -> None:

@@ -23,6 +23,8 @@ from fifo.commands import (
 )
 from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Registered
 from fifo.limits import PRODUCTION, Limits
+from fifo.persistence import snapshot
+from fifo.queries import group as queries
 from support.fifo_world import World, producer, sequences
 
 
@@ -68,7 +70,7 @@ def test_a_message_sent_twice_is_taken_once() -> None:
     world.publish(name, 10, first=0, lowest_unconfirmed=0)
     assert world.publish(name, 10, first=5, lowest_unconfirmed=0).replies == (Confirmed(5, 14),)
     assert world.publish(name, 10, first=0, lowest_unconfirmed=0).replies == (Confirmed(0, 9),)
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == 15
     _, applied = world.attach(name, "a", 100)
@@ -162,7 +164,7 @@ def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_liv
     assert reason(world.do(gone, Get(1, 1, True))) == "fenced"
     again = publish_again(world, gone, Enqueue(1, 1, 1, 3, 300), 1)
     assert again == Confirmed(1, 3), "taken once more: clients give up before that"
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == 4
 
@@ -190,9 +192,9 @@ def test_no_number_of_other_producers_makes_a_group_take_an_unconfirmed_message_
     world.do(victim, CloseSession())
     for number in range(10_001):
         broken(world, 100 + number, owner=2 + number)
-    before = world.machine.info(1)
+    before = queries.info(world.machine, 1)
     assert publish_again(world, victim, Enqueue(1, 1, 1, 10, 100), 20_000) == Confirmed(1, 10)
-    assert world.machine.info(1) == before
+    assert queries.info(world.machine, 1) == before
 
 
 def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not() -> None:
@@ -312,7 +314,7 @@ def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_produc
     for heard_ms in (0, opened_ms):
         assert reason(registered(world, 1, heard_ms)) == "outdated"
         assert reason(world.apply([(again.origin, again.command)]).replies[0]) == "not_registered"
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == 10
 
@@ -335,7 +337,7 @@ def test_lost_fences_outlive_a_snapshot() -> None:
     world = world_with_queue(replace(PRODUCTION, max_fences=1))
     for number in range(3):
         world.do(world.session(number), CloseSession())
-    restored = world.restored(world.machine.snapshot())
+    restored = world.restored(snapshot.encode(world.machine))
     assert restored.sessions.fences_lost_ms == world.machine.sessions.fences_lost_ms > 0
 
 
@@ -377,7 +379,7 @@ def test_a_message_refused_before_a_later_one_was_taken_stays_refused() -> None:
     again = world.publish(name, 5, first=11, lowest_unconfirmed=11).replies[0]
     assert reason(again) == "refused_earlier"
     assert world.publish(name, 5, first=16, lowest_unconfirmed=11).replies == (Confirmed(16, 20),)
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == 5
 
@@ -451,7 +453,7 @@ def test_what_was_confirmed_and_is_below_the_window_is_not_taken_again() -> None
     world.publish(name, 10, first=0, lowest_unconfirmed=0)
     world.publish(name, 1, first=10, lowest_unconfirmed=10)
     world.publish(name, 12, first=0, lowest_unconfirmed=0)
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready == 12
 
@@ -462,7 +464,7 @@ def test_refused_commands_leave_the_state_as_it_was() -> None:
     name = world.session()
     world.publish(name, 5)
     attach, _ = world.attach(name, "a", 2)
-    before = world.machine.snapshot()
+    before = snapshot.encode(world.machine)
     commands = [
         world.batch(name, 9, first=100, lowest_unconfirmed=0)[1],
         world.batch(name, 0, first=100, lowest_unconfirmed=0)[1],
@@ -491,7 +493,7 @@ def test_refused_commands_leave_the_state_as_it_was() -> None:
         world.machine.sessions.producers[name].last_n = 2
         for attribute in ("index", "now_ms", "running_hash"):
             setattr(world.machine, attribute, getattr(world.restored(before), attribute))
-        assert world.machine.snapshot() == before, command
+        assert snapshot.encode(world.machine) == before, command
 
 
 def test_a_group_tells_which_messages_of_a_producer_it_has_taken() -> None:

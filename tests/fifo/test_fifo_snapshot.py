@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fifo import checkpoint, invariants, snapshot
 from fifo.commands import UNKNOWN, CloseSession, Credit, Modify, NodeDown, Return
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
-from fifo.pages import MemoryPages
-from fifo.references import references
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
 from support.fifo_world import Log, World, producer
 
 ROOT = Path(__file__).parents[2]
@@ -50,19 +51,20 @@ def test_the_rest_of_a_log_after_a_snapshot_gives_the_same_state_as_all_of_it() 
         fresh = world.empty()
         for meta, operations in world.entries[:cut]:
             fresh.apply(meta, operations)
-        again = world.restored(fresh.snapshot())
+        again = world.restored(snapshot.encode(fresh))
         for meta, operations in world.entries[cut:]:
             again.apply(meta, operations)
-        assert again.snapshot() == world.machine.snapshot()
-        assert again.state_hash() == world.machine.state_hash()
+        assert snapshot.encode(again) == snapshot.encode(world.machine)
+        assert snapshot.state_hash(again) == snapshot.state_hash(world.machine)
 
 
 def replay_under(python: str, hash_seed: str) -> str:
     """The hashes of the busy world's state and history, computed in a process of its own."""
     code = (
         "import sys; sys.path[:0] = ['.', 'selectors', 'tests', 'tests/fifo']\n"
+        "from fifo.persistence import snapshot\n"
         "from test_fifo_snapshot import busy_world\n"
-        "world = busy_world(); print(world.machine.state_hash().hex(), world.machine.running_hash)"
+        "world = busy_world(); print(snapshot.state_hash(world.machine).hex(), world.machine.running_hash)"
     )
     done = subprocess.run(
         [python, "-c", code],
@@ -78,7 +80,7 @@ def replay_under(python: str, hash_seed: str) -> str:
 def test_replay_gives_the_same_bytes_whatever_the_hash_seed() -> None:
     found = {replay_under(sys.executable, seed) for seed in ("0", "1", "4711")}
     world = busy_world()
-    assert found == {f"{world.machine.state_hash().hex()} {world.machine.running_hash}\n"}
+    assert found == {f"{snapshot.state_hash(world.machine).hex()} {world.machine.running_hash}\n"}
 
 
 def other_pythons() -> list[str]:
@@ -113,16 +115,16 @@ def test_a_changed_reply_changes_the_running_hash() -> None:
 
 
 def test_bytes_that_are_no_snapshot_are_refused() -> None:
-    data = busy_world().machine.snapshot()
+    data = snapshot.encode(busy_world().machine)
     with pytest.raises(ValueError, match="begin"):
-        GroupMachine.restore(b"", Log())
+        snapshot.decode(b"", Log())
     with pytest.raises(ValueError, match="format"):
-        GroupMachine.restore(data[:5] + b"\x7f" + data[6:], Log())
+        snapshot.decode(data[:5] + b"\x7f" + data[6:], Log())
     with pytest.raises(ValueError, match="too many"):
-        GroupMachine.restore(data + b"x", Log())
+        snapshot.decode(data + b"x", Log())
     for size in range(6, len(data)):
         with pytest.raises(ValueError, match="ends"):
-            GroupMachine.restore(data[:size], Log())
+            snapshot.decode(data[:size], Log())
 
 
 def test_an_entry_that_cannot_be_next_is_an_error() -> None:
@@ -150,17 +152,17 @@ class Elsewhere:
 def test_a_snapshot_is_read_from_elsewhere_with_little_of_it_in_memory(least: int) -> None:
     limits = replace(PRODUCTION, source_bytes=16)
     world = busy_world()
-    data = world.machine.snapshot()
+    data = snapshot.encode(world.machine)
     longest = max(len(section) for section in snapshot.sections(world.machine))
     source = Elsewhere(data, least)
-    assert GroupMachine.restore(source, world.log, limits=limits).snapshot() == data
+    assert snapshot.decode(source, world.log, limits=limits).snapshot() == data
     assert source.most <= max(16, longest) < len(data)
     assert references(source) == references(data)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 6, 20, -1])
 def test_a_snapshot_elsewhere_that_ends_too_early_is_refused(cut: int) -> None:
-    data = busy_world().machine.snapshot()
+    data = snapshot.encode(busy_world().machine)
     with pytest.raises(ValueError, match="snapshot"):
         references(Elsewhere(data[:cut], 5))
     whole = Elsewhere(data, 5)
@@ -201,21 +203,21 @@ def check_format_3(machine: GroupMachine) -> None:
     assert [p.accepted for p in sessions.producers.values()] == [[(2, 3), (9, 10)], [(1, 2)], []]
     assert list(sessions.ended) == [producer(1), producer(2)]
     assert not sessions.fences
-    info = machine.info(1)
+    info = queries.info(machine, 1)
     assert info is not None
     assert (info.ready, info.total) == (5, 7)
-    again = GroupMachine.restore(machine.snapshot(), Log())
-    assert again.state_hash() == machine.state_hash()
+    again = snapshot.decode(snapshot.encode(machine), Log())
+    assert snapshot.state_hash(again) == snapshot.state_hash(machine)
 
 
 def test_a_snapshot_of_format_3_is_read() -> None:
-    check_format_3(GroupMachine.restore(SNAPSHOT_3, Log()))
+    check_format_3(snapshot.decode(SNAPSHOT_3, Log()))
     assert list(references(SNAPSHOT_3)) == [5, 6, 7]
 
 
 def test_a_checkpoint_of_format_3_is_read_and_sent_to_others() -> None:
     pages = MemoryPages()
     pages.pages, pages.last = {1: PAGE_3}, 1
-    check_format_3(GroupMachine.resume(CHECKPOINT_3, Log(), pages))
+    check_format_3(checkpoint.resume(CHECKPOINT_3, Log(), pages))
     sent = b"".join(checkpoint.export_snapshot(CHECKPOINT_3, pages))
-    check_format_3(GroupMachine.restore(sent, Log()))
+    check_format_3(snapshot.decode(sent, Log()))

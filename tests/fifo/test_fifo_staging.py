@@ -21,7 +21,9 @@ from fifo.commands import (
 )
 from fifo.effects import Ok, Published, Refused
 from fifo.limits import PRODUCTION, SMALL
-from fifo.references import references
+from fifo.persistence import snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
 from fifo.staging import LastBatch, StagedInfo, Staging
 from quorum_selectors import columns
 from support.fifo_staging import RED, prepared, refused, reply_to_publish, waiting
@@ -33,13 +35,15 @@ from support.fifo_world import World, part_name, sequences
 def test_staged_messages_are_seen_by_nobody() -> None:
     world, name = prepared()
     world.attach(name, "c", 10)
-    before = world.machine.info(1)
+    before = queries.info(world.machine, 1)
     assert world.stage(name, 1, 1, 0, 5) == Ok(5)
     assert world.stage(name, 1, 1, 1, 2) == Ok(7)
-    assert world.machine.info(1) == before
+    assert queries.info(world.machine, 1) == before
     assert waiting(world) == []
     assert world.do(name, Get(1, 5, settled=True)) == Ok(0)
-    assert world.machine.staged(1) == (StagedInfo("writer", 1, part_name(1), 7, 700, world.now_ms - 1),)
+    assert queries.staged(world.machine, 1) == (
+        StagedInfo("writer", 1, part_name(1), 7, 700, world.now_ms - 1),
+    )
 
 
 def test_parts_become_visible_in_the_order_they_are_named_chunk_after_chunk() -> None:
@@ -60,7 +64,7 @@ def test_parts_become_visible_in_the_order_they_are_named_chunk_after_chunk() ->
         (7, first, 0, 2),
         (8, first + 1, 1, 0),
     ]
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
 
 
 def test_who_waits_is_given_published_messages_in_the_same_entry() -> None:
@@ -108,7 +112,7 @@ def test_a_batch_is_published_once() -> None:
         )
         assert reply_to_publish(world, name, batch, (1, 2)) == expected
         assert len(waiting(world)) == 2
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
 
 
 def test_producers_and_queues_do_not_know_each_other_s_batches() -> None:
@@ -128,7 +132,10 @@ def test_parts_that_were_not_named_go_with_their_batch_and_those_before_it() -> 
         world.stage(name, batch, part, 0, 2)
     world.stage(name, 2, 1, 0, 2, producer="other")
     assert reply_to_publish(world, name, 2, (3, 2), (1, 2)) == Published(1, 4)
-    assert [(each.producer, each.batch) for each in world.machine.staged(1)] == [("writer", 3), ("other", 2)]
+    assert [(each.producer, each.batch) for each in queries.staged(world.machine, 1)] == [
+        ("writer", 3),
+        ("other", 2),
+    ]
 
 
 def test_a_late_chunk_of_a_published_batch_is_refused() -> None:
@@ -151,9 +158,9 @@ def test_a_part_that_is_missing_or_has_other_messages_than_said_is_refused_and_n
     world, name = prepared()
     world.stage(name, 1, 1, 0, 5)
     world.stage(name, 1, 2, 0, 2)
-    before = world.machine.staged(1), world.machine.queues[1].staging.encode()
+    before = queries.staged(world.machine, 1), world.machine.queues[1].staging.encode()
     refused(reply_to_publish(world, name, 1, *parts), "missing_part")
-    assert (world.machine.staged(1), world.machine.queues[1].staging.encode()) == before
+    assert (queries.staged(world.machine, 1), world.machine.queues[1].staging.encode()) == before
     assert waiting(world) == []
     assert reply_to_publish(world, name, 1, (1, 5), (2, 2)) == Published(1, 7)
 
@@ -213,7 +220,7 @@ def chunk(**wrong: Any) -> Stage:
 def test_a_chunk_that_is_not_well_is_refused(wrong: Mapping[str, Any], reason: str) -> None:
     world, name = prepared(filter_enabled=True)
     refused(world.do(name, chunk(**wrong)), reason)
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
     assert world.do(name, chunk()) == Ok(2)
 
 
@@ -234,7 +241,7 @@ def test_a_part_named_twice_is_refused() -> None:
 def test_who_has_no_session_stages_nothing() -> None:
     world, _ = prepared()
     assert isinstance(world.apply([(None, chunk())]).replies[0], Refused)
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
 
 
 # ---- limits
@@ -255,9 +262,9 @@ def test_what_a_queue_may_have_staged_is_limited(
     world.queue(2)
     for each in staged:
         assert isinstance(world.stage(name, *each), Ok)
-    before = world.machine.staged(1)
+    before = queries.staged(world.machine, 1)
     assert what in refused(world.stage(name, *more), "limit")
-    assert world.machine.staged(1) == before
+    assert queries.staged(world.machine, 1) == before
     assert world.stage(name, 1, 1, 0, 1, queue=2) == Ok(1)
     assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(sum(each[3] for each in staged))
     assert isinstance(world.stage(name, 1, 9, 0, 1), Ok)
@@ -303,7 +310,7 @@ def test_one_owner_has_as_many_producers_as_are_left_free_and_the_others_still_c
         for number in range(9):
             taken[owner] += isinstance(publish_one(world, name, f"{owner} {number}", owner), Published)
     assert taken == {77: 8, 78: 4, 79: 2, 80: 1}
-    world.machine = world.restored(world.machine.snapshot())
+    world.machine = world.restored(snapshot.encode(world.machine))
     detail = refused(publish_one(world, name, "more", 78), "limit")
     assert "has 4 producers of staged batches of this client address" in detail
     assert "as many as are left free of 16, 1 now" in detail
@@ -375,9 +382,9 @@ def test_a_full_queue_refuses_the_whole_publication_and_takes_it_later() -> None
     world.publish(name, 4)
     world.stage(name, 1, 1, 0, 5)
     world.stage(name, 1, 2, 0, 2)
-    before = world.machine.staged(1)
+    before = queries.staged(world.machine, 1)
     assert "11 would be" in refused(reply_to_publish(world, name, 1, (1, 5), (2, 2)), "queue_full")
-    assert (world.machine.staged(1), len(waiting(world))) == (before, 4)
+    assert (queries.staged(world.machine, 1), len(waiting(world))) == (before, 4)
     world.do(name, Get(1, 1, settled=True))
     assert reply_to_publish(world, name, 1, (1, 5), (2, 2)) == Published(5, 7)
 
@@ -440,11 +447,11 @@ def test_a_deleted_queue_takes_its_parts_along() -> None:
     world, name = prepared()
     world.stage(name, 1, 1, 0, 2)
     staged_at = world.index
-    assert staged_at in references(world.machine.snapshot())
+    assert staged_at in references(snapshot.encode(world.machine))
     world.do(name, DeleteQueue(1))
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
     assert world.machine.next_wake() is None
-    assert list(references(world.machine.snapshot())) == []
+    assert list(references(snapshot.encode(world.machine))) == []
     refused(world.stage(name, 1, 1, 1, 2), "not_found")
     refused(reply_to_publish(world, name, 1, (1, 2)), "not_found")
     refused(world.do(name, DiscardStaged(1, "writer", 1)), "not_found")
@@ -458,11 +465,11 @@ def test_discarding_drops_the_parts_that_are_named_or_all_of_a_batch() -> None:
     for batch, part in ((1, 1), (1, 2), (1, 3), (2, 1)):
         world.stage(name, batch, part, 0, part)
     assert world.do(name, DiscardStaged(1, "writer", 1, (part_name(2), part_name(9)))) == Ok(2)
-    assert [(each.batch, each.rows) for each in world.machine.staged(1)] == [(1, 1), (1, 3), (2, 1)]
+    assert [(each.batch, each.rows) for each in queries.staged(world.machine, 1)] == [(1, 1), (1, 3), (2, 1)]
     assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(4)
     assert world.do(name, DiscardStaged(1, "writer", 1)) == Ok(0)
     assert world.do(name, DiscardStaged(1, "stranger", 2)) == Ok(0)
-    assert [(each.batch, each.rows) for each in world.machine.staged(1)] == [(2, 1)]
+    assert [(each.batch, each.rows) for each in queries.staged(world.machine, 1)] == [(2, 1)]
     assert world.stage(name, 1, 1, 0, 5) == Ok(5)  # it begins again
 
 
@@ -472,14 +479,14 @@ def test_a_part_expires_without_new_chunks_and_the_leader_is_told_when() -> None
     world.stage(name, 1, 2, 0, 2)
     world.stage(name, 1, 1, 1, 2, passed_ms=1_000)
     second_ms, first_ms = world.now_ms - 1_000, world.now_ms
-    assert [each.part for each in world.machine.staged(1)] == [part_name(2), part_name(1)]
+    assert [each.part for each in queries.staged(world.machine, 1)] == [part_name(2), part_name(1)]
     assert world.machine.next_wake() == second_ms + PRODUCTION.part_ms
     world.wake(second_ms + PRODUCTION.part_ms - 1 - world.now_ms)
-    assert len(world.machine.staged(1)) == 2
+    assert len(queries.staged(world.machine, 1)) == 2
     world.wake(1)
-    assert [each.last_ms for each in world.machine.staged(1)] == [first_ms]
+    assert [each.last_ms for each in queries.staged(world.machine, 1)] == [first_ms]
     assert world.machine.next_wake() == first_ms + PRODUCTION.part_ms
     world.wake(1_000)
-    assert world.machine.staged(1) == ()
+    assert queries.staged(world.machine, 1) == ()
     assert world.machine.next_wake() is None
     refused(reply_to_publish(world, name, 1, (1, 4)), "missing_part")

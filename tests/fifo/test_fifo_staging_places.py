@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from fifo import checkpoint, invariants
 from fifo.commands import (
     DiscardStaged,
     Get,
     Settle,
     UpdateConfig,
 )
-from fifo.digest import digest
 from fifo.effects import Applied, Ok, Published
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, SMALL
-from fifo.pages import MemoryPages
-from fifo.references import references
-from fifo.results import Waiting
+from fifo.messages.pages import MemoryPages
+from fifo.outcome_hash import digest
+from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.persistence.references import references
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from support.fifo_staging import GREEN, RED, prepared, refused, reply_to_publish, waiting
 from support.fifo_world import World, selector, sequences
 
@@ -42,8 +43,8 @@ def test_references_have_staged_bodies_as_long_as_they_may_be_needed() -> None:
     staged("expiring", 3, 1, 0)
 
     def referred() -> list[str]:
-        found = world.machine.checkpoint()
-        assert found.entries == references(world.machine.snapshot())
+        found = checkpoint.take(world.machine)
+        assert found.entries == references(snapshot.encode(world.machine))
         assert checkpoint.contents(found.state) == (found.entries, found.pages)
         return [
             what
@@ -92,8 +93,8 @@ def interleaved(looked_up: int) -> tuple[World, bytes, list[int], list[int]]:
 
 def check_fields(world: World, machine: GroupMachine, red: list[int], everything: list[int]) -> None:
     for text, wanted in (("colour = 'red'", red), ("colour = 'green'", sorted({*everything} - {*red}))):
-        page = machine.waiting(1, 0, 1_000, selector(text))
-        assert isinstance(page, Waiting)
+        page = queries.browse(machine, 1, 0, 1_000, selector(text))
+        assert isinstance(page, BrowsePage)
         assert [run.first_sequence + i for run in page.runs for i in range(run.count)] == wanted
 
 
@@ -112,11 +113,11 @@ def test_fields_are_rebuilt_where_entries_do_not_ascend(looked_up: int) -> None:
 
 def test_cold_blocks_come_back_as_they_were_where_entries_do_not_ascend(looked_up: int) -> None:
     world, _, red, everything = interleaved(looked_up)
-    before, where = world.machine.snapshot(), waiting(world)
+    before, where = snapshot.encode(world.machine), waiting(world)
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     invariants.check(world.machine)
-    assert world.machine.snapshot() == before
+    assert snapshot.encode(world.machine) == before
     check_fields(world, world.machine, red, everything)
     assert waiting(world) == where
 
@@ -125,14 +126,14 @@ def test_a_group_goes_on_from_a_checkpoint_or_snapshot_where_entries_do_not_asce
     world, _, red, everything = interleaved(looked_up)
     pages = world.machine.memory.pages
     assert isinstance(pages, MemoryPages)
-    found = world.machine.checkpoint()
+    found = checkpoint.take(world.machine)
     assert list(found.entries) == [3, 4, 5, 6, 8]
     for again in (
         world.resumed(found.state, pages),
-        world.restored(world.machine.snapshot()),
+        world.restored(snapshot.encode(world.machine)),
     ):
         invariants.check(again)
-        assert again.snapshot() == world.machine.snapshot()
+        assert snapshot.encode(again) == snapshot.encode(world.machine)
         check_fields(world, again, red, everything)
 
 
@@ -143,13 +144,15 @@ def test_what_is_staged_survives_checkpoints_and_snapshots() -> None:
     world.stage(name, 1, 1, 0, 3, [RED, GREEN, RED], ttls_ms=(10, 10, -1))
     world.stage(name, 1, 2, 0, 1, [RED])
     world.publish(name, 2, [GREEN, RED])
-    found = world.machine.checkpoint()
+    found = checkpoint.take(world.machine)
     exported = b"".join(checkpoint.export_snapshot(found.state, world.machine.memory.pages))
-    assert exported == world.machine.snapshot()
+    assert exported == snapshot.encode(world.machine)
     world.twin = world.resumed(found.state, world.machine.memory.pages)
     other = World(world.limits)
     other.machine = world.restored(exported)
-    assert other.machine.staged(1) == world.twin.staged(1) == world.machine.staged(1)
+    assert (
+        queries.staged(other.machine, 1) == queries.staged(world.twin, 1) == queries.staged(world.machine, 1)
+    )
     assert reply_to_publish(world, name, 1, (2, 1), (1, 3)) == Published(3, 4)  # compared with the twin
     refused(world.stage(name, 4, 1, 0, 1, producer="earlier"), "published")
     check_fields(world, world.machine, [2, 3, 4, 6], [1, 2, 3, 4, 5, 6])
@@ -161,7 +164,7 @@ def test_followers_are_woken_by_what_is_published_for_them(looked_up: int) -> No
     world.attach(name, "green", 10, "colour = 'green'")
     world.publish(name, 1, [{}])
     world.stage(name, 1, 1, 0, 3, [GREEN, RED, GREEN])
-    assert len(world.machine.queues[1].groups.asleep()) == 2
+    assert len(world.machine.queues[1].groups.idle()) == 2
     published = world.publish_staged(name, 1, (1, 3))
     assert sequences(published, "red") == [3]
     assert sequences(published, "green") == [2, 4]
@@ -225,14 +228,17 @@ def test_which_bodies_are_in_memory_is_told_where_entries_do_not_ascend() -> Non
     recent_from = world.index
     world.publish_staged(name, 1, (1, 5))
     world.publish(name, 2)
-    found = world.machine.storage(1, recent_from)
+    found = queries.storage(world.machine, 1, recent_from)
     assert found is not None
     assert (found.alpha, found.beta) == (5, 5)
     world.do(name, Get(1, 4, settled=True))  # three recent ones, one that was staged
-    found = world.machine.storage(1, recent_from)
+    found = queries.storage(world.machine, 1, recent_from)
     assert found is not None
     assert (found.alpha, found.beta) == (2, 4)
-    everything, nothing = world.machine.storage(1, 0), world.machine.storage(1, world.index + 1)
+    everything, nothing = (
+        queries.storage(world.machine, 1, 0),
+        queries.storage(world.machine, 1, world.index + 1),
+    )
     assert everything is not None
     assert nothing is not None
     assert (everything.alpha, nothing.alpha) == (6, 0)
@@ -306,7 +312,7 @@ def test_published_messages_have_their_sizes() -> None:
     world.stage(name, 1, 1, 0, 10, ttls_ms=(1_000,) * 4 + (2_000,) * 6)
     world.stage(name, 1, 1, 1, 5)
     world.publish_staged(name, 1, (1, 15))
-    info = world.machine.info(1)
+    info = queries.info(world.machine, 1)
     assert info is not None
     assert info.ready_bytes == 1_500
 

@@ -140,7 +140,7 @@ def test_imports_run_downwards_only() -> None:
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("fifo.machine", "quorum.log"),
+        ("fifo.queue_machine", "quorum.log"),
         ("quorum_selectors.jms", "fifo.commands"),
         ("quorum.log.writer", "quorum.node.member"),
         ("quorum.replication.group", "quorum.api.server"),

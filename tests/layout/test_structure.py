@@ -110,20 +110,20 @@ def test_imports_for_types_and_inside_functions_are_arrows(tmp_path: Path) -> No
         textwrap.dedent(
             """
             from typing import TYPE_CHECKING
-            import fifo.machine
+            import fifo.queue_machine
             if TYPE_CHECKING:
-                from fifo import group
+                from fifo import group_machine
             class C:
                 async def f(self):
                     def g():
-                        from fifo.blocks import Block
+                        from fifo.messages.blocks import Block
             """
         )
     )
     found = {each.module: (each.typing_only, each.in_function) for each in imports_of(file)}
     del found["typing"]
     assert found == {
-        "fifo.machine": (False, False),
-        "fifo.group": (True, False),
-        "fifo.blocks": (False, True),
+        "fifo.queue_machine": (False, False),
+        "fifo.group_machine": (True, False),
+        "fifo.messages.blocks": (False, True),
     }

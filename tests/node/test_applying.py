@@ -9,7 +9,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Applied, AttachedReply
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.log import EntryMissing
 from quorum.node.replica import applier as applying
 from quorum_selectors import canonical, columns, jms

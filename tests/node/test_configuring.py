@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fifo import commands as c
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fifo import checkpoint
+from fifo.persistence import checkpoint
 from quorum.log import Log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.replica.replica import TIME_BYTES

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Confirmed
+from fifo.queries import group as queries
 from quorum.node.replica.group_clock import MAX_CREDIT_MS, SLEW_DIVISOR, GroupClock
 from support.cluster import Cluster, Session, batch
 
@@ -135,7 +136,7 @@ def lifetime(cluster: Cluster, group: int, queue: int, before_its_end: Callable[
     before_its_end()
 
     def is_gone() -> bool:
-        info = cluster.members[observer].queue_machine(group).info(queue)
+        info = queries.info(cluster.members[observer].queue_machine(group), queue)
         return info is not None and info.total == 0
 
     cluster.until(is_gone, "it has expired", limit_ms=2 * TTL_MS)

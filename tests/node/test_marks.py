@@ -8,6 +8,7 @@ import errno
 
 import pytest
 
+from fifo.queries import group as queries
 from quorum.node.cluster import rollback_marks as marks_module
 from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
 from support.cluster import Cluster, Session, copied
@@ -68,7 +69,7 @@ def test_a_member_that_was_put_back_stops_and_has_everything_again_after_its_nex
     assert is_quarantined(cluster, name)
     cluster.until(lambda: not is_quarantined(cluster, name), "it has everything again")
     cluster.settle()
-    info = cluster.members[name].queue_machine(group).info(queue)
+    info = queries.info(cluster.members[name].queue_machine(group), queue)
     assert info is not None and info.ready == 20
     cluster.run(MARK_MS + 1_000)
 
@@ -89,7 +90,7 @@ def confirmed_by_one_that_was_put_back(cluster: Cluster) -> int:
     cluster.heal()
     cluster.until(lambda: cluster.leader(group) is not None, "there is a leader", 20_000)
     cluster.settle()
-    info = cluster.members[away].queue_machine(group).info(queue)
+    info = queries.info(cluster.members[away].queue_machine(group), queue)
     assert info is not None
     return info.ready
 

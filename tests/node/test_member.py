@@ -8,6 +8,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
+from fifo.queries import group as queries
 from quorum.node.replica import state_hashes as digests
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.replication.group import GroupConfig
@@ -49,7 +50,7 @@ def test_any_node_takes_and_any_node_delivers(cluster: Cluster) -> None:
             consumer.call(group, c.Cancel(queue, "c", return_held=True))
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert cluster.members["n1"].queue_machine(group).info(queue).total == 0
+    assert queries.info(cluster.members["n1"].queue_machine(group), queue).total == 0
 
 
 def test_every_declared_queue_is_on_every_member_and_a_deleted_one_on_none(cluster: Cluster) -> None:
@@ -197,9 +198,11 @@ def test_time_to_live_runs_on_without_traffic(cluster: Cluster) -> None:
     session = Session(cluster, "n1")
     session.publish(group, queue, b"x", b"y")
     confirm(cluster, session, 2)
-    assert cluster.members["n3"].queue_machine(group).info(queue).ready == 2
+    assert queries.info(cluster.members["n3"].queue_machine(group), queue).ready == 2
     cluster.run(1_500)
-    assert {member.queue_machine(group).info(queue).ready for member in cluster.members.values()} == {0}
+    assert {
+        queries.info(member.queue_machine(group), queue).ready for member in cluster.members.values()
+    } == {0}
 
 
 def test_a_member_cut_off_for_long_catches_up(cluster: Cluster) -> None:
@@ -216,7 +219,7 @@ def test_a_member_cut_off_for_long_catches_up(cluster: Cluster) -> None:
     cluster.ready()
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert cluster.members[away].queue_machine(group).info(queue).ready == 200
+    assert queries.info(cluster.members[away].queue_machine(group), queue).ready == 200
 
 
 def test_five_members_bear_the_loss_of_two() -> None:
@@ -289,14 +292,14 @@ def test_a_member_goes_on_from_its_snapshot() -> None:
         producer.publish(group, queue, b"%d" % number, bytes(500))
         cluster.run(5)
     confirm(cluster, producer, 200)
-    before = cluster.members["n1"].queue_machine(group).info(queue)
+    before = queries.info(cluster.members["n1"].queue_machine(group), queue)
     for name in cluster.names:
         assert cluster.logs[name].journal(group).load_snapshot() is not None
         cluster.crash(name)
     for name in cluster.names:
         cluster.start(name)
     cluster.ready()
-    assert cluster.members["n1"].queue_machine(group).info(queue) == before
+    assert queries.info(cluster.members["n1"].queue_machine(group), queue) == before
     consumer = Session(cluster, "n2")
     attach(consumer, group, queue)
     receive(cluster, consumer, group, 200)
@@ -323,7 +326,7 @@ def test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over() -
     cluster.until(lambda: there.ended is not None, "the session at the late member ends")
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert cluster.members[away].queue_machine(group).info(queue).ready == 300
+    assert queries.info(cluster.members[away].queue_machine(group), queue).ready == 300
     assert isinstance(Session(cluster, away).call(group, enqueue(queue, 1, [b"x"]), batch([b"x"])), Confirmed)
 
 

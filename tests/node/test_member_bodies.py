@@ -15,12 +15,14 @@ import structlog
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
-from fifo.references import references
-from fifo.results import Waiting
+from fifo.persistence.references import references
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import events as ev
 from quorum.node.member import Member
 from quorum.node.repair import body_transfer as bodies
+from quorum.node.replica.replica import state_of
 from quorum.node.wire.frames import Frame, Send
 from quorum.replication.group import GroupConfig
 from quorum_selectors import canonical, columns, jms
@@ -68,7 +70,7 @@ def alike(cluster: Cluster, group: int) -> None:
 
 def has_all(cluster: Cluster, name: str, group: int) -> bool:
     """Whether every body that the member's state refers to can be read there."""
-    for index in references(cluster.members[name].replicas[group].machine.snapshot()):
+    for index in references(state_of(cluster.members[name].replicas[group].machine)):
         cluster.logs[name].read(group, index)
     return True
 
@@ -257,7 +259,7 @@ def damaged_cluster() -> tuple[Cluster, int, int, list[bytes]]:
 
 
 def live(cluster: Cluster, group: int) -> list[int]:
-    return list(references(cluster.members["n1"].replicas[group].machine.snapshot()))
+    return list(references(state_of(cluster.members["n1"].replicas[group].machine)))
 
 
 def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
@@ -302,7 +304,7 @@ def test_no_question_is_answered_from_before_a_state_that_was_shown() -> None:
     member = cluster.members[name]
 
     def total(member: Member) -> object:
-        info = member.queue_machine(group).info(queue)
+        info = queries.info(member.queue_machine(group), queue)
         return None if info is None else info.total
 
     assert cluster.answer(cluster.ask_now(name, total, group)) == 70
@@ -327,7 +329,7 @@ def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_as
 
     def matching(member: Member) -> object:
         asked.append(None)
-        return member.queue_machine(group).waiting(queue, 0, 10, selector)
+        return queries.browse(member.queue_machine(group), queue, 0, 10, selector)
 
     token = object()
     cluster.submit(name, ev.Ask(matching, token, (group,)))
@@ -336,7 +338,7 @@ def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_as
     assert token not in cluster.told
     cluster.heal()
     found = cluster.answer(token)
-    assert isinstance(found, Waiting)
+    assert isinstance(found, BrowsePage)
     assert sum(run.count for run in found.runs) == 1
     assert len(asked) <= 4, "once more for each body that was damaged"
 
@@ -349,7 +351,9 @@ def test_nothing_is_kept_of_questions_that_nobody_waits_for_any_more() -> None:
     selector = canonical.encode(jms.parse("n = 99"))
     inputs: list[ev.Input] = [
         ev.Ask(
-            lambda member: member.queue_machine(group).waiting(queue, 0, 10, selector), "damaged", (group,)
+            lambda member: queries.browse(member.queue_machine(group), queue, 0, 10, selector),
+            "damaged",
+            (group,),
         ),
         ev.Ask(lambda member: None, "now", (group, 0), is_current=True),
         ev.AwaitQueue(group, queue + 1, True, "queue"),

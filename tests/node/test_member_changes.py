@@ -6,6 +6,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused
+from fifo.queries import group as queries
 from quorum.api import status
 from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
@@ -360,7 +361,7 @@ def test_what_is_published_while_leaders_change_hands_is_confirmed_once() -> Non
         cluster.run(30)
     cluster.until(lambda: len(session.confirmed()) == 60, "all is confirmed")
     assert session.ended is None
-    info = cluster.members["n1"].queue_machine(group).info(queue)
+    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
     assert info is not None
     assert info.ready == 60
 

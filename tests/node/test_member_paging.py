@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fifo import checkpoint
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
-from fifo.group import GroupMachine
 from fifo.limits import PRODUCTION
-from fifo.storage import Storage
+from fifo.persistence import checkpoint, snapshot
+from fifo.queries.storage import Storage
 from quorum.node.replica import checkpoints, replica
 from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
 from quorum.node.replica.replica import TIME_BYTES
@@ -146,8 +145,8 @@ def test_a_member_too_far_behind_is_sent_the_canonical_snapshot() -> None:
     assert len(whole) == state.size
     sent = unwrap_state(whole)[1][TIME_BYTES:]
     assert not checkpoint.is_checkpoint(sent)
-    restored = GroupMachine.restore(sent, leading.field_source)
-    assert restored.snapshot() == sent
+    restored = snapshot.decode(sent, leading.field_source)
+    assert snapshot.encode(restored) == sent
     cluster.start(behind)
     cluster.ready()
     cluster.settle()

@@ -42,7 +42,7 @@ commands = st.one_of(
     st.builds(c.Discard, **settle_fields),
     st.builds(c.Modify, **settle_fields, delivery_failed=st.booleans(), undeliverable_here=st.booleans()),
     st.builds(
-        c.OpenReader,
+        c.OpenSubscription,
         u64,
         tag,
         st.binary(max_size=50),
@@ -54,9 +54,9 @@ commands = st.one_of(
     ),
     st.builds(c.Reserve, u64, tag, u64, u64, u64, u64),
     st.builds(c.SettleReserved, u64, tag, u64, u64),
-    st.builds(c.KeepReader, u64, tag, u64),
-    st.builds(c.ReleaseReader, u64, tag, u64, st.none() | u64),
-    st.builds(c.DeleteReader, u64, tag, st.none() | u64),
+    st.builds(c.KeepSubscription, u64, tag, u64),
+    st.builds(c.ReleaseSubscription, u64, tag, u64, st.none() | u64),
+    st.builds(c.DeleteSubscription, u64, tag, st.none() | u64),
     st.builds(c.Pin, u64, u64, u64),
     st.builds(c.Unpin, u64, u64),
     st.builds(c.PublishStaged, u64, tag, u64, st.lists(st.tuples(part, u64), max_size=5).map(tuple), u64),
@@ -79,7 +79,7 @@ def entry(*operations: bytes) -> bytes:
 @pytest.mark.parametrize(
     "command",
     [
-        c.OpenReader(7, "spark", b"selector", "earliest", 1_000, "keep"),
+        c.OpenSubscription(7, "spark", b"selector", "earliest", 1_000, "keep"),
         c.Pin(7, 1_000),
         c.PublishStaged(7, "writer", 3, ((bytes(16), 5),)),
     ],

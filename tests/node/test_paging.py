@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fifo.blocks import Block
 from fifo.commands import Get
 from fifo.limits import SMALL
+from fifo.messages.blocks import Block
+from fifo.persistence import snapshot
 from quorum.log import LogFull
 from quorum.node.maintenance import paging
 from quorum.node.maintenance.paging import Pager
@@ -131,10 +132,10 @@ def test_on_a_full_disk_everything_stays_where_it_is(monkeypatch: pytest.MonkeyP
         raise LogFull("no room")
 
     monkeypatch.setattr(node.world.machine.memory.pages, "write", refuse)
-    before = node.world.machine.snapshot()
+    before = snapshot.encode(node.world.machine)
     node.turns(10)
     assert node.written == []
-    assert node.world.machine.snapshot() == before
+    assert snapshot.encode(node.world.machine) == before
     monkeypatch.undo()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fifo import commands as c
+from fifo.queries import group as queries
 from quorum.catalog.commands import DeclareQueue
 from quorum.node import events as ev
 from quorum.node.errors import PeerFrameError
@@ -55,7 +56,7 @@ def test_every_member_shows_what_was_confirmed_elsewhere_and_writes_nothing(clus
             cluster.run(5)
         entries = [member.replicas[group].raft.last_index for member in cluster.members.values()]
         tokens = [
-            cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue), group)
+            cluster.ask_now(name, lambda member: queries.info(member.queue_machine(group), queue), group)
             for name in cluster.names
         ]
         for token in tokens:
@@ -223,6 +224,6 @@ def test_a_settled_message_is_not_counted_at_any_member(cluster: Cluster) -> Non
     session.call(group, c.Get(queue, 4, settled=True))
     for name in cluster.names:
         info = cluster.answer(
-            cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue), group)
+            cluster.ask_now(name, lambda member: queries.info(member.queue_machine(group), queue), group)
         )
         assert info.total == 6  # type: ignore[union-attr, attr-defined]

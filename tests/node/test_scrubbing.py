@@ -9,10 +9,11 @@ import pytest
 import structlog
 
 from fifo import commands as c
-from fifo.references import references
+from fifo.persistence.references import references
 from quorum.node.identity.identity import Memory
 from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
 from quorum.node.maintenance.scrubbing import Pace, Scrubbing
+from quorum.node.replica.replica import state_of
 from support.cluster import Cluster, Session, batch
 
 PACE = Pace()
@@ -117,7 +118,7 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     cluster.settle()
     member, log = cluster.members["n3"], cluster.logs["n3"]
     cluster.until(lambda: member.scrubbing.rounds == 1, "the round that the start began")
-    index = list(references(member.replicas[group].machine.snapshot()))[10]
+    index = list(references(state_of(member.replicas[group].machine)))[10]
     assert log._opened is not None
     found, segment = log._opened.store.look_up(group, index)
     assert found is not None

@@ -114,10 +114,10 @@ def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:
 
 def test_only_the_numbering_uses_the_words_that_end_a_session() -> None:
     words = {"fenced", "expired", "not_registered"}
-    numbering = {"fifo/sessions.py", "fifo/group.py", "quorum/catalog/numbering.py"}
+    numbering = {"fifo/producers.py", "fifo/group_machine.py", "quorum/catalog/numbering.py"}
     found = set()
     for folder in ("fifo", "quorum/catalog"):
-        for file in sorted((ROOT / folder).glob("*.py")):
+        for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "Refused":
                     continue

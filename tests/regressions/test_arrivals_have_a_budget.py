@@ -11,6 +11,7 @@ from typing import Any
 
 from fifo.commands import Meta, Operation, Wake
 from fifo.limits import PRODUCTION
+from fifo.persistence import snapshot
 from support.fifo_world import World, sequences
 
 SIZE = "application-properties.size"
@@ -85,7 +86,7 @@ def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None
         world.attach(name, f"c{number}", 1_000, heavy(number))
     world.publish(name, 500, sizes(501, 500))
     assert world.machine.queues[1].groups.shared.behind is not None
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()  # compares both after each entry
     assert world.machine.queues[1].groups.shared.behind is None
 

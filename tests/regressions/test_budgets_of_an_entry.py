@@ -9,6 +9,7 @@ from __future__ import annotations
 from fifo.commands import Attach, Get, Wake
 from fifo.effects import Applied, Deliver, Ok
 from fifo.limits import PRODUCTION
+from fifo.persistence import snapshot
 from support.fifo_world import World, sequences
 
 SIZE = "application-properties.size"
@@ -168,6 +169,6 @@ def test_a_member_that_restarts_between_two_queues_serves_them_in_the_same_order
             name, 2 * PRODUCTION.run_budget, queue=queue, ttls_ms=different_ttls(2 * PRODUCTION.run_budget)
         )
     attach_to_all(world, name, 3)
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()  # compares both after each entry
     assert not world.machine.backlog

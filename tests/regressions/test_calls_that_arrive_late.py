@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fifo import commands as c
 from fifo.effects import Ok
+from fifo.queries import group as queries
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node import events as ev
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -131,9 +132,9 @@ def test_a_late_discard_of_a_whole_batch_leaves_the_parts_that_were_staged_after
 
     asyncio.run(discard_and_leave())
     stage(session, group, queue, second)
-    assert [each.part for each in machine.staged(queue)] == [first, second]
+    assert [each.part for each in queries.staged(machine, queue)] == [first, second]
     cluster.carry = carry  # type: ignore[method-assign]
     for data in held:
         carry(other, leader, forwarding.KIND_PROPOSE, data)
-    cluster.until(lambda: first not in [each.part for each in machine.staged(queue)], "it arrives")
-    assert [each.part for each in machine.staged(queue)] == [second]
+    cluster.until(lambda: first not in [each.part for each in queries.staged(machine, queue)], "it arrives")
+    assert [each.part for each in queries.staged(machine, queue)] == [second]

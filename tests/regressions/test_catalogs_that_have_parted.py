@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from fifo.queries import group as queries
 from quorum.catalog import machine
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.cluster import state_requests as rebuilding
@@ -80,7 +81,7 @@ def test_a_queue_that_one_members_catalog_lacks_is_not_deleted_though_it_leads_t
     declare(cluster, 3)  # not so many that the catalogs are compared
     cluster.run(2_000)
     for member in cluster.members.values():
-        info = member.queue_machine(group).info(queue)
+        info = queries.info(member.queue_machine(group), queue)
         assert info is not None
         assert info.ready == MESSAGES
 

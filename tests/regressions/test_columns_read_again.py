@@ -21,11 +21,12 @@ from fifo.commands import (
     RegisterProducer,
     Wake,
 )
+from fifo.consumers.selector import Selector
 from fifo.effects import Deliver
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION
-from fifo.results import Waiting
-from fifo.selector import Selector
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from fifo.versions import CURRENT
 from quorum.log import Log
 from quorum.node.replica.replica import FieldSource
@@ -164,11 +165,11 @@ def test_what_arrives_after_the_columns_were_dropped_is_not_read_again() -> None
 def test_a_look_stops_within_a_block() -> None:
     log, machine = published(entries=17, each=1_000)
     selector = canonical.encode(jms.parse("n + 0 > 16000"))
-    page, pages = machine.waiting(1, 0, 10, selector), 1
+    page, pages = queries.browse(machine, 1, 0, 10, selector), 1
     assert len(log.reads) <= SOME // 1_000 + 1
-    while isinstance(page, Waiting) and not page.runs and page.next_sequence is not None:
-        page, pages = machine.waiting(1, page.next_sequence, 10, selector), pages + 1
-    assert isinstance(page, Waiting)
+    while isinstance(page, BrowsePage) and not page.runs and page.next_sequence is not None:
+        page, pages = queries.browse(machine, 1, page.next_sequence, 10, selector), pages + 1
+    assert isinstance(page, BrowsePage)
     assert (page.runs[0].first_sequence, page.runs[0].count) == (16_001, 10)
     assert pages >= PRODUCTION.block_size // SOME
 

@@ -9,6 +9,7 @@ import pytest
 from fifo import versions
 from fifo.commands import Address, CloseSession, Meta, Operation, Origin, RegisterProducer, Wake
 from fifo.effects import Done, Ok, Refused, Registered
+from fifo.queries import group as queries
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, QueueDeclared, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember
@@ -135,7 +136,7 @@ def test_what_the_same_session_did_behind_the_entry_is_as_it_was(
         assert list(catalog.members.by_id) == list(cluster.founders)
         assert not any(each.is_drained for each in catalog.members.by_id.values())
         assert not catalog.policies.by_name
-        info = member.queue_machine(declared.group).info(declared.queue)
+        info = queries.info(member.queue_machine(declared.group), declared.queue)
         assert info is not None
         assert info.ready == 3
     later = Session(cluster, "n2").call(0, DeclareQueue("others", ()))
@@ -181,7 +182,7 @@ def test_an_entry_of_other_commands_cannot_be_left_out() -> None:
         start_again(cluster, ((group, published),))
     start_again(cluster, ())
     cluster.ready()
-    info = cluster.members["n1"].queue_machine(group).info(queue)
+    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
     assert info is not None
     assert info.ready == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from fifo.persistence import checkpoint
 from quorum.log import EntryMissing
 from quorum.replication.group import GroupConfig
 from quorum.replication.journal_view import JournalView
@@ -15,7 +16,7 @@ from support.disk import Crashed
 def lacking(cluster: Cluster, name: str, group: int) -> list[int]:
     """The entries that the member's state refers to and that cannot be read there."""
     found = []
-    for index in cluster.members[name].replicas[group].machine.checkpoint().entries:
+    for index in checkpoint.take(cluster.members[name].replicas[group].machine).entries:
         try:
             cluster.logs[name].read(group, index)
         except EntryMissing:

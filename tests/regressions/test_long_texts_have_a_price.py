@@ -14,8 +14,10 @@ from fifo.codec import Reader
 from fifo.commands import Attach, Meta, Operation, Pin, Wake
 from fifo.effects import Applied
 from fifo.limits import PRODUCTION
-from fifo.pages import decode_block, encode_block
-from fifo.results import Waiting
+from fifo.messages.pages import decode_block, encode_block
+from fifo.persistence import snapshot
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from support.fifo_world import World, selector, sequences
 
 TEXT = "application-properties.text"
@@ -140,8 +142,8 @@ def test_staged_messages_have_the_price_of_their_texts() -> None:
     world, name = prepared()
     listen(world, name, 300)
     world.stage(name, 1, 1, 0, 32, letters(32))
-    again = world.restored(world.machine.snapshot())
-    assert again.snapshot() == world.machine.snapshot()
+    again = world.restored(snapshot.encode(world.machine))
+    assert snapshot.encode(again) == snapshot.encode(world.machine)
     world.machine = again
     world.stage(name, 1, 1, 1, 32, letters(64)[32:])
     before = world.machine.queues[1].groups.fields.evaluated
@@ -169,10 +171,10 @@ def test_a_look_at_long_texts_stops_early_and_goes_on(is_pinned: bool) -> None:
     while start is not None:
         before = evaluated.evaluated
         if is_pinned:
-            page = world.machine.pinned(1, 1, start, 65, 100, wanted)
+            page = queries.pinned(world.machine, 1, 1, start, 65, 100, wanted)
         else:
-            page = world.machine.waiting(1, start, 100, wanted)
-        assert isinstance(page, Waiting)
+            page = queries.browse(world.machine, 1, start, 100, wanted)
+        assert isinstance(page, BrowsePage)
         assert (evaluated.evaluated - before) * 30 * UNITS <= 2 * PRODUCTION.step_budget
         found += [run.first_sequence + place for run in page.runs for place in range(run.count)]
         start = page.next_sequence
@@ -184,7 +186,7 @@ def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None
     listen(world, name, 300)
     world.publish(name, 64, letters(64))
     assert world.machine.queues[1].groups.shared.behind is not None
-    world.twin = world.restored(world.machine.snapshot())
+    world.twin = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()  # compares both after each entry
     assert world.machine.queues[1].groups.shared.behind is None
 
@@ -204,7 +206,9 @@ def test_cold_blocks_have_the_price_of_their_texts() -> None:
         ends = []
         world.apply([world.op(name, Attach(1, "c", selector("text LIKE '%a0001%'"), 10))])
         while True:
-            ends.append(world.machine.queues[1].groups.by_selector[selector("text LIKE '%a0001%'")].front)
+            ends.append(
+                world.machine.queues[1].groups.by_selector[selector("text LIKE '%a0001%'")].scan_position
+            )
             if world.machine.next_wake() is None:
                 return ends, world.machine.running_hash
             world.wake()

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from fifo import commands as c
-from fifo.blocks import Stored
 from fifo.effects import Effect
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import SMALL
-from fifo.pages import MemoryPages
+from fifo.messages.blocks import Stored
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint, snapshot
 from fifo.versions import CURRENT, FIRST
 from support.fifo_world import World, selector
 
@@ -34,7 +35,7 @@ def a_full_block() -> World:
 
 def restarted(world: World) -> GroupMachine:
     """A member that has read the fields of the first block after its start, and has paged it out."""
-    machine = world.restored(world.machine.snapshot())
+    machine = world.restored(snapshot.encode(world.machine))
     queue = machine.queues[1]
     queue.groups.fields.columns(queue.messages.blocks.get(0), queue.messages.blocks.get(0).kept)
     machine.page_out(1, 0)
@@ -67,7 +68,7 @@ def test_a_text_in_a_field_of_numbers_is_delivered_by_members_that_have_the_bloc
     delivered = attach(world, cold, text, version)
     assert delivered == attach(world, world.machine, text, version)
     assert delivered
-    assert cold.snapshot() == world.machine.snapshot()
+    assert snapshot.encode(cold) == snapshot.encode(world.machine)
     assert cold.running_hash == world.machine.running_hash
 
 
@@ -87,7 +88,7 @@ def test_a_summary_of_an_earlier_format_is_not_asked() -> None:
 
     pages = before.memory.pages
     assert isinstance(pages, MemoryPages)
-    resumed = world.resumed(before.checkpoint().state, pages)
+    resumed = world.resumed(checkpoint.take(before).state, pages)
     assert resumed.queues[1].messages.blocks.at(0).summary == b""
     delivered = attach(world, resumed, "size = 'large'", CURRENT)
     assert delivered == attach(world, world.machine, "size = 'large'", CURRENT)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from fifo import read_costs
-from fifo import selector as selector_module
-from fifo.blocks import Block
 from fifo.commands import Settle
+from fifo.consumers import read_costs
+from fifo.consumers import selector as selector_module
 from fifo.limits import Limits
-from fifo.machine import QueueMachine
+from fifo.messages.blocks import Block
+from fifo.queue_machine import QueueMachine
 from quorum.bench.selectors_alone import SPARSE_CREDIT, encoded, fill
 from quorum.bench.selectors_fields import UNIQUE_SELECTOR, Batches, selector_of
 from quorum.bench.selectors_machine import QUEUE, LocalQueue

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2
 
+from fifo.queries import group as queries
 from quorum.api import hub as hub_module
 from quorum.api.session_service import Stream
 from quorum.api.status import StatusError
@@ -89,7 +90,7 @@ class World:
 
     @property
     def ready(self) -> int:
-        info = self.cluster.members[self.edge.name].queue_machine(self.group).info(self.queue)
+        info = queries.info(self.cluster.members[self.edge.name].queue_machine(self.group), self.queue)
         assert info is not None
         return info.ready
 

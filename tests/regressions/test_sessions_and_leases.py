@@ -10,6 +10,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.limits import PRODUCTION
+from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
@@ -77,7 +78,7 @@ def test_a_group_forgets_a_session_closed_cleanly_and_remembers_a_broken_one(clu
     again = Session(cluster, "n3", broken.producer, epoch=2)
     again.publish(group, queue, b"one")
     confirm(cluster, again, 1)
-    info = cluster.members["n1"].queue_machine(group).info(queue)
+    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
     assert info is not None
     assert info.ready == 2
 
@@ -137,7 +138,7 @@ def test_a_closed_session_keeps_no_batches_while_its_group_has_no_leader(cluster
     assert sum(len(sent.data) for sent in kept.conversations[group].unanswered) < 1_000
     cluster.heal()
     cluster.until(lambda: not cluster.members["n1"].sessions, "the group hears of the end")
-    info = cluster.members["n1"].queue_machine(group).info(queue)
+    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
     assert info is not None
     assert info.total == 0, "what nobody was told about may be missing, and is"
 
@@ -327,7 +328,7 @@ def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has
         publish_and_close(Session(cluster, other), b"x")
     cluster.paused.clear()
     cluster.until(lambda: first.ended is not None, "the node ends the first session")
-    info = cluster.members[leader].queue_machine(group).info(queue)
+    info = queries.info(cluster.members[leader].queue_machine(group), queue)
     assert info is not None
     assert info.ready == 10
     assert first.ended == "resync", "its client may open it again"

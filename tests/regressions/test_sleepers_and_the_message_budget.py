@@ -15,8 +15,8 @@ def test_a_checkout_at_the_end_of_its_messages_does_not_depend_on_who_sleeps() -
     world.twin = world.empty()
     world.queue(1, filter_enabled=True)
     name = world.session(1)
-    turns, rest = divmod(SMALL.message_budget, SMALL.turn)
-    for place, credit in enumerate([SMALL.turn] * turns + [rest]):  # a turn each is all they want
+    turns, rest = divmod(SMALL.message_budget, SMALL.quantum)
+    for place, credit in enumerate([SMALL.quantum] * turns + [rest]):  # a turn each is all they want
         world.attach(name, f"c{place}", credit, f"size < {100 + place}")
     world.attach(name, "last in line", 5, "colour = 'blue'")
     world.twin.drop_matches()  # there nobody sleeps

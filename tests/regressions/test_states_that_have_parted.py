@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fifo.queries import group as queries
 from quorum.catalog.members import RemoveMember
 from quorum.node import events as ev
 from quorum.node.cluster import state_requests as rebuilding
@@ -123,7 +124,7 @@ def test_a_read_of_now_waits_while_nobody_serves() -> None:
     flood(cluster, leader, group, queue)
     assert all(cluster.members[name].replicas[group].disputed for name in (leader, wrong))
     asked = [
-        cluster.ask_now(name, lambda member: member.queue_machine(group).info(queue).ready, group)
+        cluster.ask_now(name, lambda member: queries.info(member.queue_machine(group), queue).ready, group)
         for name in (leader, wrong)
     ]
     cluster.run(2_000)
@@ -254,7 +255,7 @@ def test_that_a_state_has_parted_is_remembered_over_a_restart() -> None:
     assert parted(cluster, group) == [wrong]
     assert not cluster.members[wrong].is_ready()
     asked = object()
-    question = ev.Ask(lambda member: member.queue_machine(group).info(queue), asked, (group,))
+    question = ev.Ask(lambda member: queries.info(member.queue_machine(group), queue), asked, (group,))
     cluster.submit(wrong, question)
     cluster.run(2_000)
     assert asked not in cluster.told, "not even what need not be new is told"

@@ -370,7 +370,7 @@ UNREACHED = """
     quorum/spark/verify_order.py
     quorum/spark/written.py
     quorum/sync.py
-    fifo/invariants.py
+    fifo/persistence/invariants.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/printing.py
     selectors/quorum_selectors/sparse_fields.py

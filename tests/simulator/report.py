@@ -43,8 +43,8 @@ OPERATIONS = (
     *("lease times changed or settled", "wide batches"),
     *("odd requests", "odd requests refused", "silent calls"),
 )
-"""What was done, not what was called: a module that is only run through (fifo/expiry.py where nothing expires) counts
-for nothing here."""
+"""What was done, not what was called: a module that is only run through (fifo/messages/expiry.py where nothing
+expires) counts for nothing here."""
 CHANGING = "members changing"
 TOGETHER = ("kill", "power cut", "power cut of all", "pause", "connection reset", "partition isolated")
 """Faults that have to have struck while members changed, from MANY seeds on."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fifo.queries import group as queries
 from quorum.client.errors import UnavailableError
 from quorum.log import Log
 from quorum.log.errors import LogDamaged, LogFull
@@ -509,7 +510,9 @@ class World:
         for node in self.members():
             for place in self.places + self.bounded:
                 queue = node.member.catalog.queue(place.name)
-                info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
+                info = (
+                    None if queue is None else queries.info(node.member.queue_machine(queue.group), queue.id)
+                )
                 if info is not None and info.total:
                     found[place.name] = max(info.total, found.get(place.name, 0))
         return found
@@ -525,7 +528,7 @@ class World:
     def _nothing_is_held(self) -> bool:
         for node in self.members():
             queue = node.member.catalog.queue("fields")
-            info = None if queue is None else node.member.queue_machine(queue.group).info(queue.id)
+            info = None if queue is None else queries.info(node.member.queue_machine(queue.group), queue.id)
             if info is None or info.checked_out:
                 return False
         return True

@@ -20,7 +20,7 @@ from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import Address
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
-from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
@@ -349,7 +349,7 @@ class Cluster:
         self.until(same, "all members have applied the same entries")
 
     def snapshots(self, group: int) -> set[bytes]:
-        return {member.replicas[group].machine.snapshot() for member in self.members.values()}
+        return {state_of(member.replicas[group].machine) for member in self.members.values()}
 
     def submit(self, name: str, *items: ev.Input) -> None:
         self._inputs[name].extend(items)

@@ -21,7 +21,7 @@ from quorum_selectors.expression import field_names
 from support import fifo_model_readers
 from support.fifo_model_fronts import END, ModelFronts
 from support.fifo_model_pins import ModelPins
-from support.fifo_model_readers import ModelReaders
+from support.fifo_model_readers import ModelSubscriptions
 from support.fifo_model_staging import Fields, ModelStaging, is_crowded
 
 NEVER = 1 << 70
@@ -59,7 +59,7 @@ class Line:
     """A selector group: its consumers with credit in order, and its front."""
 
     selector: bytes
-    front: int = 0
+    scan_position: int = 0
     consumers: list[ModelConsumer] = field(default_factory=list)
 
 
@@ -146,7 +146,7 @@ class ModelQueue:
         self.earliest: dict[int, int] = {}
         self.dropped = {"expired": 0, "rejected": 0, "delivery_limit": 0, "maxlen": 0}
         self.unfinished = False
-        self.readers = ModelReaders(self)
+        self.subscriptions = ModelSubscriptions(self)
         self.staged = ModelStaging(self)
         self.pins = ModelPins(self)
         self.fronts = ModelFronts(self)
@@ -174,7 +174,7 @@ class ModelQueue:
         return max(0, min(consumer.credit_to + 1 - consumer.next_tag, room))
 
     def next_expiry(self) -> int | None:
-        others = (*self.staged.expiries(), *self.readers.due_times(), *self.pins.due_times())
+        others = (*self.staged.expiries(), *self.subscriptions.due_times(), *self.pins.due_times())
         return min([*self.earliest.values(), *others], default=None)
 
     # ---- changes
@@ -300,12 +300,12 @@ class ModelQueue:
     def forget_group(self, selector: bytes) -> None:
         """If nobody is in it."""
         consumers = [each.selector for each in self.consumers]
-        readers = [each.selector for each in self.readers.readers]
-        if selector not in consumers + readers:
+        subscriptions = [each.selector for each in self.subscriptions.subscriptions]
+        if selector not in consumers + subscriptions:
             self.groups.pop(selector, None)
 
     def rest(self, group: Line) -> None:
-        if group.front == END and not group.consumers:
+        if group.scan_position == END and not group.consumers:
             self.fronts.leave(group)
 
     def add_consumer(self, producer: ModelProducer, tag: str, selector: bytes | None) -> ModelConsumer:
@@ -328,7 +328,7 @@ class ModelQueue:
                 group.consumers.append(consumer)
             if group not in self.line:
                 self.line.append(group)
-                if group.selector and (group.front >= self.next_sequence or not self.messages):
+                if group.selector and (group.scan_position >= self.next_sequence or not self.messages):
                     if not self.messages:
                         self.fronts.behind = None
                     self.fronts.join(group)
@@ -426,7 +426,7 @@ class ModelQueue:
         return None
 
     def finish(self, meta: c.Meta, left: Left, effects: list[Any]) -> None:
-        is_returned = self.readers.finish(meta, left)
+        is_returned = self.subscriptions.finish(meta, left)
         is_done = self.checkout(meta, left, effects)
         if is_done:
             for consumer in self.draining:
@@ -448,7 +448,7 @@ class ModelQueue:
         ready = len(self.ready())
         if not eligible or not ready:
             return True
-        share = NEVER if eligible == 1 else min(self.rules.turn, -(-ready // eligible))
+        share = NEVER if eligible == 1 else min(self.rules.quantum, -(-ready // eligible))
         self.fronts.move(meta, left)
         given: dict[ModelConsumer, list[int]] = {}
         waiting = list(self.line)
@@ -681,7 +681,7 @@ class ModelGroup:
         if isinstance(command, c.Pin | c.Unpin):
             reply = queue.pins.answer(self.meta, command)
         else:
-            reply = queue.readers.answer(self.meta, self.left[command.queue], command)
+            reply = queue.subscriptions.answer(self.meta, self.left[command.queue], command)
         if not isinstance(reply, e.Refused):
             self.dirty.add(command.queue)
         return reply

@@ -32,12 +32,12 @@ class ModelFronts:
         """by block, what long texts count for; and the sequences that have any"""
 
     def sharing(self) -> list[Line]:
-        return [group for group in self.queue.groups.values() if group.front == END]
+        return [group for group in self.queue.groups.values() if group.scan_position == END]
 
     def place(self, group: Line) -> int:
         """All below has been seen."""
-        if group.front != END:
-            return group.front
+        if group.scan_position != END:
+            return group.scan_position
         return self.queue.next_sequence if self.behind is None else self.behind
 
     def steps_a_message(self, groups: list[Line]) -> int:
@@ -53,12 +53,12 @@ class ModelFronts:
     def join(self, group: Line) -> None:
         costs = self.steps_a_message([*self.sharing(), group])
         if self.behind is None and costs <= self.queue.rules.shared_steps:
-            group.front = END
+            group.scan_position = END
         else:
-            group.front = self.queue.next_sequence
+            group.scan_position = self.queue.next_sequence
 
     def leave(self, group: Line) -> None:
-        group.front = self.place(group)
+        group.scan_position = self.place(group)
         if not self.sharing():
             self.behind = None
 
@@ -118,24 +118,24 @@ class ModelFronts:
             self.behind = last if last < end else None
 
     def is_at_end(self, group: Line) -> bool:
-        if group.front != END and self.next_block(group.front) is None:
+        if group.scan_position != END and self.next_block(group.scan_position) is None:
             self.join(group)
             return True
-        return group.front == END
+        return group.scan_position == END
 
     def pass_messages(self, left: Left, group: Line) -> bool:
         """Moves a front of its own; False if the budget forbids it."""
         rules = self.queue.rules
-        number = self.next_block(group.front)
+        number = self.next_block(group.scan_position)
         assert number is not None
         if not left.rest.blocks or left.rest.steps <= 0:
             return False
         each = steps(canonical.decode(group.selector))
-        first = max(group.front, number * rules.block_size)
+        first = max(group.scan_position, number * rules.block_size)
         last = self.reach(first, number, each, left.rest.steps, is_read=True)
         left.rest.blocks -= 1
         left.rest.steps -= self.evaluation(first, last, number, each) + self.pay(left, first, last, number)
-        group.front = last
+        group.scan_position = last
         if last == self.queue.next_sequence:
             self.join(group)
         return True

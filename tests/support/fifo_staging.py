@@ -6,7 +6,8 @@ from typing import Any
 
 from fifo.effects import Deliver, Refused, Reply
 from fifo.limits import PRODUCTION, Limits
-from fifo.results import Waiting
+from fifo.queries import group as queries
+from fifo.results import BrowsePage
 from support.fifo_world import World, bodies, selector
 
 RED, GREEN = {"application-properties.colour": "red"}, {"application-properties.colour": "green"}
@@ -20,8 +21,8 @@ def prepared(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, byte
 
 def waiting(world: World, text: str = "", queue: int = 1) -> list[tuple[int, int, int, int]]:
     """(sequence, index, operation, ordinal) of all that is ready."""
-    page = world.machine.waiting(queue, 0, 1_000_000, selector(text))
-    assert isinstance(page, Waiting)
+    page = queries.browse(world.machine, queue, 0, 1_000_000, selector(text))
+    assert isinstance(page, BrowsePage)
     assert page.next_sequence is None
     return bodies(Deliver(None, 1, "", 0, 0, page.runs))  # type: ignore[arg-type]
 

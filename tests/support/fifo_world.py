@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fifo import commands, effects, invariants
+from fifo import commands, effects
 from fifo.commands import (
     UNKNOWN,
     Address,
@@ -28,9 +28,11 @@ from fifo.commands import (
     Wake,
 )
 from fifo.effects import Applied, AttachedReply, Confirmed, Deliver, Refused, Reply
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
-from fifo.pages import Pages
+from fifo.messages.pages import Pages
+from fifo.persistence import checkpoint, invariants, snapshot
+from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
 from support.fifo_model import ModelGroup
@@ -87,11 +89,11 @@ class World:
 
     def restored(self, data: bytes) -> GroupMachine:
         """From a snapshot."""
-        return GroupMachine.restore(data, self.log, limits=self.limits)
+        return snapshot.decode(data, self.log, limits=self.limits)
 
     def resumed(self, state: bytes, pages: Pages) -> GroupMachine:
         """From a checkpoint."""
-        return GroupMachine.resume(state, self.log, pages, self.limits)
+        return checkpoint.resume(state, self.log, pages, self.limits)
 
     # ---- one entry
 
@@ -104,7 +106,7 @@ class World:
         applied = self.machine.apply(meta, numbered)
         if self.twin is not None:
             assert self.twin.apply(meta, numbered) == applied
-            assert self.twin.snapshot() == self.machine.snapshot()
+            assert snapshot.encode(self.twin) == snapshot.encode(self.machine)
         if self.model is not None:
             replies, events = self.model.apply(meta, numbered)
             assert [plain_reply(reply) for reply in applied.replies] == [
@@ -113,7 +115,7 @@ class World:
             assert [plain_effect(event) for event in applied.effects] == events
             assert self.machine.next_wake() == self.model.next_wake()
             for queue, model in self.model.queues.items():
-                info = self.machine.info(queue)
+                info = queries.info(self.machine, queue)
                 assert info is not None
                 assert info.ready == len(model.ready())
                 assert info.total == len(model.messages)
@@ -121,7 +123,7 @@ class World:
                 assert info.next_sequence == model.next_sequence
                 assert [
                     (each.producer, each.batch, each.part, each.rows, each.size_bytes, each.last_ms)
-                    for each in self.machine.staged(queue)
+                    for each in queries.staged(self.machine, queue)
                 ] == [
                     (*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.staged.parts
                 ]

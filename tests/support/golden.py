@@ -25,12 +25,15 @@ from typing import Any
 
 from fifo import commands as c
 from fifo.effects import Applied, Reply
-from fifo.group import GroupMachine
-from fifo.pages import MemoryPages
+from fifo.group_machine import GroupMachine
+from fifo.messages.pages import MemoryPages
+from fifo.persistence import checkpoint
+from fifo.queries import group as queries
 from quorum.catalog import commands as cat
 from quorum.catalog import members as who
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.identity.identity import Founding, Memory, begin_life, read_identity
+from quorum.node.replica.replica import state_of
 from quorum.node.wire.operations import Command, columns_of
 from quorum.replication.group import Group
 from quorum_selectors import canonical, columns, jms
@@ -276,17 +279,18 @@ class Script:
         group, queue = self.queues["filtered"]
         session = Session(self.cluster, "n3")
         session.call(
-            group, c.OpenReader(queue, "archive", selector("weight < 250"), "earliest", 86_400_000, "keep")
+            group,
+            c.OpenSubscription(queue, "archive", selector("weight < 250"), "earliest", 86_400_000, "keep"),
         )
         session.call(group, c.Reserve(queue, "archive", 1, 0, 20, 1 << 20))
         session.call(group, c.Reserve(queue, "archive", 1, 1, 20, 1 << 20))
         session.call(group, c.SettleReserved(queue, "archive", 1, 1))
-        session.call(group, c.KeepReader(queue, "archive", 1))
-        session.call(group, c.OpenReader(queue, "late", b"", "latest", 86_400_000, "release"))
+        session.call(group, c.KeepSubscription(queue, "archive", 1))
+        session.call(group, c.OpenSubscription(queue, "late", b"", "latest", 86_400_000, "release"))
         session.call(group, c.Reserve(queue, "late", 1, 0, 5, 1 << 20))
-        session.call(group, c.ReleaseReader(queue, "late", 1))
-        session.call(group, c.OpenReader(queue, "old", b"", "earliest", 86_400_000, "discard"))
-        session.call(group, c.DeleteReader(queue, "old"))
+        session.call(group, c.ReleaseSubscription(queue, "late", 1))
+        session.call(group, c.OpenSubscription(queue, "old", b"", "earliest", 86_400_000, "discard"))
+        session.call(group, c.DeleteSubscription(queue, "old"))
         pinned = session.call(group, c.Pin(queue, 10_000_000))
         session.call(group, c.Unpin(queue, pinned.pin))  # type: ignore[union-attr]
         session.call(group, c.Pin(queue, 10_000_000))
@@ -396,11 +400,11 @@ def record(path: Path) -> None:
             version = Command(body).version
             kinds |= {type(operation.command).__name__ for operation in Command(body).decode()}
             entries.append(ENTRY.pack(index, term, replay.running_hash, len(body)) + body)
-        assert replay.machine.snapshot() == replica.machine.snapshot(), "what was recorded is not all"
+        assert state_of(replay.machine) == state_of(replica.machine), "what was recorded is not all"
         out[f"groups/{group}/entries"] = b"".join(entries)
-        out[f"groups/{group}/snapshot"] = replay.machine.snapshot()
+        out[f"groups/{group}/snapshot"] = state_of(replay.machine)
         if isinstance(replay.machine, GroupMachine):
-            out[f"groups/{group}/checkpoint"] = replay.machine.checkpoint().state
+            out[f"groups/{group}/checkpoint"] = checkpoint.take(replay.machine).state
             kept = sorted(pages.pages.items())
             out[f"groups/{group}/pages"] = b"".join(
                 struct.pack("<QI", page, len(data)) + data for page, data in kept
@@ -408,7 +412,7 @@ def record(path: Path) -> None:
     queues = {
         name: {"group": group, "id": queue, "ready": info.ready, "total": info.total}
         for name, (group, queue) in script.queues.items()
-        if (info := member.queue_machine(group).info(queue)) is not None
+        if (info := queries.info(member.queue_machine(group), queue)) is not None
     }
     for name in MEMBERS:
         cluster.crash(name, power=True)

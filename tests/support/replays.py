@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fifo.persistence import snapshot
 from support.fifo_world import World
 
 
@@ -12,11 +13,11 @@ def replay(world: World) -> None:
     half = len(world.entries) // 2
     for place, (meta, operations) in enumerate(world.entries):
         if place == half:
-            middle = fresh.snapshot()
+            middle = snapshot.encode(fresh)
         fresh.apply(meta, operations)
-    assert fresh.snapshot() == world.machine.snapshot()
+    assert snapshot.encode(fresh) == snapshot.encode(world.machine)
     assert fresh.running_hash == world.machine.running_hash
     again = world.restored(middle)
     for meta, operations in world.entries[half:]:
         again.apply(meta, operations)
-    assert again.snapshot() == world.machine.snapshot()
+    assert snapshot.encode(again) == snapshot.encode(world.machine)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fifo.blocks import Block, Stored
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
+from fifo.group_machine import GroupMachine
+from fifo.messages.blocks import Block, Stored
+from fifo.queue_machine import QueueMachine
 from quorum.log import Damage, Log, LogFull
 from quorum.node.cluster.peers import Peers
 from quorum.node.repair.healer import Healer

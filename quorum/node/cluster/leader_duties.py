@@ -3,7 +3,7 @@ for nodes whose leases have ended."""
 
 from __future__ import annotations
 
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.replica.replica import Replica
 

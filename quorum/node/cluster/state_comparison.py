@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.log.files import commit_file, prepare_file
@@ -20,7 +20,7 @@ from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.peers import Peers
 from quorum.node.errors import BodyUnreadable, Diverged
 from quorum.node.identity.identity import Memory
-from quorum.node.replica.replica import Replica
+from quorum.node.replica.replica import Replica, state_of
 from quorum.node.replica.state_hashes import decode_claim
 from quorum.node.wire.frames import Data, FrameTable, Send
 
@@ -109,7 +109,7 @@ class StateComparison:
         self._give_up(replica, error.index)
         path = self._log.directory.parent / f"diverged-group-{group}-entry-{error.index}.state"
         try:
-            prepare_file(self._log.files, path, [replica.machine.snapshot()])
+            prepare_file(self._log.files, path, [state_of(replica.machine)])
             commit_file(self._log.files, path)
             self._logger.critical("state has parted", group=group, evidence=str(path), reason=str(error))
         except (OSError, BodyUnreadable) as problem:

@@ -19,11 +19,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fifo.blocks import Block
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
-from fifo.selector import decoded
-from fifo.storage import readers
+from fifo.consumers.selector import decoded
+from fifo.group_machine import GroupMachine
+from fifo.messages.blocks import Block
+from fifo.queries.storage import scan_positions
+from fifo.queue_machine import QueueMachine
 from quorum.log import LogFull
 
 IDLE_S = 10.0
@@ -115,7 +115,7 @@ class Pager:
                 pace = self._paces.get((group, queue))
                 if pace is None:
                     pace = self._paces[group, queue] = Pace(now_ms, now_ms)
-                pace.observe(now_ms, readers(queue_machine))
+                pace.observe(now_ms, scan_positions(queue_machine))
                 self._measure_tail(queue_machine)
                 loads -= self._prefetch(queue_machine, pace, loads)
         for key in [key for key in self._paces if not _is_there(machines, *key)]:
@@ -212,7 +212,7 @@ class Pager:
             for queue, queue_machine in machine.queues.items():
                 pace = self._paces.get((group, queue))
                 if pace is None:
-                    pace = self._paces[group, queue] = Pace(now_ms, now_ms, readers(queue_machine))
+                    pace = self._paces[group, queue] = Pace(now_ms, now_ms, scan_positions(queue_machine))
                 tail = queue_machine.messages.tail
                 is_quiet = now_ms - pace.touched_ms > IDLE_S * 1000
                 for block in queue_machine.messages.blocks.warm():

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
 from quorum.node.reads.read_indexes import ReadIndexes

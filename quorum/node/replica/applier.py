@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fifo import commands as c
 from fifo.effects import Applied
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.errors import BodyUnreadable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from fifo.limits import PRODUCTION, Limits
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log

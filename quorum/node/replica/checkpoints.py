@@ -1,7 +1,7 @@
 """A group's checkpoints in the node's log: pages, what the kept snapshots refer to, and what a follower is sent.
 
-A checkpoint's state (fifo/checkpoint.py) names pages of this node's log and means nothing elsewhere, so a member that
-is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
+A checkpoint's state (fifo/persistence/checkpoint.py) names pages of this node's log and means nothing elsewhere. So a
+member that is too far behind is sent the canonical snapshot, made from it piece by piece while it is being sent.
 
 The log keeps what the snapshots that count refer to, and calls the rest garbage: those that are kept as files and not
 known to be damaged (which these are the files say, see quorum/log/snapshots.py), and any that a follower is being sent.
@@ -14,10 +14,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
-from fifo import checkpoint, snapshot
 from fifo.index_sets import IndexSet
-from fifo.pages import Pages
-from fifo.references import references
+from fifo.messages.pages import Pages
+from fifo.persistence import checkpoint, snapshot
+from fifo.persistence.references import references
 from quorum.log import EntryMissing, Log, LogDamaged, Retained, SnapshotFile
 from quorum.log.record import crc32c, extend_crc32c
 from quorum.node.errors import PageUnreadable

@@ -15,7 +15,7 @@ catalog is not behind the log.
 from __future__ import annotations
 
 from fifo import commands as c
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.replica.replica import Replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fifo import commands as c
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica.configuring import Configuring
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica

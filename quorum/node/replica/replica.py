@@ -6,11 +6,12 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fifo import checkpoint, versions
 from fifo import commands as c
-from fifo.group import GroupMachine
+from fifo import versions
+from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet
 from fifo.limits import Limits
+from fifo.persistence import checkpoint, snapshot
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import EntryMissing, Log, LogDamaged, LogFull
@@ -71,9 +72,14 @@ class FieldSource:
         return columns_of(command.operation(operation))
 
 
+def state_of(machine: GroupMachine | CatalogMachine) -> bytes:
+    """A machine's state in canonical bytes: equal states give equal bytes, on every member."""
+    return machine.snapshot() if isinstance(machine, CatalogMachine) else snapshot.encode(machine)
+
+
 def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
     """What save_snapshot would keep of a machine that has applied nothing."""
-    return bytes(TIME_BYTES) + machine.snapshot()
+    return bytes(TIME_BYTES) + state_of(machine)
 
 
 @dataclass(slots=True)
@@ -334,7 +340,7 @@ class Replica:
         """Writes some of what the next snapshot refers to; whether that was the last of it. LogFull."""
         if isinstance(self.machine, CatalogMachine):
             return True
-        place = self.machine.write_ahead(self.snapshots.written_to, WRITE_AHEAD_BYTES)
+        place = checkpoint.write_ahead(self.machine, self.snapshots.written_to, WRITE_AHEAD_BYTES)
         self.snapshots.written_to = (0, 0) if place is None else place
         if place is not None:
             return False
@@ -354,7 +360,7 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             state = self.machine.snapshot()
         else:
-            found = self.machine.checkpoint()
+            found = checkpoint.take(self.machine)
             state, entries, pages = found.state, found.entries, found.pages
             log.sync()  # the state names pages
         is_kept = self.raft.save_snapshot(
@@ -370,9 +376,9 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(state[TIME_BYTES:])
         elif checkpoint.is_checkpoint(state[TIME_BYTES:]):
-            self.machine = GroupMachine.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
+            self.machine = checkpoint.resume(state[TIME_BYTES:], *self._surroundings(self.machine))
         else:
-            self.machine = GroupMachine.restore(state[TIME_BYTES:], *self._surroundings(self.machine))
+            self.machine = snapshot.decode(state[TIME_BYTES:], *self._surroundings(self.machine))
 
     def _surroundings(self, machine: GroupMachine) -> tuple[FieldSource, LogPages, Limits]:
         """What a machine of queues is given here, the one in place of `machine`, too."""
@@ -385,7 +391,7 @@ class Replica:
         if isinstance(self.machine, CatalogMachine):
             self.machine = CatalogMachine.restore(rest.whole())
         else:
-            self.machine = GroupMachine.restore(rest, *self._surroundings(self.machine))
+            self.machine = snapshot.decode(rest, *self._surroundings(self.machine))
         self.checkpoints.installed(self.raft.applied_index, rest)
 
     @staticmethod

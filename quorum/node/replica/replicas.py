@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fifo.group import GroupMachine
+from fifo.group_machine import GroupMachine
 from quorum.catalog.machine import CatalogMachine
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.wire.forwarding import GROUP

@@ -27,7 +27,7 @@ from fifo import commands as c
 from quorum.catalog import commands as cat
 from quorum.catalog import lease_times as lt
 from quorum.catalog import members as who
-from quorum.node.wire import reader_operations
+from quorum.node.wire import subscription_operations
 
 FORMAT = 1
 COMMAND_BYTES = 1 << 20
@@ -261,7 +261,7 @@ def _decode_publish_staged(data: memoryview, queue: int) -> c.PublishStaged:
     if len(rest) < end:
         raise ValueError(f"{len(rest)} bytes for {count} parts; wanted: {_PART.size} each")
     parts = tuple(_PART.iter_unpack(rest[:end]))
-    return c.PublishStaged(queue, producer, batch, parts, reader_operations.read_owner(rest[end:]))
+    return c.PublishStaged(queue, producer, batch, parts, subscription_operations.read_owner(rest[end:]))
 
 
 def _discard_staged(x: c.DiscardStaged) -> bytes:
@@ -450,7 +450,7 @@ _TABLE: tuple[tuple[int, type, Callable[..., bytes], Callable[[memoryview, int],
         lambda x: _TWO_U64.pack(x.revision, x.mark),
         lambda d, q: c.Configured(*_TWO_U64.unpack(d)),
     ),
-    *reader_operations.TABLE,
+    *subscription_operations.TABLE,
     (28, c.Stage, _stage, _decode_stage),
     (29, c.PublishStaged, _publish_staged, _decode_publish_staged),
     (30, c.DiscardStaged, _discard_staged, _decode_discard_staged),

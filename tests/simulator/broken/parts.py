@@ -8,19 +8,19 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fifo import bits
-from fifo.blocks import Block
 from fifo.budgets import Entry
 from fifo.commands import Enqueue, Reserve, Return, Settle
-from fifo.delivery import Delivery
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector_groups import SelectorGroups
 from fifo.effects import Deliver, Refused, Reply
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
-from fifo.messages import Messages
-from fifo.readers import DurableReader, Readers
-from fifo.selector_groups import SelectorGroups
-from fifo.sessions import Producer
+from fifo.group_machine import GroupMachine
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.messages.messages import Messages
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
 from fifo.staging import Staging
+from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.log import Log, record
@@ -94,12 +94,12 @@ class ForgetsUnsettled(GroupMachine):
         super()._end_departed(entry)
 
 
-_reserve = Readers._reserve
+_reserve = Subscriptions._reserve
 
 
-def always_new(readers: Readers, entry: Entry, reader: DurableReader, command: Reserve) -> Reply:
-    """In the place of Readers._reserve: who asks again for what was answered is given something else."""
-    return _reserve(readers, entry, reader, replace(command, after=reader.last))
+def always_new(subscriptions: Subscriptions, entry: Entry, subscription: Subscription, command: Reserve) -> Reply:
+    """In the place of Subscriptions._reserve: who asks again for what was answered is given something else."""
+    return _reserve(subscriptions, entry, subscription, replace(command, after=subscription.last))
 
 
 def not_remembered(staging: Staging, entry: Entry, producer: str, batch: int, owner: int) -> None:
@@ -136,7 +136,7 @@ def returns_some(machine: QueueMachine, entry: Entry, producer: bytes, command: 
 
 def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -> int:
     """In the place of Delivery.choose."""
-    return members ^ bits.lowest(members, max(0, members.bit_count() - wanted))
+    return members ^ bitsets.lowest(members, max(0, members.bit_count() - wanted))
 
 
 def skips_arrivals(groups: SelectorGroups) -> None:
@@ -186,15 +186,15 @@ def takes_everything(messages: Messages, count: int) -> Refused | None:
     return None
 
 
-def never_too_often(failures: bits.Counts, limit: int) -> int:
+def never_too_often(failures: bitsets.Counts, limit: int) -> int:
     """In the place of Counts.above: no message has failed too often."""
     return 0
 
 
-_above = bits.Counts.above
+_above = bitsets.Counts.above
 
 
-def once_is_too_often(failures: bits.Counts, limit: int) -> int:
+def once_is_too_often(failures: bitsets.Counts, limit: int) -> int:
     """In the place of Counts.above."""
     return _above(failures, 0)
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fifo import bits
 from fifo.budgets import Entry
-from fifo.group import GroupMachine
-from fifo.machine import QueueMachine
+from fifo.group_machine import GroupMachine
+from fifo.messages import bitsets
+from fifo.queue_machine import QueueMachine
 from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.node.replica.applier import Applier
@@ -89,7 +89,7 @@ class Note:
 
 
 def sequences(members: int) -> Iterator[int]:
-    for first, count in bits.ranges(members):
+    for first, count in bitsets.ranges(members):
         yield from range(first, first + count)
 
 
@@ -353,5 +353,5 @@ class Ledger:
         self._world.rules.counts[why] += 1
 
     def _broken(self, name: str, members: int, what: str) -> None:
-        sequence = bits.first(members)
+        sequence = bitsets.first(members)
         raise Broken(f"message {sequence} of {name!r}, {self._arrived[name, sequence].origin}, {what}")

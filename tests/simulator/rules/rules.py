@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quorum.client.batch import BatchReader
 from quorum.histories import Run
 from quorum.histories.records import Record
-from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from simulator.rules.history import History, attachment
 from support.checkers import Violation
 
@@ -322,7 +322,7 @@ class Rules:
     def _agree(self) -> None:
         members = [node.member for node in self._world.members()]
         for group in members[0].replicas:
-            if len({member.replicas[group].machine.snapshot() for member in members}) != 1:
+            if len({state_of(member.replicas[group].machine) for member in members}) != 1:
                 raise Broken(f"members differ in the state of group {group}")
             if group != SYSTEM_GROUP:
                 catalog, machine = members[0].catalog, members[0].queue_machine(group)

@@ -1,0 +1,1 @@
+"""Consumers, what they hold, and what each of them is given."""

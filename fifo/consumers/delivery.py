@@ -1,0 +1,130 @@
+"""What one consumer is given in one entry, and how the lowest ready messages are given out."""
+
+from __future__ import annotations
+
+from fifo.budgets import Entry, Left
+from fifo.consumers.consumer import Consumer
+from fifo.effects import Deliver, Run
+from fifo.messages import bitsets, expiry
+from fifo.messages.blocks import Block
+from fifo.messages.messages import PRIORITY, Messages
+
+
+class Delivery:
+    """Gathers what one consumer gets in one entry, to make one effect of it."""
+
+    __slots__ = ("consumer", "count", "failures", "first_tag", "queue", "redelivered", "runs")
+
+    start = 0
+    """the first sequence that is asked for"""
+    is_full = False
+    """nothing more is taken, though more was wanted"""
+
+    def __init__(self, consumer: Consumer, queue: int, first_tag: int = 0) -> None:
+        self.consumer = consumer
+        self.queue = queue
+        self.first_tag = first_tag or consumer.next_tag
+        self.count = 0
+        self.runs: list[Run] = []
+        self.redelivered = 0
+        self.failures: list[tuple[int, int]] = []
+
+    def asked(self, block: Block) -> int:
+        """The slots of a block from `start` on."""
+        return -1 << (self.start - block.base) if self.start > block.base else -1
+
+    def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
+        """The lowest of these messages of a block that the limit for runs allows, if only so many are wanted."""
+        if min(wanted, members.bit_count()) <= left.runs:
+            return members
+        if bitsets.starts(members).bit_count() + len(block.runs) <= left.runs:
+            return members
+        starts = bitsets.starts(members) | (members & block.runs.starts())
+        beyond = starts ^ bitsets.lowest(starts, left.runs)
+        return members & ((beyond & -beyond) - 1) if beyond else members
+
+    def choose(self, block: Block, members: int, wanted: int) -> int:
+        """Which of these messages of a block it takes, `wanted` at most."""
+        return bitsets.lowest(members, wanted)
+
+    def describe(self, block: Block, members: int) -> list[tuple[int, int]]:
+        """Appends these messages of a block; their stretches (slot, count)."""
+        stretches = bitsets.ranges(members)
+        again = block.redelivered & members
+        failed = block.failures.nonzero() & members if again else 0
+        for slot, count in stretches:
+            block.runs.clip(block.base, slot, count, self.runs)
+            if again:
+                here = (1 << count) - 1
+                self.redelivered |= ((again >> slot) & here) << self.count
+                if failed:
+                    for position in bitsets.members((failed >> slot) & here):
+                        self.failures.append((self.count + position, block.failures.value(slot + position)))
+            self.count += count
+        return stretches
+
+    def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
+        """Hands these ready messages of a block to the consumer; how many runs they are."""
+        before = len(self.runs)
+        consumer = self.consumer
+        messages.check_out(block, members, count)
+        tag = consumer.next_tag
+        for slot, width in self.describe(block, members):
+            consumer.held.add(tag, block.base + slot, width)
+            tag += width
+        consumer.next_tag = tag
+        return len(self.runs) - before
+
+    def effect(self, settled: bool = False) -> Deliver:
+        consumer = self.consumer
+        return Deliver(
+            consumer.address,
+            self.queue,
+            consumer.tag,
+            consumer.attach,
+            self.first_tag,
+            tuple(self.runs),
+            self.redelivered,
+            tuple(self.failures),
+            settled,
+        )
+
+
+def take_first(messages: Messages, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
+    """Hands out up to `wanted` of the lowest ready messages, whatever they are.
+
+    How many, and False if the budget ended it.
+    """
+    budget = entry.budget(messages.queue)
+    taken = 0
+    first = (PRIORITY, delivery.start >> entry.limits.block_bits)
+    while taken < wanted and not delivery.is_full:
+        if not budget.left.runs:
+            return taken, False
+        place = messages.index.bisect_left(first) if delivery.start else 0
+        if place == len(messages.index):
+            break
+        block = messages.blocks.get(messages.index[place][1])
+        if not block.ready & delivery.asked(block):
+            first = (PRIORITY, block.number + 1)
+            continue
+        if block.earliest <= entry.now_ms and block.number not in budget.expired:
+            if not budget.left.blocks:
+                return taken, False
+            expiry.expire_block(messages, entry, block, spares_new=True)
+            continue
+        taken += take_some(messages, delivery, budget.left, block, block.ready, wanted - taken)
+    return taken, True
+
+
+def take_some(
+    messages: Messages, delivery: Delivery, left: Left, block: Block, members: int, wanted: int
+) -> int:
+    """Hands out those of some ready messages of a block that are asked for, as far as the limit for runs goes; how
+    many."""
+    members = delivery.within(left, block, members & delivery.asked(block), wanted)
+    members = delivery.choose(block, members, wanted)
+    count = members.bit_count()
+    if count:
+        left.runs -= delivery.take(messages, block, members, count)
+    return count

@@ -1,0 +1,210 @@
+"""The filter fields of a block's messages: local, dropped at any moment, read again from the log.
+
+`block.columns` holds the fields of those messages that have arrived since it was dropped, or that somebody has asked
+for: a scan that stops within a block reads no more of it. Few messages are asked one by one; many at once, a column
+of a block after the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from fifo.consumers.selector import Selector
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockStore
+from fifo.messages.blocks import ONE_EACH, Block, Runs
+from quorum_selectors import vectorised
+from quorum_selectors.columns import BatchColumns, BlockColumns, decode
+from quorum_selectors.predicates import PredicateIndex
+from quorum_selectors.single_columns import decode_singles
+
+READ_FIELD_BYTES = 1 << 20
+"""Encoded fields that are decoded together."""
+
+_COUNT = slice(4, 8)
+
+
+@lru_cache(maxsize=8)
+def _no_fields(count: int) -> BatchColumns:
+    """So many messages without fields."""
+    return BatchColumns(count, 1)
+
+
+def batch_columns(data: bytes | memoryview) -> BatchColumns:
+    """The columns of a whole batch; how many messages it has stands in their header."""
+    return decode(data, int.from_bytes(data[_COUNT], "little"))
+
+
+class FieldSource(Protocol):
+    """Gives the columns of an Enqueue or Stage again, from the log."""
+
+    def columns(self, index: int, operation: int) -> bytes | memoryview: ...
+
+
+class Fields:
+    """Fills and reads the columns of one queue's blocks."""
+
+    __slots__ = ("_blocks", "_laid", "_laid_key", "_limits", "_no_fields", "_source", "evaluated")
+
+    def __init__(self, source: FieldSource, blocks: BlockStore) -> None:
+        self._source = source
+        self._blocks = blocks
+        self._limits = blocks.limits
+        self._no_fields = _no_fields(blocks.limits.block_size)
+        self.evaluated = 0
+        """How often a selector was asked about a message."""
+        self.forget_laid()
+
+    def forget_laid(self) -> None:
+        """Of a block whose columns change or go: what was laid out for several selectors."""
+        self._laid_key = (-1, 0, 0)
+        self._laid: vectorised.Messages | None = None
+
+    def arrived(
+        self, blocks: BlockStore, sequence: int, batch: BatchColumns | None, fresh: Sequence[tuple[int, int]]
+    ) -> None:
+        """Keeps the fields of the messages (ordinal, count) of a batch, which stand from `sequence` on."""
+        self.forget_laid()
+        limits, empty = self._limits, self._no_fields
+        for first, count in fresh:
+            ordinal, rest = first, count
+            while rest:
+                slot = sequence & limits.slot_mask
+                taken = min(rest, limits.block_size - slot)
+                block = blocks.get(sequence >> limits.block_bits)
+                if block.columns is None or block.columns.nbytes > limits.column_bytes:
+                    block.columns = self._new_columns()
+                block.columns.append(slot, *((empty, 0) if batch is None else (batch, ordinal)), taken)
+                ordinal += taken
+                sequence += taken
+                rest -= taken
+
+    def select(self, block: Block, selector: Selector, members: int) -> int:
+        """Those of `members` (messages that are here) for which the selector is TRUE."""
+        self.evaluated += members.bit_count()
+        chosen = 0
+        few = self._limits.few_messages
+        for columns, part in self._parts(block, members):
+            if part.bit_count() > few:
+                messages, first = self._messages(block, columns, part)
+                flags = vectorised.select(selector.tree, messages)
+                chosen |= (bitsets.from_flags(flags) << first) & part
+                continue
+            condition = selector.condition
+            for slot in bitsets.members(part):
+                if condition(columns.row(slot)) is True:
+                    chosen |= 1 << slot
+        return chosen
+
+    def candidates(
+        self, block: Block, index: PredicateIndex[bytes], members: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Which of the selectors of an index may be TRUE, and for which of `members`."""
+        if not members:
+            return
+        for token in list(index.rest):
+            yield token, members
+        for columns, part in self._parts(block, members):
+            messages, first = self._messages(block, columns, part)
+            for token, arrays in index.candidates(messages).items():
+                places = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+                named = (bitsets.from_positions(places, part.bit_length() - first) << first) & part
+                if named:
+                    yield token, named
+
+    def _messages(self, block: Block, columns: BlockColumns, part: int) -> tuple[vectorised.Messages, int]:
+        """Laid out once for several selectors in turn, and the slot of the first."""
+        first = bitsets.first(part)
+        width = part.bit_length() - first
+        key = (block.number, first, width)
+        if self._laid is None or key != self._laid_key:
+            self._laid = vectorised.Messages(columns, first, width)
+            self._laid_key = key
+        return self._laid, first
+
+    def _parts(self, block: Block, members: int) -> Iterator[tuple[BlockColumns, int]]:
+        """The columns of a block, with the fields of all these messages or of one part after the other."""
+        while members:
+            columns = self.columns(block, members)
+            part = members & columns.filled
+            yield columns, part
+            members ^= part
+
+    def columns(self, block: Block, members: int) -> BlockColumns:
+        """The columns of a block with the fields of these messages, read from the log if they are not here: of all, or
+        of the first ones where they would take too much memory."""
+        columns: BlockColumns = self._new_columns() if block.columns is None else block.columns
+        missing = members & ~columns.filled
+        most_bytes = self._limits.column_bytes
+        if missing and columns.nbytes > most_bytes:
+            columns = self._new_columns()
+            missing = members
+        if missing:
+            block.columns = columns
+            self.forget_laid()
+        while missing:
+            self._read(block, columns, bitsets.first(missing), missing.bit_length())
+            missing &= ~columns.filled
+            self._blocks.measure(block)
+            if columns.nbytes > most_bytes:
+                break
+        return columns
+
+    def _new_columns(self) -> BlockColumns:
+        return BlockColumns(self._limits.block_size, self._limits.dense_columns)
+
+    def _read(self, block: Block, columns: BlockColumns, start: int, end: int) -> None:
+        """Reads what is missing of the slots start .. end-1, or the first ones of them: every batch once, in the order
+        of the log; those of one message are decoded together."""
+        runs, missing = block.runs, block.kept & bitsets.span(start, end - start) & ~columns.filled
+        singles: dict[int, bytes | memoryview] = {}
+        size, most_singles = 0, self._limits.read_singles
+        batches: list[tuple[int, int, int]] = []
+        for place in range(bisect_right(runs.firsts, start) - 1, len(runs)):
+            first = runs.firsts[place]
+            if first >= end or len(singles) >= most_singles or size > READ_FIELD_BYTES:
+                break
+            here = (missing >> first) & ((1 << runs.counts[place]) - 1)
+            if not here:
+                continue
+            if runs.ordinals[place] != ONE_EACH:
+                batches.append((place, bitsets.first(here), here.bit_length()))
+                continue
+            index, operation = runs.indexes[place], runs.operations[place]
+            for offset in bitsets.members(bitsets.lowest(here, most_singles - len(singles))):
+                found = singles[first + offset] = self._source.columns(index, operation + offset)
+                size += len(found)
+                if size > READ_FIELD_BYTES:
+                    break
+        self._append_batches(columns, runs, batches)
+        if singles:
+            first, count = min(singles), max(singles) - min(singles) + 1
+            together = decode_singles([singles.get(slot, b"") for slot in range(first, first + count)])
+            others = missing & ~bitsets.from_positions(np.array(list(singles)), block.size)
+            for slot, width in bitsets.ranges(bitsets.span(first, count) & ~columns.filled & ~others):
+                columns.append(slot, together, slot - first, width)
+
+    def _append_batches(
+        self, columns: BlockColumns, runs: Runs, parts: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Parts of runs, as (place of the run, first message, message after the last one), as far as memory allows."""
+        known: tuple[int, int] = (-1, -1)
+        batch: BatchColumns | None = None
+        for place, first, end in parts:
+            if columns.nbytes > self._limits.column_bytes:
+                return
+            if known != (runs.indexes[place], runs.operations[place]):
+                known = (runs.indexes[place], runs.operations[place])
+                batch = self.fetch(*known)
+            found, ordinal = (self._no_fields, 0) if batch is None else (batch, runs.ordinals[place] + first)
+            columns.append(runs.firsts[place] + first, found, ordinal, end - first)
+
+    def fetch(self, index: int, operation: int) -> BatchColumns | None:
+        """The fields of a batch, from the log; None if it has none."""
+        data = self._source.columns(index, operation)
+        return batch_columns(data) if len(data) else None

@@ -1,0 +1,154 @@
+"""Match sets: which of the evaluated messages match a selector. Local; any of it may be dropped at any moment.
+
+There is one set for each selector and block. A set with few members is kept as sorted 2-byte ordinals, a larger one as
+a bit set. Match sets that exceed the queue's memory budget are evicted (EVICTED). The block is still known to have been
+evaluated; its matches are computed again on the next visit. So a thousand groups that match everything take no more
+memory than the budget. The entry itself stays: some 250 bytes for each selector and block with matches.
+
+A block whose matches are all checked out is marked exhausted until a match there becomes ready again. A consumer with
+unsettled messages all over a long queue therefore skips those blocks without reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fifo.limits import Limits
+from fifo.messages import bitsets
+
+EVICTED = -1
+"""Stands for a match set that is not kept. It is no set of messages."""
+
+_FEW = 8
+_ENTRY_BYTES = 250
+"""Of a set, beside its bytes: two entries of dicts and an object."""
+
+Packed = bytes | int
+
+
+def pack(members: int, sparse: int) -> Packed:
+    """The smaller form of a set. sparse: up to so many members it is that of ordinals."""
+    count = members.bit_count()
+    if count > sparse:
+        return members
+    if count <= _FEW:
+        return b"".join([slot.to_bytes(2, "little") for slot in bitsets.members(members)])
+    flags = bitsets.as_flags(members, members.bit_length())
+    return np.flatnonzero(flags).astype("<u2").tobytes()
+
+
+def unpack(packed: Packed) -> int:
+    """The set again."""
+    if isinstance(packed, int):
+        return packed
+    if len(packed) <= 2 * _FEW:
+        members = 0
+        for at in range(0, len(packed), 2):
+            members |= 1 << int.from_bytes(packed[at : at + 2], "little")
+        return members
+    slots = np.frombuffer(packed, "<u2").astype(np.intp)
+    return bitsets.from_positions(slots, int(slots[-1]) + 1)
+
+
+class MatchCache:
+    """The matches of one queue's selectors, by selector and block."""
+
+    __slots__ = ("_by_block", "_exhausted", "_limits", "_of", "size_bytes")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._of: dict[bytes, dict[int, Packed]] = {}
+        self._by_block: dict[int, dict[bytes, None]] = {}
+        self._exhausted: dict[int, dict[bytes, None]] = {}
+        self.size_bytes = 0
+
+    def numbers(self, selector: bytes) -> list[int]:
+        """The blocks where it has matches, ascending."""
+        return sorted(self._of.get(selector, ()))
+
+    def has(self, selector: bytes) -> bool:
+        return selector in self._of
+
+    def get(self, selector: bytes, number: int) -> int:
+        """Its matches in a block; EVICTED if they have to be computed again."""
+        packed = self._of[selector].get(number) if selector in self._of else None
+        return 0 if packed is None else unpack(packed)
+
+    def selectors(self, number: int) -> Iterable[bytes]:
+        """Which have matches in a block, in the order in which they got the first."""
+        return self._by_block.get(number, ())
+
+    def is_exhausted(self, selector: bytes, number: int) -> bool:
+        """Whether it is known that none of its matches in a block is ready."""
+        return number in self._exhausted and selector in self._exhausted[number]
+
+    def mark_exhausted(self, selector: bytes, number: int) -> None:
+        """Notes that none of its matches in a block is ready."""
+        self._exhausted.setdefault(number, {})[selector] = None
+
+    def invalidate_exhausted(self, number: int) -> None:
+        """Messages of a block are ready again: no selector is exhausted there any more."""
+        self._exhausted.pop(number, None)
+
+    def add(self, selector: bytes, number: int, members: int) -> None:
+        """Adds matches in a block. A set that was evicted stays evicted."""
+        self._clear_exhausted(selector, number)
+        before = self.get(selector, number)
+        if before != EVICTED:
+            self.put(selector, number, before | members)
+
+    def put(self, selector: bytes, number: int, members: int) -> None:
+        """All of its matches in a block."""
+        own = self._of.setdefault(selector, {})
+        before = own.get(number)
+        if before is None:
+            self._by_block.setdefault(number, {})[selector] = None
+            self.size_bytes += _ENTRY_BYTES
+        else:
+            self.size_bytes -= _size(before)
+        packed = pack(members, self._limits.sparse_matches)
+        if self.size_bytes + _size(packed) > self._limits.matched_bytes:
+            packed = EVICTED
+        own[number] = packed
+        self.size_bytes += _size(packed)
+
+    def drop(self, selector: bytes, number: int) -> None:
+        """Nothing of a block is left that it matches."""
+        self._leave(selector, number)
+        holders = self._by_block[number]
+        del holders[selector]
+        if not holders:
+            del self._by_block[number]
+
+    def drop_block(self, number: int) -> None:
+        """No message of the block is left."""
+        self._exhausted.pop(number, None)
+        for selector in self._by_block.pop(number, ()):
+            self._leave(selector, number)
+
+    def forget(self, selector: bytes) -> None:
+        """Everything of a selector."""
+        for number in self.numbers(selector):
+            self.drop(selector, number)
+
+    def _clear_exhausted(self, selector: bytes, number: int) -> None:
+        exhausted = self._exhausted.get(number)
+        if exhausted is not None:
+            exhausted.pop(selector, None)
+            if not exhausted:
+                del self._exhausted[number]
+
+    def _leave(self, selector: bytes, number: int) -> None:
+        self._clear_exhausted(selector, number)
+        own = self._of[selector]
+        self.size_bytes -= _ENTRY_BYTES + _size(own.pop(number))
+        if not own:
+            del self._of[selector]
+
+
+def _size(packed: Packed) -> int:
+    if isinstance(packed, bytes):
+        return len(packed)
+    return 0 if packed == EVICTED else packed.bit_length() >> 3

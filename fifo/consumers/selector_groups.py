@@ -1,0 +1,432 @@
+"""Consumers with equal selectors form a group, and share what is known about the messages that match.
+
+Replicated: the *scan position* of a group. All messages below it have been evaluated, none at or above it. It advances
+only while a consumer of the group has credit and no match below it is left for the group. It advances a block at a
+time, as far as the entry's budget goes. A group takes only matches below its scan position. A group whose scan position
+has reached the end is *caught up* (`CAUGHT_UP`): a message that arrives then is below it at once. A group without
+credit keeps the scan position it had when its credit ran out. If the queue is empty, or nothing has arrived since, the
+group is caught up as soon as it gets credit.
+
+Local: the matches below the scan position (`match_cache`), up to the sequence `evaluated_to`. Messages between
+`evaluated_to` and the scan position are evaluated when the group asks for messages, so all of it can be dropped at any
+moment. The matches of a requeued message are still known: a requeue evaluates nothing.
+
+A block that is not in memory, or whose columns are not, is passed without being read if the summary of its fields'
+values rules the selector out. It counts in the budget like any other.
+
+A group that is caught up can become a *follower*: each arrival is looked up once for all followers in an index over
+their predicates, and only the groups that the index names evaluate it. Only *active* groups take part in a checkout:
+groups that do not follow, and followers for which a message has arrived or was requeued. The others are *idle*. A group
+that finds nothing keeps its place in the service queue, asked or not, so this decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from fifo.budgets import Entry
+from fifo.consumers.consumer import Consumer, Key, SelectorGroup
+from fifo.consumers.delivery import Delivery, take_first, take_some
+from fifo.consumers.filter_fields import Fields, FieldSource
+from fifo.consumers.match_cache import EVICTED, MatchCache
+from fifo.consumers.selector import Selector
+from fifo.consumers.shared_scan import CAUGHT_UP, SharedScan, pass_messages
+from fifo.messages import bitsets, expiry
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.messages import Messages
+from fifo.versions import BUDGETED_ARRIVALS
+from quorum_selectors.predicates import PredicateIndex
+from quorum_selectors.summaries import decode, may_match
+
+
+class SelectorGroups:
+    """The groups of one queue."""
+
+    __slots__ = (
+        "_active",
+        "_filed",
+        "_followed",
+        "_followers",
+        "_last_position",
+        "by_selector",
+        "draining",
+        "eligible_count",
+        "fields",
+        "match_cache",
+        "messages",
+        "service_queue",
+        "shared",
+    )
+
+    def __init__(self, messages: Messages, field_source: FieldSource) -> None:
+        self.messages = messages
+        self.fields = Fields(field_source, messages.blocks)
+        self.by_selector: dict[bytes, SelectorGroup] = {}
+        self.service_queue: OrderedDict[bytes, SelectorGroup] = (
+            OrderedDict()
+        )  # groups with eligible consumers, next first
+        self.eligible_count = 0
+        self.draining: dict[Key, Consumer] = {}
+        self._last_position = 0
+        self._active: dict[bytes, SelectorGroup] = {}
+        self._filed: PredicateIndex[bytes] = PredicateIndex()
+        """whoever has followed: those without credit stay in it, as filing costs more than passing over them"""
+        self._followers: dict[bytes, SelectorGroup] = {}
+        self._followed = 0
+        """up to where the followers have seen everything"""
+        self.match_cache = MatchCache(messages.limits)
+        self.shared = SharedScan(messages)
+        messages.on_requeued = self._requeued
+        messages.on_emptied = self.match_cache.drop_block
+
+    # ---- who belongs where
+
+    def join(self, consumer: Consumer, selector: bytes) -> None:
+        group = self.by_selector.get(selector)
+        if group is None:
+            group = self.add(selector)
+        group.size += 1
+        consumer.group = group
+
+    def add(self, selector: bytes) -> SelectorGroup:
+        group = self.by_selector[selector] = SelectorGroup(selector)
+        return group
+
+    def leave(self, consumer: Consumer) -> None:
+        group = consumer.group
+        if group is None:
+            return
+        consumer.credit_to = 0
+        self.draining.pop(consumer.key, None)
+        self.credit_changed(consumer)
+        consumer.group = None
+        group.size -= 1
+        if not group.size:
+            self._forget(group)
+            del self.by_selector[group.selector]
+
+    def credit_changed(self, consumer: Consumer, entry: Entry | None = None) -> None:
+        """Puts the consumer into its group's line, in an entry, or takes it out."""
+        group = consumer.group
+        if group is None:
+            return
+        key = consumer.key
+        if consumer.credit > 0:
+            if key not in group.eligible:
+                self.eligible_count += 1
+                group.eligible[key] = consumer
+                if len(group.eligible) == 1:
+                    self.enqueue_group(group)
+                    assert entry is not None
+                    self._pass_nothing(group, entry)
+        elif key in group.eligible:
+            self.eligible_count -= 1
+            del group.eligible[key]
+            if not group.eligible:
+                del self.service_queue[group.selector]
+                self._active.pop(group.selector, None)
+                self.rest(group)
+
+    def rest(self, group: SelectorGroup) -> None:
+        """A group without credit that is caught up keeps the present end as its scan position."""
+        if group.scan_position == CAUGHT_UP and not group.eligible:
+            group.evaluated_to = self.evaluated_by(group)
+            self.shared.leave(group, self.shared.place)
+            self._followers.pop(group.selector, None)
+
+    def enqueue_group(self, group: SelectorGroup) -> None:
+        """Puts a group that has a consumer with credit at the end of the service queue."""
+        self._last_position += 1
+        group.queue_position = self._last_position
+        self.service_queue[group.selector] = group
+        self._active[group.selector] = group
+
+    def _pass_nothing(self, group: SelectorGroup, entry: Entry) -> None:
+        """A group that gets credit is at the end where nothing is left to pass, and idle if nothing waits for it."""
+        messages = self.messages
+        is_empty = not messages.ready_count and not messages.held_count
+        if not group.selector or (group.scan_position < messages.next_sequence and not is_empty):
+            return
+        if is_empty:
+            self.shared.behind = None
+            group.evaluated_to = messages.next_sequence
+        if not self.shared.join(group, entry):
+            group.scan_position = messages.next_sequence
+        elif not self.match_cache.has(group.selector):
+            self.look_up_arrivals()
+            self.found_all(group)
+
+    def runnable(self) -> list[SelectorGroup]:
+        """The groups that may find something, in the order of the service queue."""
+        self.look_up_arrivals()
+        return sorted(self._active.values(), key=lambda group: group.queue_position)
+
+    def found_all(self, group: SelectorGroup) -> None:
+        """It has been given all its messages: it becomes idle, if an arrival or a requeue can make it active again."""
+        if not group.selector or group.scan_position != CAUGHT_UP or group.evaluated_to < self.shared.place:
+            return
+        if group.selector not in self._followers:
+            if not self._followers:
+                self._followed = group.evaluated_to
+            if group.evaluated_to != self._followed:
+                return
+            self._followers[group.selector] = group
+            if group.selector not in self._filed:
+                selector = group.decoded
+                self._filed.file(group.selector, selector.requirement, selector.steps)
+        self._active.pop(group.selector, None)
+
+    def idle(self) -> list[SelectorGroup]:
+        """The groups with credit that are not asked, since nothing has arrived for them."""
+        return [group for selector, group in self.service_queue.items() if selector not in self._active]
+
+    def _requeued(self, number: int, members: int) -> None:
+        """These messages of a block are ready again."""
+        self.match_cache.invalidate_exhausted(number)
+        for selector in self.match_cache.selectors(number):
+            group = self.service_queue.get(selector)
+            if group is not None and self.match_cache.get(selector, number) & members:
+                self._active[selector] = group
+
+    def arrivals_begin(self, entry: Entry) -> None:
+        """To be called before messages are appended: notes from where on they are of this entry."""
+        entry.arrived_from.setdefault(self.messages.queue, self.messages.next_sequence)
+        if entry.version >= BUDGETED_ARRIVALS:
+            self.shared.stay()
+
+    def rewind(self, sequence: int) -> None:
+        """More has come, from here on, than is looked up at once: who had seen everything has this before it."""
+        for group in self.by_selector.values():
+            if group.scan_position == CAUGHT_UP:
+                group.evaluated_to = self.evaluated_by(group)
+                self.shared.leave(group, sequence)
+                self._followers.pop(group.selector, None)
+                if group.selector in self.service_queue:
+                    self._active[group.selector] = group
+
+    def rotate(self, group: SelectorGroup, consumer: Consumer) -> bool:
+        """Moves both to the end of their queues; whether the group still has a consumer to serve."""
+        if consumer.credit > 0:
+            group.eligible.move_to_end(consumer.key)
+        else:
+            self.credit_changed(consumer)
+        if not group.eligible:
+            return False
+        self.service_queue.move_to_end(group.selector)
+        self._last_position += 1
+        group.queue_position = self._last_position
+        return True
+
+    # ---- which messages
+
+    def take(self, group: SelectorGroup, entry: Entry, delivery: Delivery, wanted: int) -> tuple[int, bool]:
+        """Hands out up to `wanted` matching messages; how many, and False if the budget ended it."""
+        if not group.selector:
+            return take_first(self.messages, entry, delivery, wanted)
+        left = entry.budget(self.messages.queue).left
+        is_known = group.evaluated_to == group.scan_position and not self.match_cache.has(group.selector)
+        if is_known and not left.may_pass:
+            return 0, self._is_at_end(group, entry)  # as below, for thousands who wait for their turn
+        blocks = self.messages.blocks
+        taken = 0
+        first_number = delivery.start >> entry.limits.block_bits
+        for number in self.match_cache.numbers(group.selector):
+            if taken == wanted or delivery.is_full:
+                return taken, True
+            if number < first_number or self.match_cache.is_exhausted(group.selector, number):
+                continue
+            found_here = blocks.at(number)
+            if found_here.live and not found_here.ready_count:
+                continue  # all of it is held: neither a page nor evicted matches are asked for
+            block = blocks.get(number)
+            members = self._matches(group, block)
+            if not members & (block.ready | block.held):
+                self.match_cache.drop(group.selector, number)
+                continue
+            if not members & block.ready:
+                self.match_cache.mark_exhausted(group.selector, number)
+                continue
+            found = self._take_from(entry, delivery, block, members, wanted - taken)
+            if found < 0:
+                return taken, False
+            taken += found
+            if taken < wanted and not left.runs and not delivery.is_full:
+                return taken, False
+        while taken < wanted and not delivery.is_full:
+            number = self._evaluate_next_block(group)
+            if number < 0:
+                if self._is_at_end(group, entry):
+                    break
+                if not self._advance_scan(group, entry):
+                    return taken, False
+                continue
+            if self.match_cache.get(group.selector, number):
+                block = blocks.get(number)
+                found = self._take_from(entry, delivery, block, self._matches(group, block), wanted - taken)
+                if found < 0:
+                    return taken, False
+                taken += found
+                if taken < wanted and not left.runs and not delivery.is_full:
+                    return taken, False
+        return taken, True
+
+    def _take_from(self, entry: Entry, delivery: Delivery, block: Block, matched: int, wanted: int) -> int:
+        """Hands out matches of a block; how many, -1 if the budget forbids it, or to look for expired ones before."""
+        matched &= delivery.asked(block)
+        if not block.ready & matched:
+            return 0
+        budget = entry.budget(self.messages.queue)
+        if not budget.left.runs:
+            return -1
+        if block.earliest <= entry.now_ms and block.number not in budget.expired:
+            if not budget.left.blocks:
+                return -1
+            expiry.expire_block(self.messages, entry, block, spares_new=True)
+        return take_some(self.messages, delivery, budget.left, block, block.ready & matched, wanted)
+
+    def _evaluate_next_block(self, group: SelectorGroup) -> int:
+        """Evaluates the next block below the scan position; its number, -1 if all are evaluated."""
+        end = min(
+            group.scan_position,
+            self.shared.place if group.scan_position == CAUGHT_UP else self.messages.next_sequence,
+        )
+        group.evaluated_to = self.evaluated_by(group)
+        if group.evaluated_to >= end:
+            return -1
+        number = self._next_block(group.evaluated_to)
+        block_bits = self.messages.limits.block_bits
+        if number is None or number << block_bits >= end:
+            group.evaluated_to = end
+            return -1
+        last = min(end, (number + 1) << block_bits)
+        if self.ruled_out(group.decoded, number) is not None:
+            group.evaluated_to = last
+            return number
+        block = self.messages.blocks.get(number)
+        first = max(group.evaluated_to - block.base, 0)
+        members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
+        chosen = self.fields.select(block, group.decoded, members)
+        if chosen:
+            self.match_cache.add(group.selector, number, chosen)
+        group.evaluated_to = last
+        return number
+
+    def _next_block(self, sequence: int) -> int | None:
+        """The first block with a message at or above a sequence; pinned ones do not count."""
+        messages = self.messages
+        block_bits = messages.limits.block_bits
+        return messages.blocks.next_with_messages(
+            sequence >> block_bits, messages.next_sequence >> block_bits
+        )
+
+    def evaluated_by(self, group: SelectorGroup) -> int:
+        """The sequence up to which its matches are known here."""
+        return self._followed if group.selector in self._followers else group.evaluated_to
+
+    def _matches(self, group: SelectorGroup, block: Block) -> int:
+        """Its matches in a block, computed again if they were evicted."""
+        found = self.match_cache.get(group.selector, block.number)
+        if found == EVICTED:
+            seen = bitsets.span(0, min(self.evaluated_by(group) - block.base, block.size))
+            found = self.fields.select(block, group.decoded, (block.ready | block.held) & seen)
+            self.match_cache.put(group.selector, block.number, found)
+        return found
+
+    def _is_at_end(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Nothing is ahead of its scan position. From then on it shares the shared one, if it may."""
+        end = self.messages.next_sequence
+        if group.scan_position == CAUGHT_UP:
+            return True
+        if group.scan_position < end and self._next_block(group.scan_position) is not None:
+            return False
+        group.evaluated_to = end
+        if not self.shared.join(group, entry):
+            group.scan_position = end
+        return True
+
+    def _advance_scan(self, group: SelectorGroup, entry: Entry) -> bool:
+        """Moves the scan past the next block, or some messages of it; False if the budget forbids it."""
+        messages, budget = self.messages, entry.budget(self.messages.queue)
+        number = self._next_block(group.scan_position)
+        assert number is not None
+        if not budget.left.may_pass:
+            return False
+        budget.left.blocks -= 1
+        if entry.version >= BUDGETED_ARRIVALS:
+            group.scan_position = pass_messages(
+                messages, budget, group.scan_position, number, group.decoded.steps
+            )
+        else:
+            limits = messages.limits
+            passed = (
+                group.scan_position & limits.slot_mask
+                if group.scan_position >> limits.block_bits == number
+                else 0
+            )
+            if passed:
+                block = messages.blocks.get(number)
+                there = ((block.ready | block.held) >> passed).bit_count()
+            else:
+                there = messages.blocks.at(number).live
+            budget.left.steps -= there * group.decoded.steps
+            group.scan_position = min((number + 1) << limits.block_bits, messages.next_sequence)
+        if group.scan_position == messages.next_sequence:
+            self.shared.join(group, entry)
+        return True
+
+    def ruled_out(self, selector: Selector, number: int) -> Block | Stored | None:
+        """The block as it is here, if its fields would have to be read to evaluate it and certainly none of its
+        messages matches; else None."""
+        found = self.messages.blocks.at(number)
+        if not found.summary or (isinstance(found, Block) and found.has_fields):
+            return None
+        return None if may_match(selector.tree, decode(found.summary)) else found
+
+    # ---- who follows
+
+    def look_up_arrivals(self) -> None:
+        """What has come since the last time, for all followers."""
+        messages, followers = self.messages, self._followers
+        end, block_bits = self.shared.place, messages.limits.block_bits
+        while followers and self._followed < end:
+            number = self._next_block(self._followed)
+            if number is None or number << block_bits >= end:
+                break
+            block = messages.blocks.get(number)
+            first = max(self._followed - block.base, 0)
+            last = min(end, (number + 1) << block_bits)
+            members = (block.ready | block.held) & bitsets.span(first, last - block.base - first)
+            for selector, named in self.fields.candidates(block, self._filed, members):
+                group = followers.get(selector)
+                if group is None:
+                    continue
+                chosen = self.fields.select(block, group.decoded, named)
+                if chosen:
+                    self.match_cache.add(selector, number, chosen)
+                    self._active[selector] = group
+            self._followed = last
+        self._followed = end
+
+    def _forget(self, group: SelectorGroup) -> None:
+        """Drops what is local of a group."""
+        self.match_cache.forget(group.selector)
+        self._followers.pop(group.selector, None)
+        if group.selector in self._filed:
+            self._filed.remove(group.selector)
+        group.evaluated_to = 0
+        if group.selector in self.service_queue:
+            self._active[group.selector] = group
+
+    # ---- local parts
+
+    def forget_matches(self) -> None:
+        """Drops every matched bit."""
+        for group in self.by_selector.values():
+            self._forget(group)
+
+    def forget_columns(self) -> None:
+        """Drops the columns of every block."""
+        self.fields.forget_laid()
+        for block in self.messages.blocks.warm():
+            block.columns = None
+            self.messages.blocks.measure(block)

@@ -1,0 +1,539 @@
+"""A group of queues that share one Raft log: the one door into the machines.
+
+`apply` takes one Raft entry. Each operation is looked up, then refused or carried out; the queues that were touched
+are served once, after all operations, in the order of their ids. So a thousand small operations cost one checkout.
+
+Work that a budget has cut short waits in `backlog`: of queues that an entry has touched, and of those for which
+nothing was left. Every entry continues the queues it touches, and Wake those that have waited the longest. `next_wake`
+says when the leader should propose one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from fifo import versions
+from fifo.budgets import Entry
+from fifo.commands import (
+    UNKNOWN,
+    Attach,
+    Cancel,
+    CloseSession,
+    Command,
+    Configured,
+    CreateQueue,
+    Credit,
+    DeleteQueue,
+    DeleteSubscription,
+    Discard,
+    DiscardStaged,
+    Enqueue,
+    Get,
+    KeepSubscription,
+    Meta,
+    Modify,
+    NodeDown,
+    OpenSubscription,
+    Operation,
+    Origin,
+    Pin,
+    PublishStaged,
+    Purge,
+    RegisterProducer,
+    ReleaseSubscription,
+    Reserve,
+    Return,
+    Settle,
+    SettleReserved,
+    SetVersion,
+    Stage,
+    Unpin,
+    UpdateConfig,
+    Wake,
+)
+from fifo.consumers.filter_fields import FieldSource
+from fifo.effects import (
+    Applied,
+    AttachedReply,
+    Confirmed,
+    Notify,
+    Ok,
+    Refused,
+    Reply,
+)
+from fifo.group_state import GroupState, is_deleted, no_queue
+from fifo.limits import PRODUCTION, Limits
+from fifo.messages.pages import Pages
+from fifo.outcome_hash import digest
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
+from fifo.subscriptions import SubscriptionCommand
+from fifo.versions import SHARED_BUDGETS
+
+FIRST_WAKE_QUEUES = 16
+"""Queues one Wake continues in version 1, where each queue has a budget of its own."""
+
+MAX_CLIENT_SEQUENCE = (1 << 63) - 1
+
+REFUSED_EARLIER = Refused(
+    "refused_earlier",
+    "a later message of this producer was taken; allowed: ascending numbers, so this one stays refused",
+)
+
+Handler = Callable[[Entry, Operation, Producer, Any], Reply]
+Unnumbered = Callable[[Entry, Any], Reply | None]
+
+
+class GroupMachine(GroupState):
+    """Applies entries to the state of a group."""
+
+    def __init__(
+        self, field_source: FieldSource, pages: Pages | None = None, limits: Limits = PRODUCTION
+    ) -> None:
+        super().__init__(field_source, pages, limits)
+        self._dirty: dict[int, None] = {}
+        self._woken: dict[int, None] = {}  # to be finished in this order
+        self._numbered: dict[type[Command], Handler] = {
+            CloseSession: self._close_session,
+            Enqueue: self._enqueue,
+            Attach: self._attach,
+            Credit: self._credit,
+            Cancel: self._cancel,
+            Get: self._get,
+            Settle: self._settle,
+            Return: self._settle,
+            Discard: self._settle,
+            Modify: self._settle,
+            Stage: self._staged,
+            PublishStaged: self._staged,
+            DiscardStaged: self._staged,
+            OpenSubscription: self._ask_subscription,
+            Reserve: self._ask_subscription,
+            SettleReserved: self._ask_subscription,
+            KeepSubscription: self._ask_subscription,
+            ReleaseSubscription: self._ask_subscription,
+            DeleteSubscription: self._ask_subscription,
+            Pin: self._ask_pins,
+            Unpin: self._ask_pins,
+        }
+        self._unnumbered: dict[type[Command], Unnumbered] = {
+            NodeDown: self._node_down,
+            CreateQueue: self._create_queue,
+            UpdateConfig: self._update_config,
+            Configured: self._configured,
+            DeleteQueue: self._delete_queue,
+            Purge: self._purge,
+            Wake: self._wake,
+            SetVersion: self._set_version,
+        }
+
+    # ---- one entry
+
+    def apply(self, meta: Meta, operations: Sequence[Operation]) -> Applied:
+        """Applies one Raft entry. Raises ValueError if it cannot be the next one: the log is corrupt."""
+        if meta.index <= self.index or meta.now_ms < self.now_ms:
+            raise ValueError(
+                f"entry {meta.index} at {meta.now_ms} after entry {self.index} at {self.now_ms}: both must not go back"
+            )
+        if not versions.FIRST <= meta.version <= versions.CURRENT:
+            raise ValueError(
+                f"entry {meta.index} is of machine version {meta.version}; "
+                f"this build knows {versions.FIRST} to {versions.CURRENT}"
+            )
+        self.index = meta.index
+        self.now_ms = meta.now_ms
+        entry = Entry(meta.index, meta.now_ms, meta.version, self.limits)
+        if self.sessions.ended:
+            self.sessions.forget_idle(meta.now_ms, meta.version)
+        if self.sessions.departing:
+            self._end_departed(entry)
+        numbered, admit = self._numbered, self.sessions.admit
+        replies: list[Reply | None] = []
+        for operation in operations:
+            command = operation.command
+            origin = operation.origin
+            handler = numbered.get(type(command))
+            if origin is None or handler is None:
+                replies.append(self._other(entry, origin, command, handler is None))
+                continue
+            admitted = admit(origin)
+            if type(admitted) is Producer:
+                admitted.last_n = origin.n
+                replies.append(handler(entry, operation, admitted, command))
+            else:
+                replies.append(admitted)  # type: ignore[arg-type]
+        if self._dirty or self._woken:
+            self._finish_all(entry)
+        self.last_steps = entry.steps
+        applied = Applied(tuple(replies), tuple(entry.effects))
+        self.running_hash = zlib.crc32(digest(meta.index, applied), self.running_hash)
+        return applied
+
+    def _other(
+        self, entry: Entry, origin: Origin | None, command: Command, is_unnumbered: bool
+    ) -> Reply | None:
+        if not is_unnumbered:
+            return Refused("not_registered", f"{type(command).__name__} without a session")
+        if type(command) is RegisterProducer:
+            if origin is None:
+                return Refused("not_registered", "RegisterProducer without a session")
+            return self._register(entry, origin, command)
+        if origin is not None:
+            admitted = self.sessions.admit(origin)
+            if not isinstance(admitted, Producer):
+                return admitted
+            admitted.last_n = origin.n
+        return self._unnumbered[type(command)](entry, command)
+
+    def _finish_all(self, entry: Entry) -> None:
+        """Finishes all queues that were touched, and those that Wake continues, which come first and pay for
+        themselves. Of the others, those without unfinished work do not wait for those with it."""
+        dirty, woken = self._dirty, self._woken
+        for queue in woken:
+            entry.wake(queue)
+            self._finish(entry, queue, is_woken=True)
+            dirty.pop(queue, None)
+            self.touched[queue] = None
+        woken.clear()
+        first = entry.version < SHARED_BUDGETS
+        for queue in sorted(dirty, key=lambda queue: (not first and queue in self.backlog, queue)):
+            self._finish(entry, queue)
+        self.touched.update(dirty)
+        dirty.clear()
+
+    def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
+        """Finishes a queue, if the limits of the entry are enough for one more."""
+        machine = self.queues.get(queue)
+        if machine is None:  # deleted
+            self.set_wake(queue, None)
+            return
+        machine.section = None
+        left = entry.budget(queue).left
+        if entry.version < SHARED_BUDGETS or left.is_enough:
+            left.finished += 1
+            machine.finish(entry)
+            if is_woken or not machine.unfinished:
+                self.backlog.pop(queue, None)
+        else:
+            machine.unfinished = True
+        if machine.unfinished:
+            self.backlog.setdefault(queue)
+        self.note_expiry(machine)
+
+    # ---- sessions
+
+    def _register(self, entry: Entry, origin: Origin, command: RegisterProducer) -> Reply:
+        sessions = self.sessions
+        version = entry.version
+        owner = command.owner if version >= 2 else UNKNOWN
+        refused = sessions.refuse_register(origin, command, owner, version)
+        if refused is not None:
+            return refused
+        producer = sessions.producers.get(origin.producer)
+        if producer is not None and origin.epoch > producer.epoch and producer.ended_ms < 0:
+            self._detach(entry, producer)
+            entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
+        return sessions.register(origin, command.address, owner, version)
+
+    def _close_session(
+        self, entry: Entry, operation: Operation, producer: Producer, command: CloseSession
+    ) -> Reply:
+        self._end_session(entry, producer, is_clean=command.is_clean)
+        return Ok()
+
+    def _end_session(self, entry: Entry, producer: Producer, *, is_clean: bool = False) -> None:
+        self._detach(entry, producer)
+        self.sessions.end(producer, entry.now_ms, is_clean=is_clean, version=entry.version)
+
+    def _detach(self, entry: Entry, producer: Producer) -> None:
+        """Removes its consumers: what they hold is returned."""
+        for queue, tag in producer.consumers:
+            machine = self.queues[queue]
+            consumer = machine.consumers.get((producer.name, tag))
+            if consumer is not None:
+                machine.remove(entry, consumer)
+                self._dirty[queue] = None
+        producer.consumers.clear()
+
+    def _node_down(self, entry: Entry, command: NodeDown) -> None:
+        sessions = self.sessions
+        if command.boot > sessions.departed.get(command.node, -1):
+            sessions.departed[command.node] = command.boot
+            sessions.departing[command.node] = None
+            self._end_departed(entry)
+
+    def _end_departed(self, entry: Entry) -> None:
+        """Ends sessions of nodes that are gone, some an entry."""
+        sessions = self.sessions
+        gone = [
+            producer
+            for producer in sessions.producers.values()
+            if producer.ended_ms < 0
+            and producer.address.node in sessions.departing
+            and sessions.is_departed(producer.address)
+        ]
+        for producer in gone[: self.limits.ended_per_entry]:
+            self._end_session(entry, producer)
+            entry.effects.append(Notify(producer.address, 0, "", 0, "fenced"))
+        if len(gone) <= self.limits.ended_per_entry:
+            sessions.departing.clear()
+
+    # ---- messages
+
+    def _enqueue(self, entry: Entry, operation: Operation, producer: Producer, command: Enqueue) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        first = command.first_client_sequence
+        last = first + command.count - 1
+        refused = _refuse_enqueue(
+            command, max(producer.floor, command.lowest_unconfirmed), self.limits.window
+        )
+        if refused is not None:
+            return refused
+        fresh = producer.fresh(command)
+        if fresh and entry.version >= 2:
+            late = producer.late(fresh, first)
+            if late or fresh[0][1] < command.count:
+                return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
+        if fresh:
+            refused = machine.enqueue(entry, operation.number, command, fresh)
+            if refused is not None:
+                return refused
+            self._dirty[command.queue] = None
+        producer.forget_below(command.lowest_unconfirmed)
+        if fresh:
+            producer.accept(first, last)
+        return Confirmed(first, last)
+
+    def _enqueue_rest(
+        self,
+        entry: Entry,
+        operation: Operation,
+        producer: Producer,
+        command: Enqueue,
+        late: list[tuple[int, int]],
+        new: list[tuple[int, int]],
+    ) -> Reply:
+        """A batch of which something was accepted before, or which has late messages: (ordinal, count) of those, and of
+        what may be taken, which is one range at most."""
+        first = command.first_client_sequence
+        last = first + command.count - 1
+        parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
+        for at, _ in new:
+            refused = self.queues[command.queue].enqueue(entry, operation.number, command, new)
+            if refused is None:
+                self._dirty[command.queue] = None
+                producer.accept(first + at, last)
+            else:
+                parts.append((first + at, last, refused))
+        if parts and parts[0][:2] == (first, last):
+            return parts[0][2]
+        producer.forget_below(command.lowest_unconfirmed)
+        return Confirmed(first, last, tuple(parts))
+
+    def _attach(self, entry: Entry, operation: Operation, producer: Producer, command: Attach) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.attach(entry, producer, command)
+        if type(reply) is AttachedReply:
+            producer.consumers[command.queue, command.consumer_tag] = None
+            self._dirty[command.queue] = None
+        return reply
+
+    def _credit(self, entry: Entry, operation: Operation, producer: Producer, command: Credit) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.credit(entry, producer.name, command)
+        if type(reply) is Ok:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _cancel(self, entry: Entry, operation: Operation, producer: Producer, command: Cancel) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.cancel(entry, producer.name, command.consumer_tag, command.return_held)
+        if type(reply) is Ok:
+            self._changed(producer, machine, command.consumer_tag)
+        return reply
+
+    def _get(self, entry: Entry, operation: Operation, producer: Producer, command: Get) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.get(entry, producer, command)
+        if type(reply) is Ok:
+            producer.consumers[command.queue, ""] = None
+            self._dirty[command.queue] = None
+        return reply
+
+    def _settle(self, entry: Entry, operation: Operation, producer: Producer, command: Settle) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.settle(entry, producer.name, command)
+        if type(reply) is Ok:
+            self._changed(producer, machine, command.consumer_tag)
+        return reply
+
+    def _staged(
+        self,
+        entry: Entry,
+        operation: Operation,
+        producer: Producer,
+        command: Stage | PublishStaged | DiscardStaged,
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply, is_changed = machine.stage(entry, operation.number, command)
+        if is_changed:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
+        if (producer.name, tag) not in machine.consumers:
+            producer.consumers.pop((machine.queue, tag), None)
+        self._dirty[machine.queue] = None
+
+    def _ask_subscription(
+        self, entry: Entry, operation: Operation, producer: Producer, command: SubscriptionCommand
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        reply = machine.subscriptions.answer(entry, command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
+    def _ask_pins(
+        self, entry: Entry, operation: Operation, producer: Producer, command: Pin | Unpin
+    ) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        pins = machine.pins
+        reply = pins.pin(entry, command) if isinstance(command, Pin) else pins.unpin(command)
+        if type(reply) is not Refused:
+            self._dirty[command.queue] = None
+        return reply
+
+    # ---- administration
+
+    def _create_queue(self, entry: Entry, command: CreateQueue) -> Reply:
+        if is_deleted(self.deleted, command.queue):
+            return Refused("not_found", f"queue {command.queue} was deleted; its id is never used again")
+        if command.queue not in self.queues:
+            self.queues[command.queue] = QueueMachine(
+                command.queue, command.config, self.field_source, self.memory
+            )
+        return Ok()
+
+    def _update_config(self, entry: Entry, command: UpdateConfig) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        if machine.messages.config != command.config:
+            machine.messages.config = command.config
+            self._dirty[command.queue] = None
+        return Ok()
+
+    def _configured(self, entry: Entry, command: Configured) -> None:
+        self.configured = max(self.configured, command.revision)
+
+    def _delete_queue(self, entry: Entry, command: DeleteQueue) -> Reply:
+        if not is_deleted(self.deleted, command.queue):
+            self.deleted.insert(bisect_left(self.deleted, command.queue), command.queue)
+        machine = self.queues.pop(command.queue, None)
+        if machine is None:
+            return Ok()
+        for consumer in machine.consumers.values():
+            self.sessions.producers[consumer.producer].consumers.pop((command.queue, consumer.tag), None)
+            if consumer.group is not None:
+                event = Notify(
+                    consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
+                )
+                entry.effects.append(event)
+        machine.messages.blocks.clear()
+        self.backlog.pop(command.queue, None)
+        self._dirty[command.queue] = None  # so that its wake-up is forgotten
+        return Ok(machine.messages.ready_count + machine.messages.held_count)
+
+    def _purge(self, entry: Entry, command: Purge) -> Reply:
+        machine = self.queues.get(command.queue)
+        if machine is None:
+            return no_queue(command.queue)
+        self._dirty[command.queue] = None
+        return Ok(machine.purge(command.before))
+
+    def _wake(self, entry: Entry, command: Wake) -> None:
+        if entry.version < SHARED_BUDGETS:
+            due = list(self.backlog)[:FIRST_WAKE_QUEUES]
+            for queue in due:  # what is still unfinished then lines up again
+                del self.backlog[queue]
+                self._dirty[queue] = None
+            for time_ms, queue in self._wakes.islice(0, FIRST_WAKE_QUEUES):
+                if time_ms <= entry.now_ms:
+                    self._dirty[queue] = None
+            return
+        self._woken.update(dict.fromkeys(islice(self.backlog, self.limits.wake_queues)))
+        for time_ms, queue in self._wakes.islice(0, self.limits.wake_queues):
+            if time_ms <= entry.now_ms:
+                self._woken[queue] = None
+
+    def _set_version(self, entry: Entry, command: SetVersion) -> None:
+        self.version = max(self.version, command.version)
+
+    # ---- local parts
+
+    def page_out(self, queue: int, block: int) -> None:
+        """Makes a block of a queue cold, columns and all. Between entries."""
+        machine = self.queues[queue]
+        machine.messages.blocks.page_out(block)
+        machine.section = None  # its record may have a summary now
+        machine.groups.fields.forget_laid()
+
+    def drop_columns(self) -> None:
+        """Forgets all filter fields; they are fetched again where they are needed."""
+        for machine in self.queues.values():
+            machine.groups.forget_columns()
+
+    def drop_summaries(self) -> None:
+        """Forgets what values the fields of blocks have; blocks that were not in memory are read to know it again."""
+        for machine in self.queues.values():
+            machine.messages.blocks.forget_summaries()
+            machine.section = None
+
+    def drop_matches(self) -> None:
+        """Forgets which messages match which selector."""
+        for machine in self.queues.values():
+            machine.groups.forget_matches()
+
+
+def _refuse_enqueue(command: Enqueue, floor: int, window: int) -> Refused | None:
+    count = command.count
+    if command.size_bytes < 0 or command.first_client_sequence + count > MAX_CLIENT_SEQUENCE:
+        return Refused(
+            "bad_argument", f"{command.size_bytes} bytes, numbered from {command.first_client_sequence}"
+        )
+    if count < 1 or command.first_client_sequence < 0:
+        return Refused(
+            "bad_argument", f"{count} messages from {command.first_client_sequence}; allowed: 1 and more"
+        )
+    if len(command.ttls_ms) not in (0, count):
+        return Refused("bad_argument", f"{len(command.ttls_ms)} TTLs for {count} messages")
+    if command.first_client_sequence + count > floor + window:
+        return Refused(
+            "limit",
+            f"message {command.first_client_sequence + count - 1} while {floor} is unconfirmed;"
+            f" allowed: {window} from there",
+        )
+    return None

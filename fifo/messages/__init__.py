@@ -1,0 +1,1 @@
+"""The messages of one queue: where they are, and their life."""

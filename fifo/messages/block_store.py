@@ -1,0 +1,180 @@
+"""A queue's blocks by number: *warm* ones in memory, *cold* ones as `Stored`, whose page is read when one is asked for.
+
+`get` and `find` give a warm block, always; `at` gives what is there, and `view` a block to look at without making it
+warm. Blocks are paged out between entries only (a machine at work holds blocks it was given). What is warm is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict
+
+from fifo.limits import Limits
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.pages import Pages, page_data, read_page, write_page
+from quorum_selectors.summaries import summarise
+
+
+class BlockMemory:
+    """What the blocks of a group's queues share: the limits, where their pages are, and counts of what is in memory.
+
+    warm_bytes: of the blocks that were measured: all that are full, and others when they were looked at. loads, writes:
+    of pages so far.
+    """
+
+    __slots__ = ("limits", "loads", "pages", "warm_bytes", "writes")
+
+    def __init__(self, pages: Pages, limits: Limits) -> None:
+        self.pages = pages
+        self.limits = limits
+        self.warm_bytes = 0
+        self.loads = 0
+        self.writes = 0
+
+
+class BlockStore:
+    """The blocks of one queue."""
+
+    __slots__ = ("_blocks", "_memory", "_queue", "limits")
+
+    def __init__(self, queue: int, memory: BlockMemory) -> None:
+        self._queue = queue
+        self._memory = memory
+        self.limits = memory.limits
+        self._blocks: SortedDict[int, Block | Stored] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    # ---- for the machine
+
+    def get(self, number: int) -> Block:
+        block = self._blocks[number]
+        return block if type(block) is Block else self._load(block)
+
+    def find(self, number: int) -> Block | None:
+        block = self._blocks.get(number)
+        return block if block is None or type(block) is Block else self._load(block)
+
+    def _load(self, stored: Stored) -> Block:
+        block = read_page(self._memory.pages, stored, self.limits.block_size)
+        self._memory.loads += 1
+        self._blocks[block.number] = block
+        self.measure(block)
+        return block
+
+    def at(self, number: int) -> Block | Stored:
+        """The block as it is here; both kinds know number, live, earliest, placed and size_bytes."""
+        found: Block | Stored = self._blocks[number]
+        return found
+
+    def view(self, number: int) -> Block:
+        """The block to look at; it stays as cold as it is."""
+        block = self._blocks[number]
+        if type(block) is Block:
+            return block
+        return read_page(self._memory.pages, block, self.limits.block_size)
+
+    def add(self, block: Block | Stored) -> None:
+        if self._blocks:
+            before = self._blocks.peekitem(-1)[1]
+            if type(before) is Block:  # it is full now, and will hardly grow
+                self.measure(before)
+        self._blocks[block.number] = block
+
+    def drop(self, number: int) -> None:
+        block = self._blocks.pop(number)
+        if type(block) is Block:
+            self._memory.warm_bytes -= block.measured
+
+    def clear(self) -> None:
+        for block in self.warm():
+            self._memory.warm_bytes -= block.measured
+        self._blocks.clear()
+
+    def numbers(self, start: int = 0) -> list[int]:
+        """The numbers of the blocks from `start` on, ascending."""
+        return list(self._blocks.irange(start))
+
+    def next_from(self, number: int) -> int | None:
+        """The lowest number of a block at or above `number`."""
+        return next(self._blocks.irange(number), None)
+
+    def next_with_messages(self, number: int, tail: int) -> int | None:
+        """The same without blocks of which all that is left is pinned; the last one, `tail`, may be empty."""
+        for found in self._blocks.irange(number):
+            if found == tail or self._blocks[found].live:
+                return int(found)
+        return None
+
+    # ---- for paging
+
+    def measure(self, block: Block) -> None:
+        """Counts anew what a warm block takes. One that is only looked at counts for nothing."""
+        if self._blocks.get(block.number) is not block:
+            return
+        size = block.memory_bytes()
+        self._memory.warm_bytes += size - block.measured
+        block.measured = size
+
+    def values(self) -> Iterator[Block | Stored]:
+        """All blocks as they are here, ascending."""
+        return iter(self._blocks.values())
+
+    def latest(self) -> Iterator[Block | Stored]:
+        """All blocks as they are here, descending."""
+        return map(self._blocks.__getitem__, reversed(self._blocks))
+
+    def find_warm(self, number: int) -> Block | None:
+        """The block if it is here and warm."""
+        block = self._blocks.get(number)
+        return block if type(block) is Block else None
+
+    def warm(self) -> list[Block]:
+        return [block for block in self._blocks.values() if type(block) is Block]
+
+    def page_of(self, stored: Stored) -> bytes | memoryview:
+        """The bytes of a block's page."""
+        return page_data(self._memory.pages, stored)
+
+    def write(self, block: Block) -> Stored:
+        """The valid page of a warm block, written if there is none."""
+        if block.stored is not None:
+            return block.stored
+        if (
+            block.number != self._blocks.peekitem(-1)[0]
+        ):  # of one that is being filled it would be worth nothing
+            self._summarise(block)
+        self._memory.writes += 1
+        return write_page(self._memory.pages, self._queue, block)
+
+    def page_out(self, number: int) -> None:
+        """Makes a block cold."""
+        block = self._blocks[number]
+        if type(block) is Block:
+            self._summarise(block)
+            self._blocks[number] = self.write(block)
+            self._memory.warm_bytes -= block.measured
+
+    # ---- summaries
+
+    def _summarise(self, block: Block) -> None:
+        """Notes what the fields' values are, where that is not known yet. It stays right while messages only leave."""
+        columns = block.columns
+        if block.summary or not block.has_fields:
+            return
+        block.summary = summarise(columns, bitsets.as_flags(block.kept, columns.size).astype(bool))
+        if block.stored is not None:
+            block.stored = block.stored.with_summary(block.summary)
+
+    def forget_summaries(self) -> None:
+        """Drops what is known of the fields' values."""
+        for number, block in self._blocks.items():
+            if type(block) is Block:
+                block.summary = b""
+                if block.stored is not None:
+                    block.stored = block.stored.with_summary(b"")
+            else:
+                self._blocks[number] = block.with_summary(b"")

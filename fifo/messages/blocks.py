@@ -1,0 +1,357 @@
+"""Where the messages of a queue stand: blocks of 16,384 sequences (`Limits.block_bits`), bit sets and runs.
+
+A message has no record of its own. Its sequence names its block (sequence >> 14) and its slot in there (sequence &
+16,383). The block says with one bit each whether it is ready, held by a consumer, or was handed out before; a message
+that is neither ready nor held is gone. Where its body lies is said by the *run* it belongs to: neighbours that came in
+one batch, or single-message batches that followed each other in one Raft entry (`one_each`). A run is cut at the edge
+of its block and takes 20 bytes, 28 in a block where messages expire.
+
+Blocks are reached through a `BlockStore` (block_store.py) only, which keeps cold ones in pages without the machine
+seeing a difference. Whoever changes what is replicated in a block forgets the page it stands in (`stored = None`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+
+from fifo.codec import Reader, Writer
+from fifo.effects import Run
+from fifo.index_sets import Piece
+from fifo.messages import bitsets
+from quorum_selectors.summaries import trusted
+
+NEVER = (1 << 63) - 1
+"""The expiry of what does not expire."""
+
+ONE_EACH = (1 << 32) - 1
+"""The ordinal of a run of single-message batches."""
+
+
+class Runs:
+    """The runs of one block in parallel arrays, ascending by first slot. `expiries` is there once one run expires.
+
+    Raft indexes mostly ascend, too, but need not: staged messages lie in entries before the one that publishes them.
+    """
+
+    __slots__ = ("counts", "expiries", "firsts", "indexes", "operations", "ordinals")
+
+    def __init__(self) -> None:
+        self.firsts = array("H")
+        self.counts = array("H")
+        self.indexes = array("Q")
+        self.operations = array("I")
+        self.ordinals = array("I")
+        self.expiries: array[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def append(self, first: int, count: int, index: int, operation: int, ordinal: int, expiry: int) -> None:
+        """Adds the run, as part of its left neighbour where that says the same."""
+        if self.firsts and self.indexes[-1] == index and self.firsts[-1] + self.counts[-1] == first:
+            before = self.counts[-1]
+            if ordinal == ONE_EACH:
+                same = self.ordinals[-1] == ONE_EACH and self.operations[-1] + before == operation
+            else:
+                same = self.operations[-1] == operation and self.ordinals[-1] + before == ordinal
+            if same and (NEVER if self.expiries is None else self.expiries[-1]) == expiry:
+                self.counts[-1] = before + count
+                return
+        if self.expiries is None and expiry != NEVER:
+            self.expiries = array("q", [NEVER]) * len(self.firsts)
+        self.firsts.append(first)
+        self.counts.append(count)
+        self.indexes.append(index)
+        self.operations.append(operation)
+        self.ordinals.append(ordinal)
+        if self.expiries is not None:
+            self.expiries.append(expiry)
+
+    def clip(self, base: int, first: int, count: int, out: list[Run]) -> None:
+        """Appends where the messages of slots first .. first+count-1 lie. base: sequence of slot 0."""
+        position = bisect_right(self.firsts, first) - 1
+        while count:
+            skipped = first - self.firsts[position]
+            taken = min(count, self.counts[position] - skipped)
+            ordinal, operation = self.ordinals[position], self.operations[position]
+            if ordinal == ONE_EACH:
+                out.append(Run(base + first, taken, self.indexes[position], operation + skipped, 0, True))
+            else:
+                out.append(Run(base + first, taken, self.indexes[position], operation, ordinal + skipped))
+            first += taken
+            count -= taken
+            position += 1
+
+    @property
+    def end(self) -> int:
+        """The slot after the last run."""
+        return self.firsts[-1] + self.counts[-1] if self.firsts else 0
+
+    def starts(self) -> int:
+        """The first slot of each run."""
+        return bitsets.from_positions(np.frombuffer(self.firsts, dtype=np.uint16), self.end)
+
+    def expired(self, now_ms: int) -> int:
+        """The slots whose time has come."""
+        if self.expiries is None:
+            return 0
+        due = np.frombuffer(self.expiries, dtype=np.int64) <= now_ms
+        result = 0
+        positions = np.flatnonzero(due)
+        if len(positions):
+            # What lies between two neighbouring runs is gone, so a stretch of runs is a stretch of slots.
+            cuts = np.flatnonzero(np.diff(positions) != 1)
+            starts = [0, *(cuts + 1).tolist()]
+            ends = [*cuts.tolist(), len(positions) - 1]
+            for start, end in zip(starts, ends, strict=True):
+                last = int(positions[end])
+                first = self.firsts[int(positions[start])]
+                result |= bitsets.span(first, self.firsts[last] + self.counts[last] - first)
+        return result
+
+    def counted(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """For each run how many of its slots are in `wanted`, which has no slot after the last run."""
+        end = self.end
+        sums = np.zeros(end + 1, dtype=np.int32)
+        np.cumsum(bitsets.as_flags(wanted, end), out=sums[1:])
+        firsts = np.frombuffer(self.firsts, dtype=np.uint16).astype(np.int64)
+        return sums[firsts + np.frombuffer(self.counts, dtype=np.uint16)] - sums[firsts]
+
+    def touched(self, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """For each run whether it has a slot in `wanted`."""
+        return self.counted(wanted) > 0
+
+    def earliest(self, wanted: int) -> int:
+        """The earliest expiry among runs with a slot in `wanted`."""
+        if self.expiries is None or not wanted:
+            return NEVER
+        expiries = np.frombuffer(self.expiries, dtype=np.int64)[self.touched(wanted)]
+        return int(expiries.min()) if len(expiries) else NEVER
+
+    def keep(self, wanted: int) -> None:
+        """Forgets the runs without a slot in `wanted`."""
+        touched = self.touched(wanted)
+        for name in ("firsts", "counts", "indexes", "operations", "ordinals", "expiries"):
+            column: array[int] | None = getattr(self, name)
+            if column is not None:
+                kept = np.frombuffer(column, dtype=np.dtype(column.typecode))[touched]
+                setattr(self, name, array(column.typecode, kept.tobytes()))
+
+    def clear(self) -> None:
+        for column in (self.firsts, self.counts, self.indexes, self.operations, self.ordinals):
+            del column[:]
+        self.expiries = None
+
+
+class Stored:
+    """A block as it stands in its page, immutable: what a cold block keeps in memory, and its record in a checkpoint.
+
+    first_slot: the lowest with a message, 0 if there is none. references: the Raft indexes of their bodies: 11 bytes
+    where what arrives lies in one entry after the other, a fraction of one for each entry where many queues and
+    producers alternate. summary: what values the filter fields have, by which a scan skips the block; empty if there
+    are none, or it is not known, or an earlier build has made it. read_cost: local, as read_costs.py has counted it;
+    negative before, and only from then on text_factor and long_texts are the block's. An instance takes some 500 bytes,
+    0.03 for each message of a full block, its summary, at most 4 KiB, and 2 KiB if texts are long.
+    """
+
+    __slots__ = (
+        "crc",
+        "earliest",
+        "first_slot",
+        "head",
+        "held_count",
+        "long_texts",
+        "number",
+        "page",
+        "placed",
+        "read_cost",
+        "ready_count",
+        "references",
+        "size_bytes",
+        "summary",
+        "text_factor",
+    )
+
+    def __init__(self, record: bytes | memoryview) -> None:
+        """From a checkpoint. Raises ValueError if it ends too early."""
+        reader = Reader(record)
+        self.number = reader.number()
+        self.page = reader.number()
+        self.crc = reader.number()
+        self.ready_count = reader.number()
+        self.held_count = reader.number()
+        self.first_slot = reader.number()
+        self.earliest = NEVER - reader.number()
+        self.placed = reader.number()
+        self.size_bytes = reader.number()
+        self.head = bytes(reader.data[: reader.position])
+        self.references = Piece(reader.blob())
+        self.summary = b"" if reader.is_at_end() else trusted(reader.blob())
+        self.read_cost = -1
+        self.text_factor = self.long_texts = 0
+
+    @property
+    def live(self) -> int:
+        return self.ready_count + self.held_count
+
+    @property
+    def record(self) -> bytes:
+        """Its bytes in a checkpoint."""
+        out = Writer()
+        out.data += self.head
+        out.blob(self.references.packed)
+        if self.summary:
+            out.blob(self.summary)
+        return bytes(out.data)
+
+    def with_summary(self, summary: bytes) -> Stored:
+        """The same with another summary."""
+        found = Stored(self.record)
+        found.summary, found.read_cost = summary, self.read_cost
+        found.text_factor, found.long_texts = self.text_factor, self.long_texts
+        return found
+
+
+class Block:
+    """`size` neighbouring sequences. All but `columns`, `summary`, `stored`, `measured` and `read_cost` is replicated
+    state."""
+
+    __slots__ = (
+        "base",
+        "columns",
+        "copies",
+        "earliest",
+        "failures",
+        "held",
+        "live",
+        "long_texts",
+        "measured",
+        "number",
+        "placed",
+        "read_cost",
+        "ready",
+        "redelivered",
+        "runs",
+        "size",
+        "size_bytes",
+        "stored",
+        "summary",
+        "text_factor",
+    )
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
+        self.size = size
+        self.base = number * size  # the sequence of slot 0
+        self.ready = 0
+        self.held = 0  # disjoint from ready
+        self.redelivered = 0  # part of ready | held: handed out before
+        self.copies: dict[
+            int, int
+        ] = {}  # by pin, ascending: what was ready at its time, where that has changed
+        self.failures = bitsets.Counts()
+        self.runs = Runs()
+        self.live = 0  # members of ready | held
+        self.earliest = NEVER  # no ready message expires before; as in the queue's expiry tree
+        self.placed = 0  # messages ever put here since the block was last empty, and their size in total
+        self.size_bytes = 0
+        self.text_factor = 0  # of the longest texts of a batch that came here, as read_costs.py counts them
+        self.long_texts = 0  # the slots of the batches that have any, also where messages are gone
+        self.columns: Any = None  # local: the filter fields of some messages, or None
+        self.stored: Stored | None = (
+            None  # local: the page that says the same, None once anything was changed
+        )
+        self.summary = (
+            b""  # local: what values the fields have (quorum_selectors.summaries), empty if unknown
+        )
+        self.read_cost: tuple[int, int, int] | None = (
+            None  # local: placed, live and what read_costs.py has counted
+        )
+        self.measured = 0  # local: bytes in memory when it was last looked at
+
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with a message that is here, 0 if there is none."""
+        live = self.ready | self.held
+        return (live & -live).bit_length() - 1 if live else 0
+
+    @property
+    def pinned(self) -> int:
+        """What pins show that may be gone."""
+        found = 0
+        for copy in self.copies.values():
+            found |= copy
+        return found
+
+    @property
+    def kept(self) -> int:
+        """Those whose bodies are needed."""
+        return self.ready | self.held | self.pinned
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the fields of all messages whose bodies are needed are in memory."""
+        return self.columns is not None and not self.kept & ~self.columns.filled
+
+    @property
+    def ready_count(self) -> int:
+        return self.ready.bit_count()
+
+    @property
+    def held_count(self) -> int:
+        return self.held.bit_count()
+
+    def memory_bytes(self) -> int:
+        """What runs, bit sets and columns hold, without the fixed size of the objects."""
+        runs = self.runs
+        each_run = 28 if runs.expiries is not None else 20
+        sets = (
+            2 + bool(self.redelivered) + bool(self.long_texts) + len(self.copies) + len(self.failures.planes)
+        )
+        columns = 0 if self.columns is None else int(self.columns.nbytes)
+        return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns
+
+    def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        """The Raft indexes where bodies of messages that are here or pinned lie, ascending, each once."""
+        indexes = np.frombuffer(self.runs.indexes, dtype=np.uint64)
+        kept = self.kept
+        if kept.bit_count() != sum(self.runs.counts):  # some are gone, and with them perhaps all of a run
+            indexes = indexes[self.runs.touched(kept)]
+        if len(indexes) < 2:
+            return indexes.copy()
+        if (indexes[1:] < indexes[:-1]).any():  # staged messages, published after others had come
+            return np.unique(indexes)
+        return indexes[np.concatenate(([True], indexes[1:] != indexes[:-1]))]
+
+    def clear(self) -> None:
+        """No message is left, nor pinned; others will come."""
+        self.redelivered = 0
+        self.failures = bitsets.Counts()
+        self.runs.clear()
+        self.columns = None
+        self.summary = b""
+        self.placed = self.size_bytes = 0
+        self.read_cost = None
+
+    def forget(self, gone: int) -> None:
+        """Clears what is remembered of messages that are no longer here."""
+        if self.redelivered & gone:
+            self.redelivered &= ~gone
+        if self.failures.planes:
+            self.failures.clear(gone)
+
+    def compact(self, slack: int) -> None:
+        """Forgets runs once most of them are of messages that are gone.
+
+        A few messages that nobody selects must not keep the runs of all others; at four to one the work is paid by
+        the removals before it.
+        """
+        if len(self.runs.firsts) <= 4 * self.live + slack:
+            return
+        kept = self.kept
+        if len(self.runs.firsts) > 4 * kept.bit_count() + slack:
+            self.runs.keep(kept)

@@ -1,0 +1,359 @@
+"""The messages of one queue, and their life.
+
+A message is ready, checked out, or gone. `LIFE` is the whole life as a table: each row is a move, by the method of
+`Messages` that makes it. Messages leave in one place, `_departed`, whatever the cause.
+
+The parts of a queue that serve, reserve, pin and stage are built on this floor. It knows none of them. Two of them must
+hear of a change, and register for it: pins before the ready messages of a block change in any way but by new ones, and
+selector groups when messages are requeued and when a block has none left.
+
+Rules:
+- A message is known by its sequence, for ever. A requeued message returns to its own place, marked as redelivered.
+- Only a failed delivery counts towards the delivery limit. A message over the limit, or expired while it was checked
+  out, leaves the queue when it is requeued.
+- Every change of a block's replicated state marks its page as outdated (`stored = None`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from sortedcontainers import SortedList
+
+from fifo.budgets import Entry
+from fifo.commands import QueueConfig
+from fifo.effects import Refused
+from fifo.limits import Limits
+from fifo.messages import bitsets
+from fifo.messages.block_store import BlockMemory, BlockStore
+from fifo.messages.blocks import NEVER, ONE_EACH, Block
+
+PRIORITY = 0
+"""The only priority there is so far; part of the index's keys so that others find their place."""
+
+MANY_RANGES = 64
+"""From so many ranges on, their blocks are found by numpy."""
+
+
+class Place(Enum):
+    """Where a message is. The value names the bit set of `Block` that says so."""
+
+    READY = "ready"
+    CHECKED_OUT = "held"
+    GONE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step in the life of a message: the method of `Messages`, from where, to where, and why if it leaves."""
+
+    method: str
+    source: Place | None
+    target: Place
+    cause: str = ""
+
+
+LIFE = (
+    Move("append", None, Place.READY),
+    Move("check_out", Place.READY, Place.CHECKED_OUT),
+    Move("requeue", Place.CHECKED_OUT, Place.READY),
+    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"),
+    Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"),
+    Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"),
+    Move("requeue", Place.CHECKED_OUT, Place.GONE, "expired"),
+    Move("drop", Place.READY, Place.GONE, "expired"),
+    Move("drop", Place.READY, Place.GONE, "maxlen"),
+    Move("purge", Place.READY, Place.GONE, "purged"),
+)
+
+COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
+"""Causes whose messages are counted, in the order of the snapshot."""
+
+
+def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
+    """The slots of (sequence, count) ranges by the numbers of their blocks."""
+    block_bits, block_size, slot_mask = limits.block_bits, limits.block_size, limits.slot_mask
+    found: dict[int, int] = {}
+    for sequence, count in ranges:
+        first, rest = sequence, count
+        while rest:
+            slot = first & slot_mask
+            taken = min(rest, block_size - slot)
+            number = first >> block_bits
+            found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
+            first += taken
+            rest -= taken
+    return found
+
+
+def _nobody(*_: int) -> None:
+    """Nobody has registered."""
+
+
+class Messages:
+    """The messages of one queue. Both trees have one entry a block."""
+
+    __slots__ = (
+        "before_ready_changes",
+        "blocks",
+        "config",
+        "dropped",
+        "expiries",
+        "held_count",
+        "index",
+        "limits",
+        "next_sequence",
+        "on_emptied",
+        "on_requeued",
+        "queue",
+        "ready_count",
+    )
+
+    def __init__(self, queue: int, config: QueueConfig, memory: BlockMemory) -> None:
+        self.queue = queue
+        self.config = config
+        self.limits = memory.limits
+        self.next_sequence = 1
+        self.ready_count = 0
+        self.held_count = 0
+        self.blocks = BlockStore(queue, memory)
+        self.index: SortedList[tuple[int, int]] = SortedList()
+        """(priority, block) of blocks with ready messages"""
+        self.expiries: SortedList[tuple[int, int]] = SortedList()
+        """(earliest, block) of blocks where some may expire"""
+        self.dropped = dict.fromkeys(COUNTED, 0)
+        self.before_ready_changes: Callable[[Block], None] | None = None
+        """with the block; None while nobody wants to know"""
+        self.on_requeued: Callable[[int, int], None] = _nobody
+        """with the block's number and its messages"""
+        self.on_emptied: Callable[[int], None] = _nobody
+        """with the block's number"""
+
+    @property
+    def tail(self) -> int:
+        """The number of the last block, which takes the next message."""
+        return self.next_sequence >> self.limits.block_bits
+
+    # ---- arriving
+
+    def refuse_more(self, count: int) -> Refused | None:
+        """Why so many more messages do not fit."""
+        config = self.config
+        wanted = self.ready_count + count
+        if config.overflow != "reject_publish" or not 0 <= config.max_length < wanted:
+            return None
+        return Refused(
+            "queue_full",
+            f"{self.ready_count} messages are ready, {wanted} would be; allowed: {config.max_length}",
+        )
+
+    def expires_at(self, now_ms: int, ttl_ms: int) -> int:
+        """When a message published now expires that has this TTL of its own, -1 for none."""
+        own = self.config.message_ttl_ms
+        if ttl_ms < 0 or 0 <= own < ttl_ms:
+            ttl_ms = own
+        return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
+
+    def append(
+        self, index: int, operation: int, ordinal: int, count: int, expires: int, size: int, texts: int
+    ) -> None:
+        """Messages come to the end of the queue. ordinal: of the first in its batch, ONE_EACH if it is alone there.
+        texts: the text factor of the batch."""
+        self.ready_count += count
+        rest, limits = count, self.limits
+        while rest:
+            sequence = self.next_sequence
+            slot = sequence & limits.slot_mask
+            taken = min(rest, limits.block_size - slot)
+            block = self.blocks.find(sequence >> limits.block_bits)
+            if block is None:
+                block = Block(sequence >> limits.block_bits, limits.block_size)
+                self.blocks.add(block)
+            if not block.ready:
+                self.index.add((PRIORITY, block.number))
+            block.stored = None
+            block.summary = b""
+            block.ready |= ((1 << taken) - 1) << slot
+            block.live += taken
+            block.placed += taken
+            block.size_bytes += size * taken // count
+            block.runs.append(slot, taken, index, operation, ordinal, expires)
+            if texts:
+                block.text_factor = max(block.text_factor, texts)
+                block.long_texts |= bitsets.span(slot, taken)
+            if expires < block.earliest:
+                self.set_earliest(block, expires)
+            if ordinal != ONE_EACH:
+                ordinal += taken
+            self.next_sequence = sequence + taken
+            rest -= taken
+
+    # ---- checked out, and what becomes of it
+
+    def check_out(self, block: Block, members: int, count: int) -> None:
+        """A consumer receives ready messages of a block."""
+        self._ready_changes(block)
+        block.ready ^= members
+        block.held |= members
+        self.ready_count -= count
+        self.held_count += count
+        if not block.ready:
+            self.index.remove((PRIORITY, block.number))
+
+    def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
+        """Messages that are checked out, given as (sequence, count), leave the queue; how many."""
+        total = 0
+        for block, members in self.by_block(ranges):
+            block.stored = None
+            block.held ^= members
+            total += self._departed(block, (cause, members))
+        self.held_count -= total
+        return total
+
+    def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
+        """Messages that are checked out become ready again, unless they have expired or failed too often."""
+        for block, members in self.by_block(ranges):
+            block.stored = None
+            block.held ^= members
+            self.held_count -= members.bit_count()
+            block.redelivered |= members
+            lost = expired = 0
+            if failed:
+                block.failures.add(members)
+                if self.config.delivery_limit >= 0:
+                    lost = block.failures.above(self.config.delivery_limit) & members
+            if block.runs.expiries is not None:
+                expired = self.expired(entry, block) & members & ~lost
+            back = members ^ lost ^ expired
+            if back:
+                self._ready_changes(block)
+                if not block.ready:
+                    self.index.add((PRIORITY, block.number))
+                block.ready |= back
+                self.on_requeued(block.number, back)
+                self.ready_count += back.bit_count()
+                if block.runs.expiries is not None:
+                    self.set_earliest(block, min(block.earliest, block.runs.earliest(back)))
+            if lost or expired:
+                self._departed(block, ("delivery_limit", lost), ("expired", expired))
+
+    def by_block(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        """The blocks and slots of (sequence, count) ranges."""
+        if len(ranges) > MANY_RANGES:
+            return self._by_block_many(ranges)
+        return [
+            (self.blocks.get(number), members) for number, members in by_number(ranges, self.limits).items()
+        ]
+
+    def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        pairs = np.array(ranges, dtype=np.int64)
+        firsts, counts = pairs[:, 0], pairs[:, 1]
+        ends = np.cumsum(counts)
+        sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
+        limits = self.limits
+        numbers = sequences >> limits.block_bits
+        return [
+            (
+                self.blocks.get(number),
+                bitsets.from_positions(sequences[numbers == number] & limits.slot_mask, limits.block_size),
+            )
+            for number in np.unique(numbers).tolist()
+        ]
+
+    # ---- leaving
+
+    def expired(self, entry: Entry, block: Block) -> int:
+        """The slots of a block whose time has come, except those of messages that came with this entry."""
+        found = block.runs.expired(entry.now_ms)
+        arrived_from = entry.arrived_from.get(self.queue)
+        if found and arrived_from is not None:
+            found &= bitsets.span(0, max(arrived_from - block.base, 0))
+        return found
+
+    def drop(self, block: Block, members: int, cause: str) -> None:
+        """Ready messages leave the queue."""
+        self._ready_changes(block)
+        block.ready ^= members
+        if not block.ready:
+            self.index.remove((PRIORITY, block.number))
+        self.ready_count -= self._departed(block, (cause, members))
+
+    def purge(self, before: int, is_pinned: Callable[[int], bool]) -> int:
+        """Ready messages with a sequence below `before` leave the queue; how many. A constant number of steps a block,
+        without looking at messages. A cold block of ready messages alone is not read, unless a pin reaches into it."""
+        was_ready = self.ready_count
+        block_bits, block_size = self.limits.block_bits, self.limits.block_size
+        for _, number in list(self.index):
+            found = self.blocks.at(number)
+            is_ready_only = not isinstance(found, Block) and not found.held_count
+            slots = min(before - (number << block_bits), block_size)
+            if slots <= 0:
+                continue
+            if is_ready_only and slots == block_size and number != self.tail and not is_pinned(number):
+                if found.earliest != NEVER:
+                    self.expiries.remove((found.earliest, number))
+                self.ready_count -= found.live
+                self.index.remove((PRIORITY, number))
+                self._forget_block(number)
+                continue
+            block = self.blocks.get(number)
+            members = block.ready & ((1 << slots) - 1)
+            if members:
+                self.drop(block, members, "purged")
+        return was_ready - self.ready_count
+
+    def _departed(self, block: Block, *parts: tuple[str, int]) -> int:
+        """Messages of a block leave the queue, given by causes; how many. They are in no set of places any more."""
+        members = 0
+        for cause, some in parts:
+            if cause in self.dropped:
+                self.dropped[cause] += some.bit_count()
+            members |= some
+        count = members.bit_count()
+        block.live -= count
+        is_tail = block.number == self.next_sequence >> self.limits.block_bits
+        if block.live:
+            block.forget(members)
+            block.compact(1024 if is_tail else 16)
+            return count
+        self.set_earliest(block, NEVER)
+        block.forget(members)
+        if not is_tail:
+            self.on_emptied(block.number)
+        self.release_block(block)
+        return count
+
+    # ---- blocks
+
+    def _ready_changes(self, block: Block) -> None:
+        """To be called before ready messages of a block change, in every way but by new ones."""
+        block.stored = None
+        if self.before_ready_changes is not None:
+            self.before_ready_changes(block)
+
+    def release_block(self, block: Block) -> None:
+        """Forgets a block that nobody needs any more, or what nobody needs of it."""
+        is_tail = block.number == self.tail
+        if block.live or block.pinned:
+            block.compact(1024 if is_tail else 16)
+        elif is_tail:
+            block.clear()
+        else:
+            self._forget_block(block.number)
+
+    def _forget_block(self, number: int) -> None:
+        self.blocks.drop(number)
+        self.on_emptied(number)
+
+    def set_earliest(self, block: Block, expires: int) -> None:
+        """No ready message of the block expires before."""
+        if expires != block.earliest:
+            if block.earliest != NEVER:
+                self.expiries.remove((block.earliest, block.number))
+            if expires != NEVER:
+                self.expiries.add((expires, block.number))
+            block.stored = None
+            block.earliest = expires

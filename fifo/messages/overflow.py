@@ -1,0 +1,26 @@
+"""What a full queue does: with `drop_head` it drops its oldest ready messages.
+
+`Messages.refuse_more` decides about `reject_publish`, when a batch arrives. `x-max-length` counts ready messages. Where
+the specifications are silent: the lowest sequence is dropped first, not the message that would be delivered next.
+"""
+
+from __future__ import annotations
+
+from fifo.budgets import Entry
+from fifo.messages import bitsets
+from fifo.messages.messages import Messages
+
+
+def drop_head(messages: Messages, entry: Entry) -> bool:
+    """Drops what is above `max_length`; False if the budget ended it."""
+    limit = messages.config.max_length
+    if limit < 0 or messages.config.overflow != "drop_head":
+        return True
+    left = entry.budget(messages.queue).left
+    while messages.ready_count > limit:
+        if not left.blocks:
+            return False
+        left.blocks -= 1
+        block = messages.blocks.get(messages.index[0][1])
+        messages.drop(block, bitsets.lowest(block.ready, messages.ready_count - limit), "maxlen")
+    return True

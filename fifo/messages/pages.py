@@ -1,0 +1,160 @@
+"""Blocks as bytes, and where the pages are that hold them.
+
+A page holds one block in the bytes that the snapshot has for it; where pages lie is up to `Pages`. A block's page is
+valid until the block is changed; then a new page gets a new number, and the old one is read no more. What is cold is
+local: it never changes a reply, an effect or a snapshot.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from dataclasses import dataclass
+from typing import Protocol
+
+from fifo.codec import Reader, Writer
+from fifo.index_sets import Piece, pack
+from fifo.messages.blocks import NEVER, Block, Stored
+
+
+class Pages(Protocol):
+    """Where pages are kept. Total: a failure raises, and the member stops. Called by the machines' thread only."""
+
+    def write(self, queue: int, block: int, data: bytes) -> int:
+        """Keeps a block's bytes; the number of their page, above 0. They can be read at once."""
+        ...
+
+    def read(self, page: int) -> bytes | memoryview: ...
+
+
+class MemoryPages:
+    """Pages in a dictionary: for tests, and where nothing is ever paged out."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, bytes] = {}
+        self.last = 0
+
+    def write(self, queue: int, block: int, data: bytes) -> int:
+        self.last += 1
+        self.pages[self.last] = data
+        return self.last
+
+    def read(self, page: int) -> bytes:
+        return self.pages[page]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One queue's part of a checkpoint, with the Raft indexes and the pages that it refers to."""
+
+    data: bytes
+    entries: tuple[Piece, ...]
+    pages: array[int]
+
+
+def write_page(pages: Pages, queue: int, block: Block) -> Stored:
+    """Writes a block to a new page, which is then its valid one."""
+    data = bytes(encode_block(block))
+    page = pages.write(queue, block.number, data)
+    if page <= 0:
+        raise ValueError(f"block {block.number} of queue {queue} was written to page {page}; wanted: above 0")
+    out = Writer()
+    for value in (
+        block.number,
+        page,
+        zlib.crc32(data),
+        block.ready_count,
+        block.held_count,
+        block.first_slot,
+        NEVER - block.earliest,
+        block.placed,
+        block.size_bytes,
+    ):
+        out.number(value)
+    out.blob(pack(block.live_indexes()))
+    if block.summary:
+        out.blob(block.summary)
+    block.stored = Stored(bytes(out.data))
+    return block.stored
+
+
+def page_data(pages: Pages, stored: Stored) -> bytes | memoryview:
+    """A page's bytes. Raises ValueError if they are not what was written."""
+    data = pages.read(stored.page)
+    if zlib.crc32(data) != stored.crc:
+        raise ValueError(
+            f"page {stored.page} of block {stored.number} is not what was written: its CRC is wrong"
+        )
+    return data
+
+
+def read_page(pages: Pages, stored: Stored, size: int) -> Block:
+    """The block of a page, with that page as its valid one. size: of a block."""
+    block = decode_block(Reader(page_data(pages, stored)), size)
+    block.stored = stored
+    block.summary = stored.summary
+    return block
+
+
+# ---- a block's bytes: a section of the snapshot
+
+HAS_EXPIRIES = 1
+HAS_LONG_TEXTS = 2
+"""What stands at the end of a block's bytes."""
+
+
+def encode_block(block: Block) -> bytearray:
+    out = Writer()
+    out.number(block.number)
+    out.bits(block.ready)
+    out.bits(block.held)
+    out.bits(block.redelivered)
+    out.number(len(block.copies))
+    for pin, copy in block.copies.items():
+        out.number(pin)
+        out.bits(copy)
+    out.number(len(block.failures.planes))
+    for plane in block.failures.planes:
+        out.bits(plane)
+    out.number(block.placed)
+    out.number(block.size_bytes)
+    out.number(NEVER - block.earliest)
+    runs = block.runs
+    for column in (runs.firsts, runs.counts, runs.indexes, runs.operations, runs.ordinals):
+        out.column(column)
+    out.number(
+        (HAS_EXPIRIES if runs.expiries is not None else 0) | (HAS_LONG_TEXTS if block.text_factor else 0)
+    )
+    if runs.expiries is not None:
+        out.column(runs.expiries)
+    if block.text_factor:
+        out.number(block.text_factor)
+        out.bits(block.long_texts)
+    return out.data
+
+
+def decode_block(reader: Reader, size: int) -> Block:
+    """size: how many sequences a block has."""
+    block = Block(reader.number(), size)
+    block.ready = reader.bits()
+    block.held = reader.bits()
+    block.redelivered = reader.bits()
+    block.copies = {reader.number(): reader.bits() for _ in range(reader.number())}
+    block.failures.planes = [reader.bits() for _ in range(reader.number())]
+    block.live = (block.ready | block.held).bit_count()
+    block.placed = reader.number()
+    block.size_bytes = reader.number()
+    block.earliest = NEVER - reader.number()
+    runs = block.runs
+    runs.firsts = reader.column("H")
+    runs.counts = reader.column("H")
+    runs.indexes = reader.column("Q")
+    runs.operations = reader.column("I")
+    runs.ordinals = reader.column("I")
+    flags = reader.number()
+    if flags & HAS_EXPIRIES:
+        runs.expiries = reader.column("q")
+    if flags & HAS_LONG_TEXTS:
+        block.text_factor = reader.number()
+        block.long_texts = reader.bits()
+    return block

@@ -1,0 +1,1 @@
+"""Snapshots and checkpoints: the state of a group as bytes, and its check."""

@@ -1,0 +1,229 @@
+"""Checkpoints: a group's state where the blocks are named by their pages, at the price of what has changed.
+
+Local, unlike a snapshot: pages have other numbers on other members. Format 4: a magic word, the format number, the
+group's head, and for each queue in the order of ids a section: its head and the record of each block (blocks.Stored) in
+the order of their numbers. The heads are those of the snapshot. Sections of queues that no entry has touched since the
+last checkpoint are carried over; of others, changed blocks are written to new pages, and the records of all joined.
+
+Format 3 is read, too: the group's head ends earlier there, as in snapshots.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from fifo.codec import Reader, Writer
+from fifo.consumers.filter_fields import FieldSource
+from fifo.group_machine import GroupMachine
+from fifo.index_sets import IndexSet, Piece, pack
+from fifo.limits import PRODUCTION, Limits
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.pages import Pages, Section, page_data
+from fifo.persistence import snapshot
+from fifo.queue_machine import QueueMachine
+from fifo.staging import Staging
+
+MAGIC = b"QPAGE"
+FORMAT = 4
+FORMATS = (3, 4)
+"""Those that are read."""
+SECTION_COST_BYTES = 4 << 10
+"""What making a section costs beside its bytes, as so many bytes of blocks that are written: with 1 MiB a step at most
+256 empty queues are done in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """state: what `resume` goes on from. entries, pages: the Raft indexes whose bodies the messages in it refer to,
+    staged ones too, and the pages it names, ascending, each once."""
+
+    state: bytes
+    entries: IndexSet
+    pages: array[int]
+
+
+def take(group: GroupMachine) -> Checkpoint:
+    """Writes the blocks that were changed since their pages were, and tells what the whole now consists of."""
+    out = Writer()
+    out.data += MAGIC
+    out.number(FORMAT)
+    out.blob(snapshot.group_head(group))
+    found = []
+    for queue in sorted(group.queues):
+        machine = group.queues[queue]
+        if machine.section is None:
+            machine.section = section(machine)
+        found.append(machine.section)
+        out.blob(machine.section.data)
+    return Checkpoint(
+        bytes(out.data),
+        IndexSet(itertools.chain.from_iterable(each.entries for each in found)),
+        _sorted([each.pages for each in found]),
+    )
+
+
+def write_ahead(group: GroupMachine, place: tuple[int, int], most_bytes: int) -> tuple[int, int] | None:
+    """Does, for about so many bytes, what the next `take` would have to: writes changed blocks, and sections. From
+    (queue, block) on; returns where to go on, None once it has passed everything. `take` then finds little to do."""
+    for queue in sorted(queue for queue in group.queues if queue >= place[0]):
+        machine = group.queues[queue]
+        if machine.section is not None:
+            continue
+        blocks = machine.messages.blocks
+        for number in blocks.numbers(place[1] if queue == place[0] else 0):
+            if most_bytes <= 0:
+                return queue, number
+            block = blocks.find_warm(number)
+            if block is not None and block.stored is None:
+                most_bytes -= block.memory_bytes()
+                blocks.write(block)
+        machine.section = section(machine)
+        most_bytes -= len(machine.section.data) + SECTION_COST_BYTES
+        if most_bytes <= 0:
+            return queue + 1, 0
+    return None
+
+
+def missing_sections(group: GroupMachine) -> int:
+    """How many sections `take` would have to make now."""
+    return sum(1 for machine in group.queues.values() if machine.section is None)
+
+
+def section(machine: QueueMachine) -> Section:
+    """A queue's part, written where it is not yet."""
+    out = Writer()
+    out.blob(snapshot.queue_head(machine))
+    blocks = machine.messages.blocks
+    records = [blocks.write(block) if isinstance(block, Block) else block for block in blocks.values()]
+    for stored in records:
+        out.blob(stored.record)
+    return Section(bytes(out.data), *_contents(machine.staging, records))
+
+
+def _contents(staging: Staging, records: list[Stored]) -> tuple[tuple[Piece, ...], array[int]]:
+    pieces = [stored.references for stored in records]
+    if staging.parts:
+        pieces.append(Piece(pack(staging.indexes())))
+    return tuple(pieces), array("Q", [stored.page for stored in records])
+
+
+def _sorted(parts: list[array[int]]) -> array[int]:
+    """All pages: each is named by one block."""
+    return array("Q", sorted(itertools.chain.from_iterable(parts)))
+
+
+# ---- reading
+
+
+def is_checkpoint(state: bytes | memoryview) -> bool:
+    """Whether these bytes begin like a checkpoint's state; a snapshot's begin otherwise."""
+    return bytes(state[: len(MAGIC)]) == MAGIC
+
+
+def _begin(state: bytes | memoryview) -> Reader:
+    reader = Reader(state)
+    if not is_checkpoint(state):
+        raise ValueError("reading a checkpoint of a group: it does not begin like one")
+    reader.position = len(MAGIC)
+    found = reader.number()
+    if found not in FORMATS:
+        raise ValueError(f"reading a checkpoint of a group: its format is {found}; known: {FORMATS}")
+    return reader
+
+
+def _records(part: Reader) -> Iterator[Stored]:
+    while not part.is_at_end():
+        yield Stored(part.blob())
+
+
+def resume(
+    state: bytes | memoryview, field_source: FieldSource, pages: Pages, limits: Limits = PRODUCTION
+) -> GroupMachine:
+    """The group of a checkpoint's state; all its blocks are cold. Raises ValueError if it is no checkpoint."""
+    group = GroupMachine(field_source, pages, limits)
+    reader = _begin(state)
+    queue_count = snapshot.read_group_head(Reader(reader.blob()), group)
+    for _ in range(queue_count):
+        part = Reader(reader.blob())
+        machine, block_count = snapshot.read_queue_head(Reader(part.blob()), group)
+        group.queues[machine.queue] = machine
+        for stored in _records(part):
+            snapshot.add_block(machine, stored)
+        if len(machine.messages.blocks) != block_count:
+            raise ValueError(
+                f"reading a checkpoint: queue {machine.queue} has {len(machine.messages.blocks)} blocks, "
+                f"not {block_count}"
+            )
+        group.note_expiry(machine)
+    if not reader.is_at_end():
+        raise ValueError(f"reading a checkpoint: {len(state) - reader.position} bytes too many")
+    return group
+
+
+def contents(state: bytes | memoryview) -> tuple[IndexSet, array[int]]:
+    """(entries, pages) of a checkpoint, as `Checkpoint` has them."""
+    reader = _begin(state)
+    reader.blob()
+    found = []
+    while not reader.is_at_end():
+        part = Reader(reader.blob())
+        _, staging = snapshot.staged_in(Reader(part.blob()))
+        found.append(_contents(staging, list(_records(part))))
+    return IndexSet(itertools.chain.from_iterable(entries for entries, _ in found)), _sorted(
+        [pages for _, pages in found]
+    )
+
+
+class Export:
+    """The canonical snapshot of a checkpoint's state, in pieces: heads, and blocks that are read from their pages when
+    asked for. Which pieces there are is known after `look_through`. Raises ValueError."""
+
+    def __init__(self, state: bytes | memoryview, pages: Pages) -> None:
+        self._pages = pages
+        self._pieces: list[bytes | Stored] = []
+        self._looking = self._look(_begin(state))
+
+    def _look(self, reader: Reader) -> Iterator[None]:
+        begin = Writer()
+        begin.data += snapshot.MAGIC
+        begin.number(snapshot.FORMAT)
+        begin.blob(reader.blob())
+        self._pieces.append(bytes(begin.data))
+        yield
+        while not reader.is_at_end():
+            part = Reader(reader.blob())
+            self._pieces.append(_piece(part.blob()))
+            yield
+            for stored in _records(part):
+                self._pieces.append(stored)
+                yield
+
+    def look_through(self, count: int | None = None) -> bool:
+        """Finds so many more pieces, or all; whether all are known. No page is read for that."""
+        found = sum(1 for _ in islice(self._looking, count))
+        return count is None or found < count
+
+    def __len__(self) -> int:
+        """How many pieces are known."""
+        return len(self._pieces)
+
+    def piece(self, number: int) -> bytes:
+        found = self._pieces[number]
+        return found if isinstance(found, bytes) else _piece(page_data(self._pages, found))
+
+
+def export_snapshot(state: bytes | memoryview, pages: Pages) -> Iterator[bytes]:
+    """The pieces of `Export`, one after the other."""
+    export = Export(state, pages)
+    export.look_through()
+    return (export.piece(number) for number in range(len(export)))
+
+
+def _piece(data: bytes | memoryview) -> bytes:
+    out = Writer()
+    out.blob(data)
+    return bytes(out.data)

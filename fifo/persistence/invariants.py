@@ -1,0 +1,347 @@
+"""What is true of a group between entries. For tests and for a member that doubts itself; costs O(state)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fifo.commands import NODE
+from fifo.consumers.consumer import Consumer, SelectorGroup
+from fifo.consumers.match_cache import EVICTED
+from fifo.consumers.shared_scan import CAUGHT_UP
+from fifo.group_machine import GroupMachine
+from fifo.index_sets import unpack
+from fifo.messages import bitsets
+from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.messages import COUNTED, LIFE, PRIORITY, Place, by_number
+from fifo.messages.pages import encode_block
+from fifo.persistence import checkpoint, snapshot
+from fifo.producers import Producer
+from fifo.queue_machine import QueueMachine
+from fifo.staging import PART_BYTES
+from fifo.subscriptions import Subscription
+from quorum_selectors.evaluate import evaluate
+
+PLACES = tuple(place for place in Place if place.value)
+"""Where messages of a queue are."""
+
+
+def check(group: GroupMachine) -> None:
+    """Raises AssertionError where something is not as it must be."""
+    sessions, limits = group.sessions, group.limits
+    owners = [producer.owner for producer in sessions.producers.values()]
+    _expect(len(owners) - owners.count(NODE) <= limits.max_producers, "too many producers")
+    _expect(sessions.owned == {owner: owners.count(owner) for owner in owners}, "owners are counted")
+    _expect(len(sessions.fences) <= limits.max_fences, "too many fences")
+    _expect(not sessions.fences.keys() & sessions.producers.keys(), "who is remembered needs no fence")
+    fenced = [fence.ended_ms for fence in sessions.fences.values()]
+    _expect(fenced == sorted(fenced), "fences are listed in the order of forgetting")
+    _expect(not fenced or sessions.fences_lost_ms <= fenced[0], "the oldest fences go first")
+    ended = [name for name, producer in sessions.producers.items() if producer.ended_ms >= 0]
+    _expect(sorted(ended) == sorted(sessions.ended), "ended producers are listed")
+    times = [sessions.producers[name].ended_ms for name in sessions.ended]
+    _expect(times == sorted(times), "ended producers are listed in the order of ending")
+    for producer in sessions.producers.values():
+        _check_producer(group, producer)
+    for queue in sorted(group.queues):
+        machine = group.queues[queue]
+        _check_queue(machine)
+        for name, tag in machine.consumers:
+            _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
+        owners = [consumer.owner for consumer in machine.consumers.values()]
+        _expect(
+            owners == [sessions.producers[name].owner for name, _ in machine.consumers],
+            "a consumer has the owner of its session",
+        )
+        _expect(machine.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
+        _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
+        _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
+    _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
+    _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
+    _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
+    data = snapshot.encode(group)
+    again = snapshot.decode(data, group.field_source, limits=limits)
+    warm = sum(block.measured for queue in group.queues.values() for block in queue.messages.blocks.warm())
+    _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")
+    _expect(snapshot.encode(again) == data, "a snapshot restores to itself")
+    _expect(again.next_wake() == group.next_wake(), "the next wake-up follows from the snapshot")
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def _check_producer(group: GroupMachine, producer: Producer) -> None:
+    bound = producer.floor - 1
+    for place, (first, last) in enumerate(producer.accepted):
+        _expect(first <= last, "a range of accepted messages is not empty")
+        _expect(first > bound, "accepted ranges ascend with gaps, above the floor")
+        _expect(place == 0 or first > bound, "neighbouring ranges are one")
+        bound = last + 1
+    for queue, tag in producer.consumers:
+        _expect((producer.name, tag) in group.queues[queue].consumers, "a session's consumers exist")
+    _expect(producer.ended_ms < 0 or not producer.consumers, "an ended session has no consumers")
+
+
+def _check_queue(machine: QueueMachine) -> None:
+    held: dict[int, int] = {}
+    for consumer in machine.consumers.values():
+        _check_held(machine, consumer, held)
+        _check_consumer(machine, consumer)
+    for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
+        _check_held(machine, subscription.consumer, held)
+        _check_subscription(machine, subscription)
+    ready_count = held_count = 0
+    index, expiries = [], []
+    for number in machine.messages.blocks.numbers():
+        block = machine.messages.blocks.view(number)
+        _check_block(machine, block)
+        _expect(block.held == held.pop(number, 0), "what a block shows as held is what consumers hold")
+        ready_count += block.ready.bit_count()
+        held_count += block.held.bit_count()
+        if block.ready:
+            index.append((PRIORITY, number))
+        if block.earliest != NEVER:
+            expiries.append((block.earliest, number))
+    _expect(not held, "what a consumer holds is in a block")
+    _expect(
+        (ready_count, held_count) == (machine.messages.ready_count, machine.messages.held_count),
+        "counts are right",
+    )
+    _expect(list(machine.messages.index) == index, "the index has the blocks with ready messages")
+    _expect(list(machine.messages.expiries) == sorted(expiries), "the expiry tree has the blocks that expire")
+    causes = [move.cause for move in LIFE]
+    _expect(all(cause in causes for cause in COUNTED), "causes are of the table")
+    _expect(tuple(machine.messages.dropped) == COUNTED, "causes are counted in their order")
+    _check_groups(machine)
+    _check_staging(machine)
+    _check_pages(machine)
+    _check_pins(machine)
+
+
+def _check_pins(machine: QueueMachine) -> None:
+    pins = machine.pins
+    all_pins = [*pins.by_number.values(), *pins.ended]
+    _expect(len(all_pins) <= machine.limits.max_pins, "pins are bounded")
+    known = {pin.number: pin for pin in all_pins}
+    _expect(len(known) == len(all_pins), "pins have numbers of their own")
+    _expect(all(pin.number < pins.next_pin for pin in all_pins), "numbers of pins come from the counter")
+    _expect(list(pins.by_number) == sorted(pins.by_number), "pins ascend")
+    sizes = sum(pin.copy_bytes for pin in pins.by_number.values())
+    _expect(sizes <= machine.limits.max_copy_bytes, "copies take what they may")
+    numbers = machine.messages.blocks.numbers()
+    for number in numbers:
+        block = machine.messages.blocks.view(number)
+        for name in block.copies:
+            _expect(name in known and number in known[name].blocks, "a copy belongs to a pin that knows it")
+    for pin in all_pins:
+        for number in pin.blocks:
+            has_copy = number in numbers and pin.number in machine.messages.blocks.view(number).copies
+            _expect(number not in numbers or has_copy, "a pin's blocks have its copies")
+
+
+def _check_staging(machine: QueueMachine) -> None:
+    staging, limits, latest = machine.staging, machine.limits, 0
+    totals = [0, 0, 0, 0]
+    for (producer, batch, name), part in staging.parts.items():
+        _expect(len(name) == PART_BYTES, "a part has a name")
+        _expect(batch > staging.last_of(producer), "no part waits of a batch that was published")
+        _expect(part.last_ms >= latest, "parts stand in the order of their last chunks")
+        latest = part.last_ms
+        chunks = list(part.chunks())
+        _expect(0 < len(chunks) == len(part.indexes), "a part has chunks")
+        _expect(
+            (part.rows, part.size_bytes) == (sum(c[2] for c in chunks), sum(c[3] for c in chunks)), "its sums"
+        )
+        for _, _, count, _, stretches, _ in chunks:
+            _expect(sum(width for _, width, _ in stretches) == count, "each message has its TTL")
+        counted = len(chunks), part.rows, part.size_bytes, sum(len(c[4]) for c in chunks)
+        totals = [total + more for total, more in zip(totals, counted, strict=True)]
+        _expect(len(part.ttls) == len(part.ttl_counts) == counted[3], "TTLs are cut at the edges of chunks")
+    found = [staging.chunk_count, staging.rows, staging.size_bytes, staging.ttl_count]
+    _expect(totals == found, "what is staged is counted")
+    allowed = (limits.staged_chunks, limits.staged_messages, limits.staged_bytes, limits.staged_ttls)
+    _expect(
+        all(total <= most for total, most in zip(totals, allowed, strict=True)), "what is staged is limited"
+    )
+    _expect(len(staging.parts) <= limits.staged_parts, "parts are limited")
+    _expect(len(staging.last_batches) <= limits.known_producers, "producers of staged messages are limited")
+    owners = [last.owner for last in staging.last_batches.values()]
+    _expect(staging.owned.counts == dict(Counter(owners)), "owners of producers are counted")
+    used = [last.used_ms for last in staging.last_batches.values()]
+    _expect(used == sorted(used), "producers of staged messages stand in the order of their last use")
+
+
+def _check_pages(machine: QueueMachine) -> None:
+    """What is told of a block without its page is what the block says, whether it is warm or cold."""
+    for found in machine.messages.blocks.values():
+        stored = found.stored if isinstance(found, Block) else found
+        if stored is None:
+            continue
+        block = machine.messages.blocks.view(stored.number)
+        _expect(
+            machine.messages.blocks.page_of(stored) == bytes(encode_block(block)),
+            "a valid page is what the block is",
+        )
+        for name in ("ready_count", "held_count", "live", "first_slot", "earliest", "placed", "size_bytes"):
+            _expect(getattr(stored, name) == getattr(block, name), f"a record says the {name} of its block")
+        _expect(
+            unpack(stored.references.packed).tolist() == sorted(live_indexes(block)),
+            "a record refers to what is live",
+        )
+    if machine.section is not None:
+        _expect(
+            machine.section.data == checkpoint.section(machine).data,
+            "a section carried over is as it would be",
+        )
+
+
+def live_indexes(block: Block) -> dict[int, None]:
+    """The Raft indexes that a block's messages refer to, found one message after the other."""
+    found: dict[int, None] = {}
+    for place, first in enumerate(block.runs.firsts):
+        if block.kept >> first & ((1 << block.runs.counts[place]) - 1):
+            found[block.runs.indexes[place]] = None
+    return found
+
+
+def _check_held(machine: QueueMachine, consumer: Consumer, held: dict[int, int]) -> None:
+    own, total, bound = consumer.held, 0, 0
+    for tag, sequence, count in zip(own.tags, own.sequences, own.counts, strict=True):
+        _expect(tag > bound and count > 0, "held runs ascend by tag")
+        bound = tag + count - 1
+        total += count
+        for number, members in by_number([(sequence, count)], machine.limits).items():
+            _expect(not held.get(number, 0) & members, "a message is held once")
+            held[number] = held.get(number, 0) | members
+    _expect(bound < consumer.next_tag, "tags come from the counter")
+    _expect(total == own.total, "the sum of held messages")
+
+
+def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
+    _expect(consumer.held.total <= machine.limits.max_held, "nobody holds too many messages")
+    is_listed = consumer.group is not None and consumer.key in consumer.group.eligible
+    _expect(is_listed == (consumer.group is not None and consumer.credit > 0), "who has credit is in line")
+    _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
+    _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+
+
+def _check_subscription(machine: QueueMachine, subscription: Subscription) -> None:
+    subscriptions, consumer, limits = machine.subscriptions, subscription.consumer, machine.limits
+    is_deleted = subscriptions.by_name.get(subscription.name) is not subscription
+    group = consumer.group
+    _expect((group is None) == is_deleted, "a subscription is in a group until it is deleted")
+    _expect(consumer.credit == 0, "a subscription has no credit")
+    _expect(consumer.held.total <= limits.max_outstanding, "a subscription holds what it may")
+    _expect(
+        len(subscription.reservations) <= limits.max_reservations, "a subscription's reservations are bounded"
+    )
+    _expect(
+        not is_deleted or bool(subscription.reservations),
+        "who is deleted is remembered while it holds something",
+    )
+    offsets = [each.offset for each in subscription.reservations]
+    _expect(offsets == sorted(offsets), "reservations ascend")
+    outstanding = [each.offset for each in subscription.reservations if not each.disposition]
+    _expect(
+        outstanding == list(range(subscription.settled + 1, subscription.last + 1)),
+        "offsets above settled are dense",
+    )
+    tag = total = 0
+    for each in subscription.reservations:
+        _expect(each.first_tag > tag and each.count > 0, "reservations have tags of their own")
+        tag = each.first_tag + each.count - 1
+        ranges = consumer.held.between(each.first_tag, tag)
+        _expect(sum(count for _, count in ranges) == each.count, "a reservation is held as a whole")
+        _expect(ranges == sorted(ranges), "a reservation ascends")
+        total += each.count
+    _expect(total == consumer.held.total, "what a subscription holds is reserved")
+    bound = -1
+    for first, last in subscription.released:
+        _expect(bound + 1 < first <= last <= subscription.settled, "released ranges ascend with gaps")
+        bound = last
+    _expect(len(subscription.released) <= limits.max_released, "released ranges are bounded")
+
+
+def _check_block(machine: QueueMachine, block: Block) -> None:
+    runs = block.runs
+    live = 0
+    for where in PLACES:
+        members = getattr(block, where.value)
+        _expect(not live & members, "a message is in one place")
+        live |= members
+    is_tail = block.number == machine.messages.next_sequence >> machine.limits.block_bits
+    _expect(block.live == live.bit_count(), "live counts what is there")
+    _expect(bool(live or block.pinned) or is_tail, "only the last block may be empty")
+    _expect(list(block.copies) == sorted(block.copies), "copies stand in the order of their pins")
+    _expect(not block.kept >> block.size, "a copy has no more slots than its block")
+    _expect(live.bit_length() <= block.size, "a block has as many slots as sequences")
+    _expect(
+        block.base + live.bit_length() <= machine.messages.next_sequence, "sequences come from the counter"
+    )
+    _expect(not block.redelivered & ~live, "only what is there was redelivered")
+    _expect(not block.failures.nonzero() & ~block.redelivered, "what failed was redelivered")
+    _expect(not block.failures.planes or block.failures.planes[-1] != 0, "no empty plane")
+    _expect(block.placed >= block.live, "placed counts all")
+    _expect(bool(block.text_factor) == bool(block.long_texts), "long texts have a price")
+    covered, bound = 0, 0
+    for place, first in enumerate(runs.firsts):
+        _expect(first >= bound and runs.counts[place] > 0, "runs ascend")
+        bound = first + runs.counts[place]
+        covered |= ((1 << runs.counts[place]) - 1) << first
+        single = runs.ordinals[place] == ONE_EACH
+        _expect(single or runs.ordinals[place] + runs.counts[place] < ONE_EACH, "ordinals are in range")
+    _expect(not block.kept & ~covered, "every message is in a run")
+    _expect(block.earliest <= runs.earliest(block.ready), "nothing expires before its block does")
+
+
+def _check_groups(machine: QueueMachine) -> None:
+    groups = machine.groups
+    sizes: dict[bytes, int] = {}
+    reading = [subscription.consumer for subscription in machine.subscriptions.by_name.values()]
+    for consumer in (*machine.consumers.values(), *reading):
+        if consumer.group is not None:
+            _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
+            sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1
+    _expect(sizes == {group.selector: group.size for group in groups.by_selector.values()}, "group sizes")
+    eligible = sum(len(group.eligible) for group in groups.by_selector.values())
+    _expect(eligible == groups.eligible_count, "consumers with credit are counted")
+    waiting = sorted(group.selector for group in groups.by_selector.values() if group.eligible)
+    _expect(waiting == sorted(groups.service_queue), "groups with credit take turns")
+    for group in groups.by_selector.values():
+        _check_group(machine, group)
+    for group in groups.idle():
+        _expect(group.scan_position == CAUGHT_UP, "an idle group is caught up")
+        for number in machine.messages.blocks.numbers():
+            block = machine.messages.blocks.view(number)
+            seen = (1 << max(groups.shared.place - block.base, 0)) - 1
+            _expect(not _selected(machine, group, block, block.ready & seen), "nothing waits for who sleeps")
+
+
+def _selected(machine: QueueMachine, group: SelectorGroup, block: Block, members: int) -> int:
+    """Found out by asking one message after the other."""
+    columns, tree = machine.groups.fields.columns(block, members), group.decoded.tree
+    return sum(1 << slot for slot in bitsets.members(members) if evaluate(tree, columns.row(slot)) is True)
+
+
+def _check_group(machine: QueueMachine, group: SelectorGroup) -> None:
+    _expect(
+        group.scan_position <= machine.messages.next_sequence or group.scan_position == CAUGHT_UP,
+        "a scan position is not beyond the end",
+    )
+    _expect(bool(group.eligible) or group.scan_position != CAUGHT_UP, "without credit a scan position stays")
+    _expect(
+        group.evaluated_to <= min(group.scan_position, machine.messages.next_sequence),
+        "only messages below the scan position are evaluated",
+    )
+    _expect(
+        group.scan_position != CAUGHT_UP or group.evaluated_to <= machine.groups.shared.place,
+        "nothing beyond the shared scan is evaluated",
+    )
+    for number in machine.messages.blocks.numbers() if group.selector else ():
+        block = machine.messages.blocks.view(number)
+        if group.evaluated_to > block.base:
+            seen = (block.ready | block.held) & ((1 << (group.evaluated_to - block.base)) - 1)
+            chosen = _selected(machine, group, block, seen)
+            known = machine.groups.match_cache.get(group.selector, number)
+            _expect(known == EVICTED or chosen == known & seen, "a matched bit says what the selector says")

@@ -1,0 +1,35 @@
+"""Which bodies a group's snapshot refers to, without building its machine."""
+
+from __future__ import annotations
+
+from fifo.codec import Reader, Source
+from fifo.index_sets import IndexSet, Piece, pack
+from fifo.limits import PRODUCTION
+from fifo.messages.pages import decode_block
+from fifo.persistence import snapshot
+
+ANY_SIZE = 1
+"""of a block: which sequences its messages have does not matter here"""
+
+_HEAD_NUMBERS = 4
+"""index, time, version and running hash stand before the number of queues"""
+
+
+def references(data: bytes | memoryview | Source) -> IndexSet:
+    """The Raft indexes of all entries with a message that is ready, held, pinned or staged. O(state). ValueError for
+    anything
+    that is not a snapshot of a known format."""
+    found: list[Piece] = []
+    reader = snapshot.open_sections(data, PRODUCTION)
+    head = Reader(reader.blob())
+    for _ in range(_HEAD_NUMBERS):
+        head.number()
+    for _ in range(head.number()):
+        block_count, staging = snapshot.staged_in(Reader(reader.blob()))
+        if staging.parts:
+            found.append(Piece(pack(staging.indexes())))
+        for _ in range(block_count):
+            found.append(Piece(pack(decode_block(Reader(reader.blob()), ANY_SIZE).live_indexes())))
+    if not reader.is_at_end():
+        raise ValueError(f"reading a snapshot of a group: {reader.left} bytes too many")
+    return IndexSet(found)

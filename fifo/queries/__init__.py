@@ -1,0 +1,1 @@
+"""Questions about queues. An answer changes nothing that is replicated."""

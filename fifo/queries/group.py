@@ -1,0 +1,112 @@
+"""Questions about a group of queues, by the queue's id.
+
+An answer changes nothing that is replicated, and decides nothing. Some questions read cold blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fifo.effects import Deliver, Refused, Run
+from fifo.group_machine import GroupMachine
+from fifo.group_state import no_queue
+from fifo.queries import pins as pin_queries
+from fifo.queries import queues
+from fifo.queries import storage as storage_queries
+from fifo.queries import subscriptions as subscription_queries
+from fifo.queries.storage import Storage
+from fifo.results import BrowsePage, PinInfo, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.staging import StagedInfo
+
+
+def info(group: GroupMachine, queue: int) -> QueueInfo | None:
+    """What a queue holds; None if there is no such queue. The cost grows with `GroupMachine.block_count`."""
+    machine = group.queues.get(queue)
+    return None if machine is None else queues.info(machine)
+
+
+def held_by(group: GroupMachine, node: int, boot: int) -> tuple[Deliver, ...]:
+    """Deliveries that rebuild what the consumers of this node's process hold, by queue and order of attaching."""
+    found: list[Deliver] = []
+    for queue in sorted(group.queues):
+        machine = group.queues[queue]
+        for consumer in machine.consumers.values():
+            if consumer.address.node == node and consumer.address.boot == boot:
+                found += queues.held_by(machine, consumer)
+    return tuple(found)
+
+
+def browse(
+    group: GroupMachine, queue: int, start_sequence: int, limit: int, selector: bytes = b""
+) -> BrowsePage | Refused:
+    """A page of the ready messages that match, from a sequence on; what consumers hold is not shown."""
+    machine = group.queues.get(queue)
+    return no_queue(queue) if machine is None else queues.browse(machine, start_sequence, limit, selector)
+
+
+def failed_deliveries(group: GroupMachine, queue: int, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
+    """(number, failed deliveries) of messages that `browse` or `pinned` has shown, where not zero."""
+    machine = group.queues.get(queue)
+    return () if machine is None else queues.failed_deliveries(machine, runs)
+
+
+def staged(group: GroupMachine, queue: int) -> tuple[StagedInfo, ...]:
+    """The parts that wait for being published, that whose last chunk is oldest first."""
+    machine = group.queues.get(queue)
+    return () if machine is None else machine.staging.infos()
+
+
+def subscriptions(group: GroupMachine, queue: int) -> tuple[SubscriptionInfo, ...]:
+    """A queue's durable subscriptions in the order of being made; none if there is no such queue."""
+    machine = group.queues.get(queue)
+    return () if machine is None else subscription_queries.infos(machine)
+
+
+def subscription(group: GroupMachine, queue: int, name: str) -> SubscriptionInfo | None:
+    """One of them."""
+    machine = group.queues.get(queue)
+    return None if machine is None else subscription_queries.info(machine, name)
+
+
+def reserved(
+    group: GroupMachine, queue: int, subscription: str, offset: int, first_ordinal: int, count: int
+) -> ReservationPage | Refused:
+    """A slice by ordinals of an outstanding reservation; shorter where the reservation ends, or it has_more."""
+    machine = group.queues.get(queue)
+    if machine is None:
+        return no_queue(queue)
+    return subscription_queries.reserved(machine, subscription, offset, first_ordinal, count)
+
+
+def may_reserve(group: GroupMachine, queue: int, subscription: str) -> bool:
+    """False only if a Reserve could certainly find nothing; cheap."""
+    machine = group.queues.get(queue)
+    return machine is None or subscription_queries.may_reserve(machine, subscription)
+
+
+def pins(group: GroupMachine, queue: int) -> tuple[PinInfo, ...]:
+    """A queue's pins, the oldest first; none if there is no such queue."""
+    machine = group.queues.get(queue)
+    return () if machine is None else pin_queries.infos(machine)
+
+
+def pinned(
+    group: GroupMachine,
+    queue: int,
+    pin: int,
+    start_sequence: int,
+    end_sequence: int,
+    limit: int,
+    selector: bytes = b"",
+) -> BrowsePage | Refused:
+    """A page of what was ready when the pin was made and matches, start_sequence <= sequence < end_sequence."""
+    machine = group.queues.get(queue)
+    if machine is None:
+        return no_queue(queue)
+    return pin_queries.pinned(machine, pin, start_sequence, end_sequence, limit, selector)
+
+
+def storage(group: GroupMachine, queue: int, recent_from: int) -> Storage | None:
+    """Where a queue's messages are; recent_from: the first Raft index whose body the log has in memory."""
+    machine = group.queues.get(queue)
+    return None if machine is None else storage_queries.storage(machine, recent_from)

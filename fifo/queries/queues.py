@@ -1,0 +1,116 @@
+"""What a queue looks like. Views decide nothing; they may make cold blocks warm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.read_costs import within
+from fifo.consumers.selector import decoded, refuse_selector
+from fifo.effects import Deliver, Refused, Run
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.queue_machine import QueueMachine
+from fifo.results import BrowsePage, QueueInfo
+
+
+def info(machine: QueueMachine) -> QueueInfo:
+    """What the queue holds; a constant number of steps a block."""
+    first_sequence = machine.messages.next_sequence
+    ready_bytes = 0
+    for block in machine.messages.blocks.values():
+        if not block.live:
+            continue
+        if first_sequence == machine.messages.next_sequence:
+            first_sequence = (block.number << machine.limits.block_bits) + block.first_slot
+        ready_bytes += block.size_bytes * block.ready_count // block.placed
+    return QueueInfo(
+        ready=machine.messages.ready_count,
+        checked_out=machine.messages.held_count,
+        total=machine.messages.ready_count + machine.messages.held_count,
+        consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
+        first_sequence=first_sequence,
+        next_sequence=machine.messages.next_sequence,
+        ready_bytes=ready_bytes,
+        dropped=tuple(machine.messages.dropped.values()),
+    )
+
+
+def held_by(machine: QueueMachine, consumer: Consumer) -> list[Deliver]:
+    """The deliveries that a consumer has not answered, as far as tags are neighbours in one effect each."""
+    found: list[Deliver] = []
+    delivery: Delivery | None = None
+    held = consumer.held
+    for tag, first, count in zip(held.tags, held.sequences, held.counts, strict=True):
+        if delivery is None or delivery.first_tag + delivery.count != tag:
+            if delivery is not None:
+                found.append(delivery.effect())
+            delivery = Delivery(consumer, machine.queue, tag)
+        for block, members in machine.messages.by_block([(first, count)]):
+            delivery.describe(block, members)
+    if delivery is not None:
+        found.append(delivery.effect())
+    return found
+
+
+def browse(
+    machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
+) -> BrowsePage | Refused:
+    """A page of the ready messages that match, from a sequence on. Decides nothing."""
+    refused = refuse_selector(machine.messages.config, selector)
+    if refused is not None:
+        return refused
+    wanted = decoded(selector) if selector else None
+    runs: list[Run] = []
+    limits = machine.limits
+    rest, steps = limit, limits.step_budget
+    for passed, number in enumerate(
+        machine.messages.blocks.numbers(max(start_sequence, 0) >> limits.block_bits)
+    ):
+        base = number << limits.block_bits
+        if passed == limits.block_budget or rest <= 0 or steps <= 0:
+            return BrowsePage(tuple(runs), max(base, start_sequence))
+        if wanted is not None and start_sequence <= base:
+            cold = machine.groups.ruled_out(wanted, number)
+            if cold is not None:
+                steps -= cold.ready_count * wanted.steps
+                continue
+        if not machine.messages.blocks.at(number).ready_count:
+            continue
+        block = machine.messages.blocks.get(number)
+        members, cut = block.ready, 0
+        if start_sequence > base:
+            members &= -1 << (start_sequence - base)
+        if wanted is not None:
+            looked_at, cost = within(block, members, wanted.steps, steps, limits)
+            steps -= cost
+            cut = looked_at.bit_length() if looked_at != members else 0
+            members = machine.groups.fields.select(block, wanted, looked_at)
+        shown = bitsets.lowest(members, rest)
+        for slot, count in bitsets.ranges(shown):
+            block.runs.clip(base, slot, count, runs)
+            rest -= count
+        if shown != members or cut:
+            return BrowsePage(tuple(runs), base + (shown.bit_length() if shown != members else cut))
+    return BrowsePage(tuple(runs), None)
+
+
+def failed_deliveries(machine: QueueMachine, runs: Sequence[Run]) -> tuple[tuple[int, int], ...]:
+    """(number, failed deliveries) of those messages of runs that have any; they are numbered from 0. Of messages that
+    have left the queue nothing is known. A run lies within one block."""
+    found: list[tuple[int, int]] = []
+    passed, number, failed = 0, -1, 0
+    block: Block | None = None
+    limits = machine.limits
+    for run in runs:
+        if run.first_sequence >> limits.block_bits != number:
+            number = run.first_sequence >> limits.block_bits
+            block = machine.messages.blocks.find(number)
+            failed = 0 if block is None else block.failures.nonzero()
+        if failed and block is not None:
+            slot = run.first_sequence & limits.slot_mask
+            for place in bitsets.members((failed >> slot) & ((1 << run.count) - 1)):
+                found.append((passed + place, block.failures.value(slot + place)))
+        passed += run.count
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""What a member has to know of a queue to decide what stays in memory. Views: they change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fifo.consumers.shared_scan import CAUGHT_UP
+from fifo.messages import bitsets
+from fifo.messages.blocks import Block
+from fifo.queue_machine import QueueMachine
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a queue's messages are on this member; the four add up to its total.
+
+    alpha: body in the log's memory, block warm. beta: body on disk only, block warm. gamma: the same, and the block
+    stands in a page as it is. delta: block cold. warm_bytes: of runs, bit sets and columns of the warm blocks.
+    """
+
+    alpha: int
+    beta: int
+    gamma: int
+    delta: int
+    warm_blocks: int
+    cold_blocks: int
+    warm_bytes: int
+
+
+def storage(machine: QueueMachine, recent_from: int) -> Storage:
+    """Walks over a queue's blocks. recent_from: the first Raft index whose body is in memory."""
+    alpha = beta = gamma = delta = warm_blocks = cold_blocks = warm_bytes = 0
+    for block in machine.messages.blocks.values():
+        if not isinstance(block, Block):
+            cold_blocks += 1
+            delta += block.live
+            continue
+        warm_blocks += 1
+        warm_bytes += block.memory_bytes()
+        recent = _recent(block, recent_from)
+        alpha += recent
+        if block.stored is None:
+            beta += block.live - recent
+        else:
+            gamma += block.live - recent
+    return Storage(alpha, beta, gamma, delta, warm_blocks, cold_blocks, warm_bytes)
+
+
+def _recent(block: Block, recent_from: int) -> int:
+    """How many of a block's messages have their bodies at or above this Raft index."""
+    runs = block.runs
+    recent = np.frombuffer(runs.indexes, dtype=np.uint64) >= recent_from
+    if not block.live or not recent.any():
+        return 0
+    if recent.all():
+        return block.live
+    return int(runs.counted(block.ready | block.held)[recent].sum())
+
+
+def scan_positions(machine: QueueMachine) -> dict[bytes, int]:
+    """Where messages are taken next: the sequence of each selector's front, and of the first ready one as b""."""
+    found: dict[bytes, int] = {}
+    if machine.messages.index:
+        block = machine.messages.blocks.at(machine.messages.index[0][1])
+        slot = bitsets.first(block.ready) if isinstance(block, Block) else block.first_slot
+        found[b""] = (block.number << machine.limits.block_bits) + slot
+    reserving = {subscription.selector: None for subscription in machine.subscriptions.by_name.values()}
+    for selector, group in machine.groups.by_selector.items():
+        if selector and group.scan_position != CAUGHT_UP and (group.eligible or selector in reserving):
+            found[selector] = group.scan_position
+    return found

@@ -1,0 +1,350 @@
+"""One queue: the handlers of its commands, and what follows from all operations of an entry.
+
+A handler looks up, then refuses or changes. It hands out no messages, except for Get and Reserve. `finish` does the
+rest once for all operations of an entry, in this order:
+
+1. Released reservations are requeued or discarded.
+2. `checkout` serves consumers.
+3. Expired messages are dropped.
+4. Messages above `max_length` are dropped.
+
+Consumers are therefore offered a message before a limit counts it, and a message with a TTL of 0 is delivered in its
+own entry or never.
+
+Where the specifications are silent:
+- Only Modify with delivery_failed counts as a failed delivery. The end of a session, a fence and the loss of a node do
+  not count, because that would punish a whole prefetch window for one bad message, or for a network. (RabbitMQ counts
+  when the consumer's process ends, and does not when its node is unreachable.)
+- `undeliverable_here` is treated like discard, as RabbitMQ does.
+- A change of the kept fields does not affect attached consumers. A selector is checked against the fields that the
+  queue keeps at the entry that attaches it.
+- Attaching a tag again with the same selector keeps the attachment and sets its credit. With another selector, or after
+  a cancel, it starts over: messages that are checked out are requeued, and delivery tags begin at 1 under a new attach
+  number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from fifo import staging
+from fifo.budgets import Entry
+from fifo.commands import (
+    Attach,
+    Credit,
+    Discard,
+    DiscardStaged,
+    Enqueue,
+    Get,
+    Modify,
+    PublishStaged,
+    QueueConfig,
+    Settle,
+    Stage,
+)
+from fifo.consumers import checkout
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery, take_first
+from fifo.consumers.filter_fields import FieldSource
+from fifo.consumers.read_costs import text_factor
+from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector_groups import SelectorGroups
+from fifo.effects import AttachedReply, Notify, Ok, Refused, Reply
+from fifo.messages import expiry, overflow
+from fifo.messages.block_store import BlockMemory
+from fifo.messages.blocks import NEVER, ONE_EACH
+from fifo.messages.messages import Messages
+from fifo.messages.pages import Section
+from fifo.pins import Pins
+from fifo.producers import Producer
+from fifo.shares import Owned
+from fifo.staging import Staging
+from fifo.subscriptions import Subscriptions
+from fifo.versions import LIMITED_CONSUMERS, SHARED_BUDGETS
+from quorum_selectors.columns import BatchColumns, decode
+from quorum_selectors.errors import ColumnsError
+
+NO_TTLS = np.zeros(0, dtype=np.int64)
+
+
+class QueueMachine:
+    """The state of one queue: its messages, and the parts that serve, reserve, pin and stage them."""
+
+    __slots__ = (
+        "consumers",
+        "groups",
+        "limits",
+        "messages",
+        "next_attach",
+        "owned",
+        "pins",
+        "queue",
+        "section",
+        "staging",
+        "subscriptions",
+        "unfinished",
+    )
+
+    def __init__(
+        self, queue: int, config: QueueConfig, field_source: FieldSource, memory: BlockMemory
+    ) -> None:
+        self.queue = queue
+        self.limits = memory.limits
+        self.messages = Messages(queue, config, memory)
+        self.next_attach = 1
+        self.consumers: dict[tuple[bytes, str], Consumer] = {}  # in the order of attaching
+        self.owned = Owned()  # the consumers' owners; follows from them
+        self.groups = SelectorGroups(self.messages, field_source)
+        self.subscriptions = Subscriptions(self.messages, self.groups)
+        self.pins = Pins(self.messages)
+        self.staging = Staging(self.limits)
+        self.unfinished = False  # a budget has cut `finish` short
+        self.section: Section | None = (
+            None  # local: its part of the last checkpoint, None once it was touched
+        )
+
+    # ---- publishing
+
+    def enqueue(
+        self, entry: Entry, operation: int, command: Enqueue, fresh: Sequence[tuple[int, int]]
+    ) -> Refused | None:
+        """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
+        messages = self.messages
+        refused = messages.refuse_more(sum(count for _, count in fresh))
+        if refused is not None:
+            return refused
+        columns: BatchColumns | None = None
+        texts = 0
+        if messages.config.filter_enabled and len(command.columns):
+            try:
+                columns = decode(command.columns, command.count)
+                texts = text_factor(entry, command.columns, columns)
+            except ColumnsError as error:
+                return Refused("bad_argument", f"filter fields: {error}")
+        ttls = NO_TTLS
+        if len(command.ttls_ms):
+            try:
+                ttls = np.asarray(command.ttls_ms, dtype=np.int64)
+            except OverflowError:
+                return Refused("bad_argument", "a TTL is beyond 64 bits")
+        self.groups.arrivals_begin(entry)
+        sequence = messages.next_sequence
+        count = command.count
+        if not len(ttls):
+            expires = messages.expires_at(entry.now_ms, command.ttl_ms)
+            if count == 1:
+                messages.append(entry.index, operation, ONE_EACH, 1, expires, command.size_bytes, texts)
+            else:
+                for ordinal, taken in fresh:
+                    size = command.size_bytes * taken // count
+                    messages.append(entry.index, operation, ordinal, taken, expires, size, texts)
+        else:
+            for ordinal, taken in fresh:
+                part = ttls[ordinal : ordinal + taken]
+                starts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), taken]
+                for start, end in itertools.pairwise(starts):
+                    expires = messages.expires_at(entry.now_ms, int(part[start]))
+                    size = command.size_bytes * (end - start) // count
+                    first = ONE_EACH if count == 1 else ordinal + start
+                    messages.append(entry.index, operation, first, end - start, expires, size, texts)
+        if messages.config.filter_enabled:
+            self.groups.fields.arrived(messages.blocks, sequence, columns, fresh)
+        return None
+
+    # ---- consumers
+
+    def attach(self, entry: Entry, producer: Producer, command: Attach) -> Reply:
+        if not command.consumer_tag:
+            return Refused("bad_argument", "a consumer tag is empty; allowed: any other text")
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        consumer = self.consumers.get((producer.name, command.consumer_tag))
+        if (
+            consumer is not None
+            and consumer.group is not None
+            and consumer.group.selector == command.selector
+        ):
+            self.set_credit(entry, consumer, command.credit_to)
+            return AttachedReply(consumer.attach)
+        refused = refuse_selector(self.messages.config, command.selector)
+        if refused is not None:
+            return refused
+        if consumer is not None:
+            self.remove(entry, consumer)
+        elif entry.version >= LIMITED_CONSUMERS:
+            refused = self.owned.refuse_more(
+                entry.version,
+                producer.owner,
+                self.limits.max_consumers,
+                self.messages.config.name,
+                "consumers",
+            )
+            if refused is not None:
+                return refused
+        consumer = self._add_consumer(producer, command.consumer_tag)
+        self.groups.join(consumer, command.selector)
+        self.set_credit(entry, consumer, command.credit_to)
+        return AttachedReply(consumer.attach)
+
+    def _add_consumer(self, producer: Producer, tag: str) -> Consumer:
+        max_held, owner = self.limits.max_held, producer.owner
+        made = Consumer(producer.name, tag, producer.address, self.next_attach, None, max_held, owner=owner)
+        self.next_attach += 1
+        self.consumers[made.key] = made
+        self.owned.add(made.owner)
+        return made
+
+    def set_credit(self, entry: Entry, consumer: Consumer, credit_to: int) -> None:
+        consumer.credit_to = credit_to
+        self.groups.credit_changed(consumer, entry)
+
+    def credit(self, entry: Entry, producer: bytes, command: Credit) -> Reply:
+        consumer = self.consumers.get((producer, command.consumer_tag))
+        if consumer is None or consumer.group is None:
+            return self._not_attached(command.consumer_tag)
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        self.set_credit(entry, consumer, command.credit_to)
+        if command.drain:
+            self.groups.draining[consumer.key] = consumer
+        return Ok()
+
+    def cancel(self, entry: Entry, producer: bytes, tag: str, return_held: bool) -> Reply:
+        consumer = self.consumers.get((producer, tag))
+        if consumer is None or not tag:
+            return self._not_attached(tag)
+        self.groups.leave(consumer)
+        if return_held or not consumer.held.total:
+            self.remove(entry, consumer)
+        return Ok()
+
+    def remove(self, entry: Entry, consumer: Consumer) -> None:
+        """Detaches a consumer; what it holds comes back."""
+        self.groups.leave(consumer)
+        del self.consumers[consumer.key]
+        self.owned.remove(consumer.owner)
+        self.messages.requeue(entry, consumer.held.remove_all(), failed=False)
+
+    def get(self, entry: Entry, producer: Producer, command: Get) -> Reply:
+        most = self.limits.max_get
+        if not 0 < command.count <= most:
+            return Refused("limit", f"{command.count} messages asked for; allowed: 1..{most}")
+        consumer = self.consumers.get((producer.name, ""))
+        if consumer is None:
+            consumer = self._add_consumer(producer, "")
+        room = consumer.max_held - consumer.held.total
+        wanted = command.count if command.settled else min(command.count, room)
+        delivery = Delivery(consumer, self.queue)
+        if entry.version >= SHARED_BUDGETS:
+            left = entry.budget(self.queue).left
+            left.runs = max(left.runs, 1)  # zero messages would mean that none is there
+            wanted = min(wanted, max(left.messages, 1))
+            taken, _ = take_first(self.messages, entry, delivery, wanted)
+            left.messages = max(left.messages - taken, 0)
+        else:
+            take_first(self.messages, entry, delivery, wanted)
+        if not delivery.count:
+            return Ok(0)
+        if command.settled:
+            self.messages.settle(consumer.held.remove(delivery.first_tag, consumer.next_tag - 1))
+        entry.effects.append(delivery.effect(command.settled))
+        return Ok(delivery.count)
+
+    def _not_attached(self, tag: str) -> Refused:
+        return Refused(
+            "not_attached",
+            f"no consumer {tag!r} of this session is attached to {self.messages.config.name!r}",
+        )
+
+    # ---- what consumers say about messages
+
+    def settle(self, entry: Entry, producer: bytes, command: Settle) -> Reply:
+        """Settle, Return, Discard and Modify."""
+        consumer = self.consumers.get((producer, command.consumer_tag))
+        if consumer is None:
+            return self._not_attached(command.consumer_tag)
+        if consumer.attach != command.attach:
+            return Refused(
+                "wrong_attach",
+                f"consumer {command.consumer_tag!r} is attached as {consumer.attach}, not {command.attach}",
+            )
+        if command.credit_to < 0:
+            return Refused("bad_argument", f"credit up to tag {command.credit_to}; allowed: 0 and above")
+        for first, last in command.tags:
+            if not 0 <= first <= last:
+                return Refused("bad_argument", f"delivery tags {first}..{last}; allowed: ranges from 0 on")
+        was_full = consumer.held.total >= consumer.max_held
+        ranges = consumer.held.remove_many(command.tags)
+        if type(command) is Settle:
+            self.messages.settle(ranges)
+        elif isinstance(command, Discard) or (isinstance(command, Modify) and command.undeliverable_here):
+            self.messages.settle(ranges, "rejected")
+        else:
+            failed = isinstance(command, Modify) and command.delivery_failed
+            self.messages.requeue(entry, ranges, failed=failed)
+        if consumer.group is not None:
+            if command.credit_to:
+                self.set_credit(entry, consumer, command.credit_to)
+            elif was_full:
+                self.groups.credit_changed(consumer, entry)
+        elif consumer.tag and not consumer.held.total:
+            del self.consumers[consumer.key]  # it was cancelled before
+            self.owned.remove(consumer.owner)
+        return Ok(sum(count for _, count in ranges))
+
+    # ---- staged messages
+
+    def stage(
+        self, entry: Entry, operation: int, command: Stage | PublishStaged | DiscardStaged
+    ) -> tuple[Reply, bool]:
+        """The answer, and whether anything has changed."""
+        known = len(self.staging.last_batches)
+        reply = staging.execute(self.staging, self.messages, self.groups, entry, operation, command)
+        return reply, type(reply) is not Refused or len(self.staging.last_batches) != known
+
+    # ---- the end of an entry
+
+    def finish(self, entry: Entry) -> None:
+        """Hands out what can be handed out, then removes what has expired and what is too much."""
+        is_returned = self.subscriptions.finish(entry)
+        is_done = checkout.run(self.messages, self.groups, entry)
+        if is_done and self.groups.draining:
+            self._give_back(entry)
+        expiry.remove_expired(self.messages, entry)
+        self.staging.expire(entry.now_ms)
+        if is_done:
+            is_done = overflow.drop_head(self.messages, entry)
+        is_unpinned = self.pins.finish(entry)
+        self.unfinished = not (is_done and is_returned and is_unpinned)
+
+    def _give_back(self, entry: Entry) -> None:
+        """Draining consumers have got what there was; the rest of their credit is void."""
+        for consumer in list(self.groups.draining.values()):
+            self.set_credit(entry, consumer, consumer.next_tag - 1)
+            event = Notify(
+                consumer.address, self.queue, consumer.tag, consumer.attach, "drained", consumer.next_tag
+            )
+            entry.effects.append(event)
+        self.groups.draining.clear()
+
+    def next_expiry(self) -> int | None:
+        """The group time at which `finish` may find something expired, a message, a staged part or a pin, or somebody
+        silent for too long."""
+        expiries = self.messages.expiries
+        found = expiries[0][0] if expiries else NEVER
+        staged = self.staging.next_expiry()
+        if staged is not None:
+            found = min(found, staged)
+        if self.subscriptions.by_name:
+            found = min(found, self.subscriptions.next_due())
+        if self.pins.by_number:
+            found = min(found, self.pins.next_due())
+        return None if found == NEVER else found
+
+    def purge(self, before: int | None) -> int:
+        """Removes what is ready and has a sequence below `before`, or all that is ready; how many."""
+        before = self.messages.next_sequence if before is None else before
+        return self.messages.purge(before, self.pins.reaches)

@@ -1,0 +1,451 @@
+"""Durable subscriptions: named consumers of one queue that no session owns.
+
+A subscription takes messages by *reservations*. They are numbered 1, 2, 3, ... for each subscription; these numbers are
+its *offsets*. A reservation never changes. It can be read any number of times, from every member, by ordinals, until it
+is settled or released as a whole. Reserve names the offset before the new one: a caller that lost the answer asks again
+and gets the same reservation.
+
+The messages that a subscription holds are kept by consecutive tags, like those of any consumer (`Consumer`,
+`CheckedOut`). A reservation is a range of tags. A subscription belongs to the group of its selector, but it never has
+credit: a checkout never serves it. Ordinary consumers work beside it.
+
+Offsets at or below `settled` are done with. Reservations that are released all at once are done with, too, though
+their messages are requeued in steps (`finish`). Until then the reservations are kept, with a disposition. An entry
+moves the messages of one reservation of a queue, or of several as far as its budget goes.
+
+When a subscription has been silent for its timeout, `on_expiry` is done with its outstanding messages. The subscription
+stays. Its reader may have reserved ahead, and may believe that it still holds its oldest messages. So the subscription
+gets no new reservation before the reader shows that it knows. It shows it in one of three ways:
+- it opens the subscription again;
+- it releases what it holds;
+- it settles up to its last offset; the answer is that this offset was released.
+In entries of version 1 it gets a new reservation at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from fifo.budgets import Entry, Left
+from fifo.commands import (
+    UNKNOWN,
+    Address,
+    DeleteSubscription,
+    KeepSubscription,
+    OpenSubscription,
+    ReleaseSubscription,
+    Reserve,
+    SettleReserved,
+)
+from fifo.consumers.consumer import Consumer
+from fifo.consumers.delivery import Delivery
+from fifo.consumers.selector import refuse_selector
+from fifo.consumers.selector_groups import SelectorGroups
+from fifo.consumers.shared_scan import CAUGHT_UP
+from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
+from fifo.messages import bitsets
+from fifo.messages.blocks import NEVER, Block
+from fifo.messages.messages import Messages
+from fifo.shares import Owned
+from fifo.versions import SHARED_PLACES, TOLD_LOSSES
+
+MAX_NAME_BYTES = 255
+MIN_TIMEOUT_MS = 1_000
+MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
+
+STARTS = ("earliest", "latest")
+ON_EXPIRY = ("release", "discard", "keep")
+
+SubscriptionCommand = (
+    OpenSubscription | Reserve | SettleReserved | KeepSubscription | ReleaseSubscription | DeleteSubscription
+)
+
+
+class Disposition(IntEnum):
+    """What is done with the messages of a reservation."""
+
+    OUTSTANDING = 0
+    RETURNED = 1
+    DISCARDED = 2
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """The messages that its subscription holds by the tags first_tag .. first_tag+count-1, ascending by sequence."""
+
+    offset: int
+    first_tag: int
+    count: int
+    size_bytes: int  # estimated from the mean size in each block
+    index: int  # of the Raft entry that made it
+    time_ms: int
+    is_complete: bool  # no budget ended the look
+    opens: int = 0  # how often it was outstanding when the subscription was opened
+    disposition: Disposition = Disposition.OUTSTANDING
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One subscription. reservations ascend by offset; those with a disposition come first."""
+
+    consumer: Consumer
+    generation: int
+    start_sequence: int  # nothing before it is ever reserved
+    timeout_ms: int = 0
+    on_expiry: str = "keep"
+    last_seen_ms: int = 0
+    settled: int = 0
+    last: int = 0
+    reservations: list[Reservation] = field(default_factory=list)
+    released: list[tuple[int, int]] = field(default_factory=list)  # offsets (first, last), ascending
+    has_untold_loss: bool = False  # a silence took what it held, and it has not shown that it knows
+    owner: int = UNKNOWN  # of the session that opened it last
+
+    @property
+    def name(self) -> str:
+        return self.consumer.tag
+
+    @property
+    def selector(self) -> bytes:
+        """Empty once it is deleted."""
+        return b"" if self.consumer.group is None else self.consumer.group.selector
+
+    @property
+    def due_ms(self) -> int:
+        """When it will have been silent for too long; NEVER if that means nothing."""
+        if self.settled == self.last or self.on_expiry == "keep":
+            return NEVER
+        return self.last_seen_ms + self.timeout_ms
+
+    def state(self) -> SubscriptionState:
+        outstanding = sum([each.count for each in self.reservations if not each.disposition])
+        return SubscriptionState(self.generation, self.settled, self.last, outstanding)
+
+    def find(self, offset: int) -> Reservation | Refused:
+        """The outstanding reservation with this offset, or why there is none."""
+        if offset > self.last or offset < 1:
+            return Refused(
+                "not_given", f"offset {offset} of subscription {self.name!r}; given out: up to {self.last}"
+            )
+        if offset > self.settled:
+            return next(each for each in self.reservations if each.offset == offset)
+        for first, last in self.released:
+            if first <= offset <= last:
+                return Refused(
+                    "released",
+                    f"subscription {self.name!r}: the reservations {first}..{last} were released, after a silence of"
+                    f" {self.timeout_ms} ms or by command",
+                )
+        return Refused(
+            "settled",
+            f"offset {offset} of subscription {self.name!r}; everything is settled up to {self.settled}",
+        )
+
+    def release_all(self, disposition: Disposition, max_released: int) -> None:
+        """Ends all outstanding reservations with this disposition."""
+        if self.settled == self.last:
+            return
+        for each in self.reservations:
+            each.disposition = each.disposition or disposition
+        first, self.settled = self.settled + 1, self.last
+        released = self.released
+        if released and released[-1][1] + 1 == first:
+            first = released.pop()[0]
+        released.append((first, self.last))
+        if len(released) > max_released:
+            released[:2] = [(released[0][0], released[1][1])]
+
+
+class ReservationBuilder(Delivery):
+    """Gathers the messages of one Reserve, from a sequence on: at most `most_bytes` bytes, but always one message."""
+
+    __slots__ = ("is_full", "rest_bytes", "size_bytes", "start")
+
+    def __init__(self, subscription: Subscription, queue: int, most_bytes: int) -> None:
+        super().__init__(subscription.consumer, queue)
+        self.start = subscription.start_sequence
+        self.is_full = False
+        self.rest_bytes = most_bytes
+        self.size_bytes = 0
+
+    def choose(self, block: Block, members: int, wanted: int) -> int:
+        if not members:
+            return 0  # the block may even be empty: what was ready in it has expired
+        size, placed = block.size_bytes, block.placed
+        allowed = wanted + 1
+        if size:
+            allowed = max(self.rest_bytes * placed // size, 0 if self.count else 1)
+        chosen = bitsets.lowest(members, min(wanted, allowed))
+        count = chosen.bit_count()
+        self.is_full = count == allowed
+        self.rest_bytes -= size * count // placed
+        self.size_bytes += size * count // placed
+        return chosen
+
+    def within(self, left: Left, block: Block, members: int, wanted: int) -> int:
+        """All: what is reserved is not described, so it counts as messages only."""
+        return members
+
+    def take(self, messages: Messages, block: Block, members: int, count: int) -> int:
+        messages.check_out(block, members, count)
+        consumer = self.consumer
+        for slot, width in bitsets.ranges(members):
+            consumer.held.add(consumer.next_tag, block.base + slot, width)
+            consumer.next_tag += width
+        self.count += count
+        return 0
+
+
+class Subscriptions:
+    """The subscriptions of one queue."""
+
+    __slots__ = ("by_name", "deleted", "groups", "messages", "past_generation")
+
+    def __init__(self, messages: Messages, groups: SelectorGroups) -> None:
+        self.messages = messages
+        self.groups = groups
+        self.by_name: dict[str, Subscription] = {}  # in the order of being made
+        self.deleted: list[Subscription] = []  # which hold something that has not come back yet
+        self.past_generation = 0  # the highest of subscriptions that are deleted: a new one begins above
+
+    # ---- commands
+
+    def answer(self, entry: Entry, command: SubscriptionCommand) -> Reply:
+        if isinstance(command, OpenSubscription):
+            return self._open(entry, command)
+        subscription = self.by_name.get(command.subscription)
+        is_deletion = isinstance(command, DeleteSubscription)
+        if subscription is None and is_deletion:
+            return Ok()
+        if subscription is None:
+            return Refused(
+                "not_found",
+                f"queue {self.messages.config.name!r} has no subscription {command.subscription!r}",
+            )
+        if command.generation not in (subscription.generation, None):
+            return Refused(
+                "wrong_generation",
+                f"subscription {subscription.name!r} was opened by somebody else: this is generation"
+                f" {command.generation}, the present one is {subscription.generation}",
+            )
+        if is_deletion:
+            return self._delete(entry, subscription)
+        if isinstance(command, ReleaseSubscription) and command.last not in (subscription.last, None):
+            return _outdated(command, f"its newest offset is {subscription.last}")
+        if isinstance(command, Reserve):
+            return self._reserve(entry, subscription, command)
+        if isinstance(command, SettleReserved):
+            return self._settle(entry, subscription, command.to)
+        subscription.last_seen_ms = entry.now_ms
+        if isinstance(command, ReleaseSubscription):
+            subscription.release_all(Disposition.RETURNED, entry.limits.max_released)
+            subscription.has_untold_loss = False
+        return subscription.state()
+
+    def _open(self, entry: Entry, command: OpenSubscription) -> Reply:
+        messages, name = self.messages, command.subscription
+        refused = refuse_open(command) or refuse_selector(messages.config, command.selector)
+        if refused is not None:
+            return refused
+        subscription = self.by_name.get(name)
+        present = 0 if subscription is None else subscription.generation
+        if command.found not in (present, None):
+            return _outdated(command, f"its generation is {present}")
+        if subscription is None:
+            refused = self._refuse_more(entry, command.owner)
+            if refused is not None:
+                return refused
+            consumer = Consumer(b"", name, Address(0, 0, 0), 0, None, entry.limits.max_held)
+            start = messages.next_sequence if command.start == "latest" else 0
+            subscription = self.by_name[name] = Subscription(consumer, self.past_generation, start)
+        consumer = subscription.consumer
+        if consumer.group is not None and consumer.group.selector != command.selector:
+            self.groups.leave(consumer)
+        if consumer.group is None:
+            self.groups.join(consumer, command.selector)
+        subscription.generation += 1
+        subscription.has_untold_loss = False
+        subscription.owner = command.owner if entry.version >= SHARED_PLACES else UNKNOWN
+        subscription.timeout_ms, subscription.on_expiry = command.timeout_ms, command.on_expiry
+        subscription.last_seen_ms = entry.now_ms
+        for each in subscription.reservations:
+            each.opens += not each.disposition
+        return subscription.state()
+
+    def _refuse_more(self, entry: Entry, owner: int) -> Refused | None:
+        """Why there is no room for one more subscription."""
+        owned = Owned([subscription.owner for subscription in (*self.by_name.values(), *self.deleted)])
+        most = entry.limits.max_subscriptions
+        return owned.refuse_more(entry.version, owner, most, self.messages.config.name, "subscriptions")
+
+    def _reserve(self, entry: Entry, subscription: Subscription, command: Reserve) -> Reply:
+        after = command.after
+        if after < 0 or command.max_messages < 1 or command.max_bytes < 1:
+            return Refused(
+                "bad_argument",
+                f"{command.max_messages} messages of {command.max_bytes} bytes after offset {after};"
+                " allowed: offsets from 0 on, of the others 1 and more",
+            )
+        if after > subscription.last:
+            return subscription.find(after)  # type: ignore[return-value]
+        if after < subscription.last:
+            known = subscription.find(after + 1)
+            if isinstance(known, Refused):
+                return known
+            subscription.last_seen_ms = entry.now_ms
+            return _reserved(known)
+        if subscription.has_untold_loss:
+            return subscription.find(after)  # type: ignore[return-value]
+        held, limits = subscription.consumer.held.total, entry.limits
+        if len(subscription.reservations) >= limits.max_reservations or held >= limits.max_outstanding:
+            return Refused(
+                "limit",
+                f"subscription {subscription.name!r} holds {len(subscription.reservations)} reservations"
+                f" with {held} messages; allowed: {limits.max_reservations} with {limits.max_outstanding}",
+            )
+        subscription.last_seen_ms = entry.now_ms
+        wanted = min(command.max_messages, limits.max_reserved, limits.max_outstanding - held)
+        builder, is_complete = self._take(entry, subscription, wanted, command.max_bytes)
+        if not builder.count:
+            return Reserved(after, entry.index, 0, 0, is_complete)
+        subscription.last += 1
+        made = Reservation(
+            subscription.last,
+            builder.first_tag,
+            builder.count,
+            builder.size_bytes,
+            entry.index,
+            entry.now_ms,
+            is_complete,
+        )
+        subscription.reservations.append(made)
+        return _reserved(made)
+
+    def _take(
+        self, entry: Entry, subscription: Subscription, wanted: int, most_bytes: int
+    ) -> tuple[ReservationBuilder, bool]:
+        """Takes messages, and whether no budget ended that."""
+        groups, group = self.groups, subscription.consumer.group
+        assert group is not None
+        left = entry.budget(self.messages.queue).left
+        builder = ReservationBuilder(subscription, self.messages.queue, most_bytes)
+        if not left.may_hand_out:
+            return builder, False
+        groups.shared.move(entry)
+        groups.look_up_arrivals()
+        taken, is_complete = groups.take(group, entry, builder, min(wanted, left.messages))
+        if group.scan_position == CAUGHT_UP and groups.shared.behind is not None:
+            is_complete = False
+        groups.rest(group)
+        if taken == left.messages < wanted:
+            is_complete = False
+        left.messages -= taken
+        return builder, is_complete
+
+    def _settle(self, entry: Entry, subscription: Subscription, to: int) -> Reply:
+        if to > subscription.last:
+            return subscription.find(to)  # type: ignore[return-value]
+        subscription.last_seen_ms = entry.now_ms
+        if to == subscription.last:
+            subscription.has_untold_loss = False
+        for each in [each for each in subscription.reservations if not each.disposition]:
+            if each.offset > to or not self._may_move(entry, each):
+                break
+            self.messages.settle(self._give_up(subscription, each))
+            subscription.settled = each.offset
+        return subscription.state()
+
+    def _delete(self, entry: Entry, subscription: Subscription) -> Reply:
+        outstanding = subscription.state().outstanding
+        subscription.release_all(Disposition.RETURNED, entry.limits.max_released)
+        self.groups.leave(subscription.consumer)
+        del self.by_name[subscription.name]
+        self.past_generation = max(self.past_generation, subscription.generation)
+        if subscription.reservations:
+            self.deleted.append(subscription)
+        return Ok(outstanding)
+
+    # ---- the end of an entry
+
+    def finish(self, entry: Entry) -> bool:
+        """Ends silences, and moves what was let go; False if a budget has left some of it."""
+        if not self.by_name and not self.deleted:
+            return True
+        for subscription in self.by_name.values():
+            if subscription.due_ms <= entry.now_ms:
+                disposition = (
+                    Disposition.RETURNED if subscription.on_expiry == "release" else Disposition.DISCARDED
+                )
+                subscription.release_all(disposition, entry.limits.max_released)
+                subscription.has_untold_loss = entry.version >= TOLD_LOSSES
+        is_done = True
+        for subscription in (*self.by_name.values(), *self.deleted):
+            while is_done and subscription.reservations and subscription.reservations[0].disposition:
+                is_done = self._move(entry, subscription, subscription.reservations[0])
+        if self.deleted:
+            self.deleted = [subscription for subscription in self.deleted if subscription.reservations]
+        return is_done
+
+    def _move(self, entry: Entry, subscription: Subscription, reservation: Reservation) -> bool:
+        """Carries out the disposition of a reservation; False if the budget does not allow it."""
+        if not self._may_move(entry, reservation):
+            return False
+        ranges = self._give_up(subscription, reservation)
+        if reservation.disposition == Disposition.RETURNED:
+            self.messages.requeue(entry, ranges, failed=False)
+        else:
+            self.messages.settle(ranges, "rejected")
+        return True
+
+    def _may_move(self, entry: Entry, reservation: Reservation) -> bool:
+        left = entry.budget(self.messages.queue).left
+        if left.moved and left.moved + reservation.count > entry.limits.message_budget:
+            return False
+        left.moved += reservation.count
+        return True
+
+    def _give_up(self, subscription: Subscription, reservation: Reservation) -> list[tuple[int, int]]:
+        subscription.reservations.remove(reservation)
+        first = reservation.first_tag
+        return subscription.consumer.held.remove(first, first + reservation.count - 1)
+
+    def next_due(self) -> int:
+        """When a silence ends; NEVER if none does."""
+        return min([subscription.due_ms for subscription in self.by_name.values()], default=NEVER)
+
+
+def _outdated(command: OpenSubscription | ReleaseSubscription, now: str) -> Refused:
+    return Refused("outdated", f"subscription {command.subscription!r} has changed: {now}")
+
+
+def _reserved(reservation: Reservation) -> Reserved:
+    return Reserved(
+        reservation.offset,
+        reservation.index,
+        reservation.count,
+        reservation.size_bytes,
+        reservation.is_complete,
+    )
+
+
+def refuse_open(command: OpenSubscription) -> Refused | None:
+    """What of a subscription's name and settings is not allowed."""
+    length = len(command.subscription.encode("utf-8", "surrogatepass"))
+    if not 0 < length <= MAX_NAME_BYTES:
+        return Refused(
+            "bad_argument",
+            f"a subscription's name has {length} bytes; allowed: 1 to {MAX_NAME_BYTES} of UTF-8",
+        )
+    if not MIN_TIMEOUT_MS <= command.timeout_ms <= MAX_TIMEOUT_MS:
+        return Refused(
+            "bad_argument",
+            f"a timeout of {command.timeout_ms} ms; allowed: {MIN_TIMEOUT_MS} to {MAX_TIMEOUT_MS}",
+        )
+    if command.start not in STARTS or command.on_expiry not in ON_EXPIRY:
+        return Refused(
+            "bad_argument",
+            f"start {command.start!r} and on_expiry {command.on_expiry!r}; allowed: {', '.join(STARTS)}"
+            f" and {', '.join(ON_EXPIRY)}",
+        )
+    return None
