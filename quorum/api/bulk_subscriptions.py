@@ -192,7 +192,8 @@ class SubscriptionCalls(BulkCalls):
                 return None
             index = member.queue_machine(queue.group).index
             response = pb.DescribeReservationsResponse(
-                endpoints=endpoints(member, queue.group, self._own), subscription=_state_of(subscription, index)
+                endpoints=endpoints(member, queue.group, self._own),
+                subscription=_state_of(subscription, index),
             )
             for each in subscription.reservations:
                 if request.after < each.offset <= (request.to or NO_LIMIT):
@@ -378,7 +379,9 @@ def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) ->
         return _Look(None, True, ready, machine.index)
     if subscription.has_untold_loss:
         return _Look(None, True, ready, machine.index)
-    return _Look(subscription, queries.may_reserve(machine, queue.id, request.subscription), ready, machine.index)
+    return _Look(
+        subscription, queries.may_reserve(machine, queue.id, request.subscription), ready, machine.index
+    )
 
 
 def _state_of(subscription: SubscriptionInfo, index: int) -> pb.SubscriptionState:

@@ -233,7 +233,9 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         def take(self) -> Any:
             return iter(())
 
-    def reserved(member: Any, queue: Any, subscription: str, offset: int, first: int, count: int) -> ReservationPage:
+    def reserved(
+        member: Any, queue: Any, subscription: str, offset: int, first: int, count: int
+    ) -> ReservationPage:
         looks.append(first)
         parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
         sequence, found, has_more = parts[first]

@@ -97,7 +97,9 @@ class ForgetsUnsettled(GroupMachine):
 _reserve = Subscriptions._reserve
 
 
-def always_new(subscriptions: Subscriptions, entry: Entry, subscription: Subscription, command: Reserve) -> Reply:
+def always_new(
+    subscriptions: Subscriptions, entry: Entry, subscription: Subscription, command: Reserve
+) -> Reply:
     """In the place of Subscriptions._reserve: who asks again for what was answered is given something else."""
     return _reserve(subscriptions, entry, subscription, replace(command, after=subscription.last))
 
