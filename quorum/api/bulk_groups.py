@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from fifo import commands as c
 from fifo.effects import Ok, ReaderState, Refused, Reserved
 from fifo.limits import PRODUCTION
 from fifo.readers import MAX_NAME_BYTES
-from fifo.results import Portion, ReaderInfo, Waiting
+from fifo.results import ReaderInfo
 from quorum.api import status
-from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
+from quorum.api.bulk_calls import (
+    BulkCalls,
+    answer,
+    endpoints,
+    index_of,
+    load,
+    query_replica,
+    retry_until_answered,
+    stream_blocks,
+)
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
-from quorum.api.filters import expression_bytes, selector_text
+from quorum.api.filters import SelectorText, expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.member import Member
+from quorum.node import queries as q
 from quorum.v1 import bulk_pb2 as pb
-from quorum.v1 import queue_pb2
 
 DEFAULT_TIMEOUT_MS = 86_400_000
 NO_LIMIT = (1 << 63) - 1
@@ -44,16 +51,6 @@ EXPIRIES = {
 _EXPIRY = {name: number for number, name in EXPIRIES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What this node's replica says before a Reserve is made."""
-
-    reader: ReaderInfo | None
-    may_reserve: bool
-    ready: int
-    index: int
-
-
 class GroupCalls(BulkCalls):
     """See the module's text; BulkService is the rest."""
 
@@ -65,7 +62,7 @@ class GroupCalls(BulkCalls):
             raise status.invalid(
                 "bad_argument", "start or on_expiry has a value that this service does not know"
             )
-        selector = expression_bytes(queue_pb2.Attach(queue=request.queue, selector=request.selector), queue)
+        selector = expression_bytes(SelectorText(request.selector), queue)
         command = c.OpenReader(
             queue.id,
             request.group,
@@ -76,16 +73,18 @@ class GroupCalls(BulkCalls):
             owner_of(context.peer()),
         )
 
-        def make(member: Member) -> c.OpenReader:
-            reader = _reader(member, queue, request.group)
+        def make(reader: ReaderInfo | None) -> c.OpenReader:
             return replace(command, found=0 if reader is None else reader.generation)
 
-        return await self._state(queue, await self._changed(queue, make))
+        return await self._state(queue, await self._changed(queue, request.group, make))
 
-    async def _changed(self, queue: CatalogQueue, make: Callable[[Member], c.Command]) -> ReaderState:
-        """What the queue's group answers, where no answer was lost."""
+    async def _changed(
+        self, queue: CatalogQueue, name: str, make: Callable[[ReaderInfo | None], c.Command]
+    ) -> ReaderState:
+        """What the queue's group answers to a command made from its reader, where no answer was lost."""
+        query = q.FindReader(queue.group, queue.id, name)
         while True:
-            found = answer(await self._hub.change_group(queue.group, make), ReaderState)
+            found = answer(await self._hub.change_group(query, make), ReaderState)
             if found is not None:
                 return found
 
@@ -119,9 +118,11 @@ class GroupCalls(BulkCalls):
         pause = POLL_S
         is_finished = True
         while True:
-            found = await self._hub.ask(lambda member: _look_at(member, queue, request), queue.group)
+            found = await self._hub.query(
+                q.PreviewReserve(queue.group, queue.id, request.group, request.generation, request.after)
+            )
             if found.may_reserve and await self._enough(queue, found.reader, min(request.min_messages, most)):
-                reply = await again(self._hub, queue.group, command, Reserved)
+                reply = await retry_until_answered(self._hub, queue.group, command, Reserved)
                 if reply.offset != request.after:
                     return await self._reservation(queue, reply)
                 is_finished = reply.is_complete
@@ -147,10 +148,8 @@ class GroupCalls(BulkCalls):
             return True
         start, rest = reader.start_sequence, wanted_count
         while True:
-            page = await self._hub.ask(
-                partial(_waiting, queue=queue, start=start, count=rest, selector=reader.selector), queue.group
-            )
-            if isinstance(page, Refused):  # it cannot look for this selector any more; the group can
+            page = await self._hub.query(q.BrowseReady(queue.group, queue.id, start, rest, reader.selector))
+            if isinstance(page, Refused):  # this replica cannot use the selector any more; the group can
                 return True
             rest -= sum(run.count for run in page.runs)
             if rest <= 0:
@@ -160,15 +159,12 @@ class GroupCalls(BulkCalls):
             start = page.next_sequence
 
     async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
-        def ready(member: Member) -> int:
-            info = member.queue_machine(queue.group).info(queue.id)
-            return 0 if info is None else info.ready
-
+        counts = await self._hub.query(q.QueueCounts(queue.group, queue.id))
         return pb.Reservation(
             offset=reply.offset,
             count=reply.count,
             size_bytes=reply.size_bytes,
-            ready=await self._hub.ask(ready, queue.group),
+            ready=0 if counts is None else counts.ready,
             index=reply.index,
         )
 
@@ -178,29 +174,23 @@ class GroupCalls(BulkCalls):
     ) -> pb.DescribeReservationsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def describe(member: Member) -> pb.DescribeReservationsResponse | None:
-            reader = _reader(member, queue, request.group)
-            if reader is None:
-                return None
-            index = member.queue_machine(queue.group).index
-            response = pb.DescribeReservationsResponse(
-                endpoints=endpoints(member, queue.group, self._own), group=_group_state(reader, index)
-            )
-            for each in reader.reservations:
-                if request.after < each.offset <= (request.to or NO_LIMIT):
-                    response.reservations.add(
-                        offset=each.offset,
-                        count=each.count,
-                        size_bytes=each.size_bytes,
-                        opens=each.opens,
-                        reserved_ms=each.time_ms,
-                        index=each.index,
-                    )
-            return response
-
-        response = await self._hub.ask(describe, queue.group)
-        if response is None:
+        found = await self._hub.query(q.DescribeReader(queue.group, queue.id, request.group))
+        if found is None:
             raise status.not_found(f"queue {request.queue!r} has no group {request.group!r}")
+        response = pb.DescribeReservationsResponse(
+            endpoints=endpoints(found.endpoints, self._own_address),
+            group=_group_state(found.reader, found.index),
+        )
+        for each in found.reader.reservations:
+            if request.after < each.offset <= (request.to or NO_LIMIT):
+                response.reservations.add(
+                    offset=each.offset,
+                    count=each.count,
+                    size_bytes=each.size_bytes,
+                    opens=each.opens,
+                    reserved_ms=each.time_ms,
+                    index=each.index,
+                )
         return response
 
     @streaming
@@ -210,7 +200,7 @@ class GroupCalls(BulkCalls):
         columns = wanted(request.columns)
         queue = await self._queue(request.queue, request.index)
         arrow_out = await load("arrow_out")
-        ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
+        ttl_ms = self._hub.catalog.effective(queue).config.message_ttl_ms
         rows = RowReader(self._hub.body_reader(), queue.group)
         made = arrow_out.Blocks(rows, columns, ttl_ms)
         first = request.first
@@ -218,26 +208,18 @@ class GroupCalls(BulkCalls):
         with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
             while first < end:
                 count = min(PAGE, end - first)
-                portion = await look(
+                portion = await query_replica(
                     self._hub,
-                    queue.group,
-                    partial(
-                        _reserved,
-                        queue=queue,
-                        group=request.group,
-                        offset=request.offset,
-                        first=first,
-                        count=count,
-                    ),
+                    q.ReadReservation(queue.group, queue.id, request.group, request.offset, first, count),
                 )
                 failures = Failures(portion.delivery_counts, 1 + portion.opens)
-                async for block in blocks(self._hub, answer, made.feed(portion.runs, failures)):
+                async for block in stream_blocks(self._hub, answer, made.feed(portion.runs, failures)):
                     yield block
                 found = sum(run.count for run in portion.runs)
                 if found < count and not portion.has_more:
                     break
                 first += found
-            async for block in blocks(self._hub, answer, made.take()):
+            async for block in stream_blocks(self._hub, answer, made.take()):
                 yield block
 
     @unary
@@ -246,16 +228,15 @@ class GroupCalls(BulkCalls):
         queue = await self._queue(request.queue)
         command = c.SettleReserved(queue.id, request.group, request.generation, request.to)
         while True:
-            state = await again(self._hub, queue.group, command, ReaderState)
+            state = await retry_until_answered(self._hub, queue.group, command, ReaderState)
             if state.settled >= request.to:
                 await self._check_settled(queue, request)
                 return await self._state(queue, state)
 
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
         """StatusError where the messages have gone back instead. This replica has applied what was answered."""
-        found = await self._hub.ask(
-            partial(_reserved, queue=queue, group=request.group, offset=request.to, first=0, count=0),
-            queue.group,
+        found = await self._hub.query(
+            q.ReadReservation(queue.group, queue.id, request.group, request.to, first=0, count=0)
         )
         if isinstance(found, Refused) and found.reason == "released":
             raise status.StatusError(status.of_refused(found))
@@ -265,20 +246,21 @@ class GroupCalls(BulkCalls):
         _check_name(request.group)
         queue = await self._queue(request.queue)
         command = c.KeepReader(queue.id, request.group, request.generation)
-        return await self._state(queue, await again(self._hub, queue.group, command, ReaderState))
+        return await self._state(
+            queue, await retry_until_answered(self._hub, queue.group, command, ReaderState)
+        )
 
     @unary
     async def ReleaseGroup(self, request: pb.ReleaseGroupRequest, context: Context) -> pb.GroupState:
         _check_name(request.group)
         queue = await self._queue(request.queue)
 
-        def make(member: Member) -> c.ReleaseReader:
-            reader = _reader(member, queue, request.group)
+        def make(reader: ReaderInfo | None) -> c.ReleaseReader:
             last = None if reader is None else reader.last
             return c.ReleaseReader(queue.id, request.group, request.generation, last)
 
         while True:
-            state = await self._changed(queue, make)
+            state = await self._changed(queue, request.group, make)
             if not state.outstanding:
                 return await self._state(queue, state)
             await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself
@@ -287,39 +269,32 @@ class GroupCalls(BulkCalls):
     async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         _check_name(request.group)
         queue = await self._queue(request.queue)
-        generation = await self._hub.ask_now(
-            lambda member: _generation(member, queue, request.group), (queue.group,)
-        )
-        if generation is not None:
-            command = c.DeleteReader(queue.id, request.group, generation)
-            await again(self._hub, queue.group, command, Ok)
+        reader = await self._hub.query_current(q.FindReader(queue.group, queue.id, request.group))
+        if reader is not None:
+            command = c.DeleteReader(queue.id, request.group, reader.generation)
+            await retry_until_answered(self._hub, queue.group, command, Ok)
         return pb.DeleteGroupResponse(index=await index_of(self._hub, queue.group))
 
     @unary
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def groups(member: Member) -> pb.ListGroupsResponse:
-            machine = member.queue_machine(queue.group)
-            response = pb.ListGroupsResponse(index=machine.index)
-            for each in machine.readers(queue.id):
-                response.groups.add(
-                    group=each.name,
-                    state=_group_state(each, machine.index),
-                    filtered=bool(each.selector),
-                    filter=each.selector,
-                    start_sequence=each.start_sequence,
-                    last_seen_ms=each.last_seen_ms,
-                    timeout_ms=each.timeout_ms,
-                    on_expiry=_EXPIRY[each.on_expiry],
-                    reservations=len(each.reservations),
-                )
-            return response
-
-        found = await self._hub.ask(groups, queue.group)
-        for each in found.groups:
-            each.selector = selector_text(each.filter)
-        return found
+        found = await self._hub.query(q.ListReaders(queue.group, queue.id))
+        response = pb.ListGroupsResponse(index=found.index)
+        for each in found.readers:
+            response.groups.add(
+                group=each.name,
+                state=_group_state(each, found.index),
+                filtered=bool(each.selector),
+                filter=each.selector,
+                selector=selector_text(each.selector),
+                start_sequence=each.start_sequence,
+                last_seen_ms=each.last_seen_ms,
+                timeout_ms=each.timeout_ms,
+                on_expiry=_EXPIRY[each.on_expiry],
+                reservations=len(each.reservations),
+            )
+        return response
 
 
 def _check_name(group: str) -> None:
@@ -331,35 +306,6 @@ def _check_name(group: str) -> None:
         )
 
 
-def _reader(member: Member, queue: CatalogQueue, name: str) -> ReaderInfo | None:
-    return member.queue_machine(queue.group).reader(queue.id, name)
-
-
-def _waiting(
-    member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
-) -> Waiting | Refused:
-    return member.queue_machine(queue.group).waiting(queue.id, start, count, selector)
-
-
-def _reserved(
-    member: Member, queue: CatalogQueue, group: str, offset: int, first: int, count: int
-) -> Portion | Refused:
-    return member.queue_machine(queue.group).reserved(queue.id, group, offset, first, count)
-
-
-def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
-    """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
-    machine = member.queue_machine(queue.group)
-    reader = _reader(member, queue, request.group)
-    info = machine.info(queue.id)
-    ready = 0 if info is None else info.ready
-    if reader is None or reader.generation != request.generation or reader.last != request.after:
-        return _Look(None, True, ready, machine.index)
-    if reader.has_untold_loss:
-        return _Look(None, True, ready, machine.index)
-    return _Look(reader, machine.may_reserve(queue.id, request.group), ready, machine.index)
-
-
 def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
     return pb.GroupState(
         generation=reader.generation,
@@ -368,9 +314,3 @@ def _group_state(reader: ReaderInfo, index: int) -> pb.GroupState:
         outstanding=reader.outstanding,
         index=index,
     )
-
-
-def _generation(member: Member, queue: CatalogQueue, group: str) -> int | None:
-    """The group's present generation; None where there is no such group."""
-    readers = member.queue_machine(queue.group).readers(queue.id)
-    return next((each.generation for each in readers if each.name == group), None)

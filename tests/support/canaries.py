@@ -8,7 +8,7 @@ a single rule of Raft are in raft_ablations.py: Raft's own fuzz finds them, in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from quorum.log.writer import Writer
 from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.membership import Membership
 from quorum.node.identity.member_directory import MemberDirectory
-from quorum.node.member import Member
+from quorum.node.queries import Query
 from quorum.replication import codec
 from quorum.replication.group import Group
 from quorum.replication.outbox import Outbox
@@ -151,9 +151,9 @@ def whoever(roster: MemberDirectory, member: str) -> str:
     return ""
 
 
-async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
-    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
-    return await hub.ask(question, *groups)
+async def from_what_is_here(hub: Hub, query: Query[T]) -> T:
+    """In the place of Hub.query_current: the answer shows what this node happens to have applied."""
+    return await hub.query(query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "deliveries of an ended attachment",
         "one consumer holds a message at a time",
-        quorum__api__session_service__Stream___is_current=broken.always_current,
+        quorum__api__client_session__ClientSession___is_current=broken.always_current,
     ),
     _patched(
         "unsettled messages forgotten",
@@ -332,7 +332,7 @@ CANARIES: tuple[Canary, ...] = (
         "no barrier before reads",
         "reads are linearizable",
         is_quick=True,
-        quorum__api__hub__Hub__ask_now=from_what_is_here,
+        quorum__api__hub__Hub__query_current=from_what_is_here,
     ),
     # ---- what may leave a queue
     _patched(
