@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import grpc
-
 from fifo import commands as c
 from fifo.limits import PRODUCTION
 from quorum.api import outcomes as o
 from quorum.api import status
 from quorum.api.client_session import ClientSession, Disposition
 from quorum.api.deliveries import DeliveredBatch
+from quorum.api.handlers import Context
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.request_filters import filter_of
@@ -27,8 +26,6 @@ _OUTCOMES: dict[int, type[c.Settle]] = {
     pb.Disposition.DISCARD: c.Discard,
     pb.Disposition.MODIFY: c.Modify,
 }
-
-Context = grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
 
 
 class SessionCall:
