@@ -217,7 +217,7 @@ class ClientSession:
         self._work = asyncio.Event()
         self._end: status.StatusError | None = None
         self._is_input_over = False
-        self._input_error: Exception | None = None
+        self._input_error: BaseException | None = None
         self._is_clean = False
         """the client has said that nothing is unconfirmed"""
 
@@ -244,7 +244,7 @@ class ClientSession:
         """The client says that it sends nothing again. The session ends cleanly if everything was decided by then."""
         self._is_clean = not (self._undecided or self.outbox.has_decisions)
 
-    def input_over(self, error: Exception | None) -> None:
+    def input_over(self, error: BaseException | None) -> None:
         """No request comes any more. error: why not, where that is wrong; `outcomes` raises it."""
         self._is_input_over, self._input_error = True, error
         self._work.set()

@@ -89,6 +89,9 @@ class SessionCall:
                     if release is not None:
                         release()
                     await session.room()
+        except asyncio.CancelledError as error:
+            session.input_over(error)
+            raise
         except Exception as error:
             session.input_over(error)
         else:

@@ -113,6 +113,22 @@ def test_a_close_before_the_answers_does_not_count() -> None:
     assert not driver.last(ev.EndSession).is_clean
 
 
+def test_a_stream_whose_requests_are_cancelled_ends() -> None:
+    async def requests() -> AsyncIterator[pb.SessionRequest]:
+        yield OPEN
+        raise asyncio.CancelledError
+
+    async def body() -> None:
+        hub = new_hub()
+        hub.attach(Driver(hub, confirms=False))  # type: ignore[arg-type]
+        context: Any = Context(waits=False)
+        running = asyncio.create_task(SessionCall(hub).run(requests(), context))
+        await asyncio.wait({running}, timeout=60)
+        assert running.cancelled()
+
+    asyncio.run(body())
+
+
 def test_a_session_is_its_clients_and_the_nodes_own_is_the_nodes() -> None:
     driver = ended()
     own, client = [item for item in driver.items if isinstance(item, ev.OpenSession)]
