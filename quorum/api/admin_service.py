@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, astuple
 from functools import partial
 from operator import attrgetter
@@ -14,8 +13,8 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Ok
-from fifo.queries import group as queries
 from quorum.api import status
+from quorum.api.catalog_view import CatalogView
 from quorum.api.filters import selector_text
 from quorum.api.handlers import unary, unary_once
 from quorum.api.hub import Hub
@@ -23,12 +22,9 @@ from quorum.api.member_service import MemberService
 from quorum.api.policy_service import PolicyService, argument, set_arguments, show_policy
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
 from quorum.catalog.commands import NO_QUEUE, DeclareQueue, RemoveQueue
-from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
-from quorum.log.record import crc32c
-from quorum.node.member import Member
-from quorum.node.replica.replica import SYSTEM_GROUP, state_of
+from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import admin_pb2_grpc
 
@@ -58,7 +54,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     ) -> pb.DeclareQueueResponse:
         arguments = {name: argument(name, value) for name, value in request.arguments.items()}
         effective_config(request.queue, arguments)
-        if self._hub.member.catalog.queue(request.queue) is None:
+        if self._hub.catalog.queue(request.queue) is None:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
         reply = await self._hub.change(lambda catalog: DeclareQueue(request.queue, pairs, catalog.removals))
@@ -75,11 +71,11 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
     ) -> pb.DeleteQueueResponse:
         check_queue_name(request.queue)
         queue = await self._meant(request)
-        total = await self._hub.ask(lambda member: _total(member, queue), queue.group)
+        counts = await self._hub.query(q.QueueCounts(queue.group, queue.id))
         if await self._hub.change(partial(_removal, name=request.queue, meant=request.id)) is None:
             raise status.no_queue(request.queue, request.id)
         await self._hub.await_queue(queue.group, queue.id, present=False)
-        return pb.DeleteQueueResponse(message_count=total)
+        return pb.DeleteQueueResponse(message_count=0 if counts is None else counts.total)
 
     @unary
     async def PurgeQueue(
@@ -91,9 +87,10 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
             text = f"before_sequence {request.before_sequence} without an id; give the id of the queue that it is of"
             raise status.invalid("bad_argument", text)
         queue = await self._meant(request)
-        before = request.before_sequence or await self._hub.ask_now(
-            lambda member: _next_sequence(member, queue), (queue.group,)
-        )
+        before = request.before_sequence
+        if not before:
+            counts = await self._hub.query_current(q.QueueCounts(queue.group, queue.id))
+            before = 0 if counts is None else counts.next_sequence
         reply = await self._hub.call(queue.group, c.Purge(queue.id, before))
         assert isinstance(reply, Ok)
         return pb.PurgeQueueResponse(message_count=reply.count)
@@ -102,9 +99,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         """The queue of this name and id; NOT_FOUND where the name belongs to another one."""
         queue: CatalogQueue | None = await self._hub.queue(request.queue)
         if queue is not None and request.id not in (0, queue.id):  # perhaps this node is behind
-            queue = await self._hub.ask_now(
-                lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,)
-            )
+            queue = (await self._hub.current_catalog()).queue(request.queue)
         if queue is None or request.id not in (0, queue.id):
             raise status.no_queue(request.queue, request.id)
         return queue
@@ -116,29 +111,31 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[pb.ListQueuesRequest, pb.ListQueuesResponse],
     ) -> pb.ListQueuesResponse:
         response = pb.ListQueuesResponse()
-        known = await self._hub.ask_now(lambda member: member.catalog.queues(), (SYSTEM_GROUP,))
-        found = await asyncio.to_thread(_page, known, request)
+        known = await self._hub.current_catalog()
+        found = await asyncio.to_thread(_page, known.queues(), request)
         if 0 < request.limit < len(found):
             del found[request.limit :]
             response.next_after = found[-1].name
         at, left = 0, LISTED_BYTES
         while at < len(found) and left > 0:
-            part = found[at : at + PART_QUEUES]
-            infos = await self._hub.ask_now(partial(_infos, queues=part), {each.group for each in part})
-            for queue, info in zip(part, infos, strict=False):
+            part = tuple(found[at : at + PART_QUEUES])
+            shown = await self._hub.query_current(q.ListQueues(part, PART_BLOCKS))
+            for queue, each in zip(part, shown, strict=False):
                 at += 1
-                left -= self._show(response, queue, info)
+                left -= self._show(response, queue, each)
                 if left <= 0:
                     break
         if at < len(found):
             response.next_after = found[at - 1].name
         return response
 
-    def _show(self, response: pb.ListQueuesResponse, queue: CatalogQueue, info: pb.QueueInfo | None) -> int:
+    def _show(
+        self, response: pb.ListQueuesResponse, queue: CatalogQueue, queue_status: q.QueueStatus | None
+    ) -> int:
         """Returns how many bytes that took."""
-        if info is None:
+        if queue_status is None:
             return 0
-        show_policy(info, self._hub.member.catalog.effective(queue))
+        info = self._info(queue, queue_status)
         response.queues.append(info)
         size: int = info.ByteSize()
         return size
@@ -149,19 +146,49 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.DescribeQueueRequest,
         context: grpc.aio.ServicerContext[pb.DescribeQueueRequest, pb.DescribeQueueResponse],
     ) -> pb.DescribeQueueResponse:
-        queue = await self._hub.ask_now(lambda member: member.catalog.queue(request.queue), (SYSTEM_GROUP,))
+        queue = (await self._hub.current_catalog()).queue(request.queue)
         if queue is None:
             raise status.no_queue(request.queue)
-        response = await self._hub.ask_now(
-            partial(_description, queue=queue, after=request.consumers_after), (queue.group,)
+        found = await self._hub.query_current(
+            q.DescribeQueue(queue.group, queue.id, request.consumers_after, PART_CONSUMERS, PART_FILTER_BYTES)
         )
-        if response is None:
+        if found is None:
             raise status.no_queue(request.queue)
-        assert response is not None
-        for consumer in response.consumers:
-            consumer.selector = selector_text(consumer.filter)
-        show_policy(response.queue, self._hub.member.catalog.effective(queue))
+        response = pb.DescribeQueueResponse(
+            queue=self._info(queue, found.status), storage=pb.StorageInfo(**asdict(found.storage))
+        )
+        for consumer in found.consumers:
+            response.consumers.add(
+                consumer_tag=consumer.tag,
+                node=consumer.node,
+                filtered=bool(consumer.selector),
+                credit=consumer.credit,
+                held=consumer.checked_out,
+                filter=consumer.selector,
+                selector=selector_text(consumer.selector),
+            )
+        if found.consumers_after is not None:
+            response.next_consumers_after = found.consumers_after
         return response
+
+    def _info(self, queue: CatalogQueue, queue_status: q.QueueStatus) -> pb.QueueInfo:
+        found = queue_status.info
+        info = pb.QueueInfo(
+            name=queue.name,
+            id=queue.id,
+            group=queue.group,
+            leader=queue_status.leader,
+            ready=found.ready,
+            checked_out=found.checked_out,
+            total=found.total,
+            consumers=found.consumers,
+            first_sequence=found.first_sequence,
+            next_sequence=found.next_sequence,
+            ready_bytes=found.ready_bytes,
+        )
+        set_arguments(info.arguments, queue.arguments)
+        show_policy(info, self._hub.catalog.effective(queue))
+        return info
 
     @unary
     async def ClusterStatus(
@@ -169,11 +196,11 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         request: pb.ClusterStatusRequest,
         context: grpc.aio.ServicerContext[pb.ClusterStatusRequest, pb.ClusterStatusResponse],
     ) -> pb.ClusterStatusResponse:
-        response = await self._hub.ask(_cluster_status)
+        response = _cluster_status(await self._hub.query(q.DescribeCluster()))
         for group in response.groups if request.with_state_hash else ():
             async with self._hashing:
-                index, state_hash = await self._hub.ask(partial(_state_hash, group=group.group), group.group)
-            group.applied_index, group.state_hash = index, state_hash
+                found = await self._hub.query(q.HashState(group.group))
+            group.applied_index, group.state_hash = found.index, found.crc
         own = self._config.members[self._config.name]
         response.answering_node = response.own.name = self._config.name
         response.own.client_address, response.own.peer_address = own.client, own.peer
@@ -181,17 +208,7 @@ class AdminService(MemberService, PolicyService, admin_pb2_grpc.AdminServicer):
         return response
 
 
-def _total(member: Member, queue: CatalogQueue) -> int:
-    info = queries.info(member.queue_machine(queue.group), queue.id)
-    return 0 if info is None else info.total
-
-
-def _next_sequence(member: Member, queue: CatalogQueue) -> int:
-    info = queries.info(member.queue_machine(queue.group), queue.id)
-    return 0 if info is None else info.next_sequence
-
-
-def _removal(catalog: CatalogMachine, name: str, meant: int) -> RemoveQueue | None:
+def _removal(catalog: CatalogView, name: str, meant: int) -> RemoveQueue | None:
     """Of the queue that has the name now; of none that will have it later. meant: its id, 0 for any; None where the
     name belongs to another queue."""
     queue = catalog.queue(name)
@@ -207,124 +224,54 @@ def _page(queues: list[CatalogQueue], request: pb.ListQueuesRequest) -> list[Cat
     return sorted(wanted, key=attrgetter("name"))
 
 
-def _infos(member: Member, queues: Sequence[CatalogQueue]) -> list[pb.QueueInfo | None]:
-    """What the first of these queues hold, so many as one step has time for; at least one."""
-    found: list[pb.QueueInfo | None] = []
-    blocks = 0
-    for queue in queues:
-        blocks += member.queue_machine(queue.group).block_count(queue.id)
-        if found and blocks > PART_BLOCKS:
-            break
-        found.append(_info(member, queue))
-    return found
-
-
-def _info(member: Member, queue: CatalogQueue) -> pb.QueueInfo | None:
-    info = queries.info(member.queue_machine(queue.group), queue.id)
-    if info is None:
-        return None
-    answer = pb.QueueInfo(
-        name=queue.name,
-        id=queue.id,
-        group=queue.group,
-        leader=member.membership.roster.name_of(member.replicas[queue.group].raft.leader),
-        ready=info.ready,
-        checked_out=info.checked_out,
-        total=info.total,
-        consumers=info.consumers,
-        first_sequence=info.first_sequence,
-        next_sequence=info.next_sequence,
-        ready_bytes=info.ready_bytes,
-    )
-    set_arguments(answer.arguments, queue.arguments)
-    return answer
-
-
-def _description(member: Member, queue: CatalogQueue, after: int) -> pb.DescribeQueueResponse | None:
-    info = _info(member, queue)
-    if info is None:
-        return None
-    storage = member.storage(queue.group, queue.id)
-    assert storage is not None  # there is such a queue
-    response = pb.DescribeQueueResponse(queue=info, storage=pb.StorageInfo(**asdict(storage)))
-    size, last = 0, after
-    for consumer in member.queue_machine(queue.group).consumers(queue.id):
-        if consumer.attach <= after:
-            continue
-        size += 0 if consumer.group is None else len(consumer.group.selector)
-        if len(response.consumers) == PART_CONSUMERS or (response.consumers and size > PART_FILTER_BYTES):
-            response.next_consumers_after = last
-            break
-        last = consumer.attach
-        response.consumers.add(
-            consumer_tag=consumer.tag,
-            node=member.membership.roster.name(consumer.address.node),
-            filtered=consumer.group is not None and bool(consumer.group.selector),
-            credit=consumer.credit,
-            held=consumer.held.total,
-            filter=b"" if consumer.group is None else consumer.group.selector,
-        )
-    return response
-
-
-def _state_hash(member: Member, group: int) -> tuple[int, int]:
-    """(applied index, hash of the group's state there)."""
-    replica = member.replicas[group]
-    return replica.raft.applied_index, crc32c(state_of(replica.machine))
-
-
-def _cluster_status(member: Member) -> pb.ClusterStatusResponse:
-    membership = member.membership
-    roster = membership.roster
-    response = pb.ClusterStatusResponse(standing=membership.standing)
-    response.own.id, response.own.incarnation = member.config.name, membership.memory.incarnation
-    for each in sorted(roster.by_id.values(), key=lambda each: each.name):
+def _cluster_status(found: q.ClusterStatus) -> pb.ClusterStatusResponse:
+    response = pb.ClusterStatusResponse(standing=found.standing)
+    response.own.id, response.own.incarnation = found.id, found.incarnation
+    for each in found.members:
+        member = each.member
         info = response.members.add(
-            name=each.name,
-            client_address=each.client,
-            peer_address=each.peer,
-            boot=member.leases.heard.get(each.number, (0, 0))[0],
-            reachable=member.is_reachable(each.id),
-            id=each.id,
-            incarnation=each.incarnation,
-            drained=each.is_drained,
-            joining=each.is_joining,
-            replaces=each.replaces,
+            name=member.name,
+            client_address=member.client,
+            peer_address=member.peer,
+            boot=each.boot,
+            reachable=each.is_reachable,
+            id=member.id,
+            incarnation=member.incarnation,
+            drained=member.is_drained,
+            joining=member.is_joining,
+            replaces=member.replaces,
         )
-        disk = member.disk_monitor.disks.state(each.number, member.now_ms)
-        if disk is not None:
+        if each.disk is not None:
             info.disk.CopyFrom(
                 pb.Disk(
-                    free_bytes=disk.free_bytes,
-                    limit_bytes=disk.limit_bytes,
-                    low=disk.is_low,
-                    full=disk.is_full,
-                    slow=disk.is_slow,
-                    sync_p99_us=disk.sync_p99_us,
+                    free_bytes=each.disk.free_bytes,
+                    limit_bytes=each.disk.limit_bytes,
+                    low=each.disk.is_low,
+                    full=each.disk.is_full,
+                    slow=each.disk.is_slow,
+                    sync_p99_us=each.disk.sync_p99_us,
                 )
             )
-    response.skipped_entries.extend(member.skipped_entries())
-    settings = member.leases.settings
+    response.skipped_entries.extend(found.skipped_entries)
+    settings = found.lease_settings
     if settings is not None:
-        wanted = settings.wanted
-        response.lease_times.lease_ms, response.lease_times.leader_fallback_ms = astuple(wanted)
+        response.lease_times.lease_ms, response.lease_times.leader_fallback_ms = astuple(settings.wanted)
         response.lease_times_settled = settings.is_settled
-    for number, replica in member.replicas.items():
-        configuration = replica.raft.configuration
+    for group in found.groups:
         response.groups.add(
-            group=number,
-            leader=roster.name_of(replica.raft.leader),
-            term=replica.raft.term,
-            commit_index=replica.raft.commit_index,
-            applied_index=replica.raft.applied_index,
-            members=roster.names_of(configuration.voters),
-            learners=roster.names_of(configuration.learners),
-            settled=replica.raft.is_settled,
-            healed=member.healer.healed.get(number, 0),
-            unreadable=member.healer.lost(number),
-            fetching=member.arrivals.missing(number),
-            quarantined=replica.raft.quarantine.is_on,
-            disputed=replica.disputed,
+            group=group.group,
+            leader=group.leader,
+            term=group.term,
+            commit_index=group.commit_index,
+            applied_index=group.applied_index,
+            members=group.voters,
+            learners=group.learners,
+            settled=group.is_settled,
+            healed=group.healed,
+            unreadable=group.unreadable,
+            fetching=group.fetching,
+            quarantined=group.is_quarantined,
+            disputed=group.disputed,
         )
     return response
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fifo.effects import Refused, Run
-from fifo.queries import group as queries
+from fifo.effects import Run
 from quorum.api import status
 from quorum.api.bulk_calls import endpoints
 from quorum.api.bulk_columns import KINDS
@@ -25,7 +24,7 @@ from quorum.api.stored_rows import Part, RowReader
 from quorum.catalog.queues import CatalogQueue
 from quorum.config import NodeConfig
 from quorum.node.errors import BodyUnreadable
-from quorum.node.member import Member
+from quorum.node.queries import DescribeForBulk
 from quorum.v1 import bulk_pb2 as pb
 from quorum.v1 import bulk_pb2_grpc
 
@@ -39,43 +38,36 @@ _KIND = {name: number for number, name in KINDS.items()}
 class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.BulkServicer):
     def __init__(self, hub: Hub, config: NodeConfig) -> None:
         self._hub = hub
-        self._own = (config.name, config.members[config.name].client)
+        self._own_address = config.members[config.name].client
 
     @unary
     async def QueueInfo(self, request: pb.QueueInfoRequest, context: Context) -> pb.QueueInfoResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def describe(member: Member) -> tuple[pb.QueueInfoResponse, tuple[Run, ...]] | None:
-            machine = member.queue_machine(queue.group)
-            info = queries.info(machine, queue.id)
-            if info is None:
-                return None
-            response = pb.QueueInfoResponse(
-                first_sequence=info.first_sequence,
-                next_sequence=info.next_sequence,
-                ready=info.ready,
-                held=info.checked_out,
-                index=machine.index,
-                endpoints=endpoints(member, queue.group, self._own),
-            )
-            runs = _ends(member, queue, info.next_sequence) if request.with_fields else ()
-            return response, runs
-
-        found = await self._hub.ask(describe, queue.group)
+        end_messages = SEEN_MESSAGES if request.with_fields else 0
+        found = await self._hub.query(DescribeForBulk(queue.group, queue.id, end_messages))
         if found is None:
             raise status.no_queue(request.queue)
-        response, runs = found
-        effective = self._hub.member.catalog.effective(queue)
+        info = found.info
+        response = pb.QueueInfoResponse(
+            first_sequence=info.first_sequence,
+            next_sequence=info.next_sequence,
+            ready=info.ready,
+            held=info.checked_out,
+            index=found.index,
+            endpoints=endpoints(found.endpoints, self._own_address),
+        )
+        effective = self._hub.catalog.effective(queue)
         set_arguments(response.arguments, effective.arguments)
         if queue.config.filter_enabled:
             response.filter_fields.extend(effective.config.filter_field_names)
-        response.fields.extend(await self._seen(queue, runs, client_address(context.peer())))
+        response.fields.extend(await self._seen(queue, found.runs, client_address(context.peer())))
         return response
 
     async def _seen(self, queue: CatalogQueue, runs: Sequence[Run], address: str) -> list[pb.SeenField]:
         rows = RowReader(self._hub.body_reader(), queue.group)
         kinds: dict[str, Counter[str | None]] = {}
-        steps = _looks(rows.parts(runs), kinds)
+        steps = _examined(rows.parts(runs), kinds)
         with self._hub.workers.answer(address, rows) as answer:
             while (step := await answer.step(steps, lambda _: 0)) is not None:
                 if isinstance(step, BodyUnreadable):
@@ -87,21 +79,7 @@ class BulkService(SubscriptionCalls, ViewCalls, StagingCalls, bulk_pb2_grpc.Bulk
         ]
 
 
-def _ends(member: Member, queue: CatalogQueue, next_sequence: int) -> tuple[Run, ...]:
-    """Up to SEEN_MESSAGES ready messages from the first on, and as many sequences before the next one."""
-    machine = member.queue_machine(queue.group)
-    runs: tuple[Run, ...] = ()
-    start = 0
-    for place in (0, next_sequence - SEEN_MESSAGES):
-        page = queries.browse(machine, queue.id, max(place, start), SEEN_MESSAGES)
-        if isinstance(page, Refused):
-            return ()
-        runs += page.runs
-        start = max((run.first_sequence + run.count for run in page.runs), default=next_sequence)
-    return runs
-
-
-def _looks(
+def _examined(
     parts: Iterator[Part | BodyUnreadable], kinds: dict[str, Counter[str | None]]
 ) -> Iterator[BodyUnreadable | bool]:
     """A step for each part."""
@@ -109,11 +87,11 @@ def _looks(
         if isinstance(part, BodyUnreadable):
             yield part
         else:
-            _look_at(part, kinds)
+            _examine(part, kinds)
             yield True
 
 
-def _look_at(part: Part, kinds: dict[str, Counter[str | None]]) -> None:
+def _examine(part: Part, kinds: dict[str, Counter[str | None]]) -> None:
     """Counts the kinds of the properties' values. Properties that all messages share are read once."""
     batch = part.batch
     is_shared = batch.each is None

@@ -11,17 +11,16 @@ from functools import partial
 from fifo import commands as c
 from fifo.effects import Ok, Published, Reply
 from fifo.limits import PRODUCTION
-from fifo.queries import group as queries
 from fifo.staging import LAST_BATCH, NAME_BYTES, PART_BYTES
 from quorum.api import status
-from quorum.api.bulk_calls import BulkCalls, again, answer, index_of, load
+from quorum.api.bulk_calls import BulkCalls, answer, index_of, load, retry_until_answered
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
 from quorum.api.handlers import Context, is_outdated, unary
 from quorum.api.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.member import Member
+from quorum.node.queries import StagedParts
 from quorum.node.wire import batches
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors.wellknown import KeptFields
@@ -56,7 +55,7 @@ class StagingCalls(BulkCalls):
         queue = await self._queue(request.queue)
         parts = tuple((each.part, each.rows) for each in request.parts if each.rows)  # no rows: never staged
         command = c.PublishStaged(queue.id, request.producer, request.batch, parts, owner_of(context.peer()))
-        made = await again(self._hub, queue.group, command, Published)
+        made = await retry_until_answered(self._hub, queue.group, command, Published)
         return pb.PublishStagedResponse(
             first_sequence=made.first_sequence,
             count=made.count,
@@ -72,17 +71,15 @@ class StagingCalls(BulkCalls):
         if not parts:
             return pb.DiscardStagedResponse()
         command = c.DiscardStaged(queue.id, request.producer, request.batch, parts)
-        return pb.DiscardStagedResponse(rows=(await again(self._hub, queue.group, command, Ok)).count)
+        return pb.DiscardStagedResponse(
+            rows=(await retry_until_answered(self._hub, queue.group, command, Ok)).count
+        )
 
     async def _staged(self, queue: CatalogQueue, producer: str, batch: int) -> tuple[bytes, ...]:
         """The names of the batch's parts as of now. A command that names them drops no part that is staged later, even
         if the command arrives late or is repeated."""
 
-        def names(member: Member) -> tuple[bytes, ...]:
-            staged = queries.staged(member.queue_machine(queue.group), queue.id)
-            return tuple(each.part for each in staged if (each.producer, each.batch) == (producer, batch))
-
-        return await self._hub.ask_now(names, (queue.group,))
+        return await self._hub.query_current(StagedParts(queue.group, queue.id, producer, batch))
 
 
 class _Part:
@@ -105,7 +102,7 @@ class _Part:
         if not block:
             return
         arrow_in = await load("arrow_in")
-        kept, max_field_bytes = kept_fields(self._hub.member.catalog, self._queue)
+        kept, max_field_bytes = kept_fields(self._hub.catalog, self._queue)
         limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
         chunks = arrow_in.chunks(block)
         while True:

@@ -1,30 +1,36 @@
-"""The part of quorum.v1.Bulk about subscriptions: durable subscriptions of a queue, as the machines call them."""
+"""The part of quorum.v1.Bulk about subscriptions: durable, named consumers of a queue."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused, Reserved, SubscriptionState
 from fifo.limits import PRODUCTION
-from fifo.queries import group as queries
-from fifo.results import BrowsePage, ReservationPage, SubscriptionInfo
+from fifo.results import SubscriptionInfo
 from fifo.subscriptions import MAX_NAME_BYTES
 from quorum.api import status
-from quorum.api.bulk_calls import BulkCalls, again, answer, blocks, endpoints, index_of, load, look
+from quorum.api.bulk_calls import (
+    BulkCalls,
+    answer,
+    endpoints,
+    index_of,
+    load,
+    query_replica,
+    retry_until_answered,
+    stream_blocks,
+)
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
-from quorum.api.filters import expression_bytes, selector_text
+from quorum.api.filters import SelectorText, expression_bytes, selector_text
 from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.member import Member
+from quorum.node import queries as q
 from quorum.v1 import bulk_pb2 as pb
-from quorum.v1 import queue_pb2
 
 DEFAULT_TIMEOUT_MS = 86_400_000
 NO_LIMIT = (1 << 63) - 1
@@ -45,16 +51,6 @@ EXPIRIES = {
 _EXPIRY = {name: number for number, name in EXPIRIES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What this node's replica says before a Reserve is made."""
-
-    subscription: SubscriptionInfo | None
-    may_reserve: bool
-    ready: int
-    index: int
-
-
 class SubscriptionCalls(BulkCalls):
     """See the module's text; BulkService is the rest."""
 
@@ -68,7 +64,7 @@ class SubscriptionCalls(BulkCalls):
             raise status.invalid(
                 "bad_argument", "start or on_expiry has a value that this service does not know"
             )
-        selector = expression_bytes(queue_pb2.Attach(queue=request.queue, selector=request.selector), queue)
+        selector = expression_bytes(SelectorText(request.selector), queue)
         command = c.OpenSubscription(
             queue.id,
             request.subscription,
@@ -79,16 +75,18 @@ class SubscriptionCalls(BulkCalls):
             owner_of(context.peer()),
         )
 
-        def make(member: Member) -> c.OpenSubscription:
-            subscription = _subscription(member, queue, request.subscription)
+        def make(subscription: SubscriptionInfo | None) -> c.OpenSubscription:
             return replace(command, found=0 if subscription is None else subscription.generation)
 
-        return await self._state(queue, await self._changed(queue, make))
+        return await self._state(queue, await self._changed(queue, request.subscription, make))
 
-    async def _changed(self, queue: CatalogQueue, make: Callable[[Member], c.Command]) -> SubscriptionState:
-        """What the queue's group answers, where no answer was lost."""
+    async def _changed(
+        self, queue: CatalogQueue, name: str, make: Callable[[SubscriptionInfo | None], c.Command]
+    ) -> SubscriptionState:
+        """What the queue's group answers to a command made from its subscription, where no answer was lost."""
+        query = q.FindSubscription(queue.group, queue.id, name)
         while True:
-            found = answer(await self._hub.change_group(queue.group, make), SubscriptionState)
+            found = answer(await self._hub.change_group(query, make), SubscriptionState)
             if found is not None:
                 return found
 
@@ -122,11 +120,15 @@ class SubscriptionCalls(BulkCalls):
         pause = POLL_S
         is_finished = True
         while True:
-            found = await self._hub.ask(lambda member: _look_at(member, queue, request), queue.group)
+            found = await self._hub.query(
+                q.PreviewReserve(
+                    queue.group, queue.id, request.subscription, request.generation, request.after
+                )
+            )
             if found.may_reserve and await self._enough(
                 queue, found.subscription, min(request.min_messages, most)
             ):
-                reply = await again(self._hub, queue.group, command, Reserved)
+                reply = await retry_until_answered(self._hub, queue.group, command, Reserved)
                 if reply.offset != request.after:
                     return await self._reservation(queue, reply)
                 is_finished = reply.is_complete
@@ -154,11 +156,10 @@ class SubscriptionCalls(BulkCalls):
             return True
         start, rest = subscription.start_sequence, wanted_count
         while True:
-            page = await self._hub.ask(
-                partial(_waiting, queue=queue, start=start, count=rest, selector=subscription.selector),
-                queue.group,
+            page = await self._hub.query(
+                q.BrowseReady(queue.group, queue.id, start, rest, subscription.selector)
             )
-            if isinstance(page, Refused):  # it cannot look for this selector any more; the group can
+            if isinstance(page, Refused):  # this replica cannot use the selector any more; the group can
                 return True
             rest -= sum(run.count for run in page.runs)
             if rest <= 0:
@@ -168,15 +169,12 @@ class SubscriptionCalls(BulkCalls):
             start = page.next_sequence
 
     async def _reservation(self, queue: CatalogQueue, reply: Reserved) -> pb.Reservation:
-        def ready(member: Member) -> int:
-            info = queries.info(member.queue_machine(queue.group), queue.id)
-            return 0 if info is None else info.ready
-
+        counts = await self._hub.query(q.QueueCounts(queue.group, queue.id))
         return pb.Reservation(
             offset=reply.offset,
             count=reply.count,
             size_bytes=reply.size_bytes,
-            ready=await self._hub.ask(ready, queue.group),
+            ready=0 if counts is None else counts.ready,
             index=reply.index,
         )
 
@@ -186,30 +184,23 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.DescribeReservationsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def describe(member: Member) -> pb.DescribeReservationsResponse | None:
-            subscription = _subscription(member, queue, request.subscription)
-            if subscription is None:
-                return None
-            index = member.queue_machine(queue.group).index
-            response = pb.DescribeReservationsResponse(
-                endpoints=endpoints(member, queue.group, self._own),
-                subscription=_state_of(subscription, index),
-            )
-            for each in subscription.reservations:
-                if request.after < each.offset <= (request.to or NO_LIMIT):
-                    response.reservations.add(
-                        offset=each.offset,
-                        count=each.count,
-                        size_bytes=each.size_bytes,
-                        opens=each.opens,
-                        reserved_ms=each.time_ms,
-                        index=each.index,
-                    )
-            return response
-
-        response = await self._hub.ask(describe, queue.group)
-        if response is None:
+        found = await self._hub.query(q.DescribeSubscription(queue.group, queue.id, request.subscription))
+        if found is None:
             raise status.not_found(f"queue {request.queue!r} has no subscription {request.subscription!r}")
+        response = pb.DescribeReservationsResponse(
+            endpoints=endpoints(found.endpoints, self._own_address),
+            subscription=_state_of(found.subscription, found.index),
+        )
+        for each in found.subscription.reservations:
+            if request.after < each.offset <= (request.to or NO_LIMIT):
+                response.reservations.add(
+                    offset=each.offset,
+                    count=each.count,
+                    size_bytes=each.size_bytes,
+                    opens=each.opens,
+                    reserved_ms=each.time_ms,
+                    index=each.index,
+                )
         return response
 
     @streaming
@@ -219,7 +210,7 @@ class SubscriptionCalls(BulkCalls):
         columns = wanted(request.columns)
         queue = await self._queue(request.queue, request.index)
         arrow_out = await load("arrow_out")
-        ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
+        ttl_ms = self._hub.catalog.effective(queue).config.message_ttl_ms
         rows = RowReader(self._hub.body_reader(), queue.group)
         made = arrow_out.Blocks(rows, columns, ttl_ms)
         first = request.first
@@ -227,26 +218,20 @@ class SubscriptionCalls(BulkCalls):
         with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
             while first < end:
                 count = min(PAGE, end - first)
-                portion = await look(
+                portion = await query_replica(
                     self._hub,
-                    queue.group,
-                    partial(
-                        _reserved,
-                        queue=queue,
-                        subscription=request.subscription,
-                        offset=request.offset,
-                        first=first,
-                        count=count,
+                    q.ReadReservation(
+                        queue.group, queue.id, request.subscription, request.offset, first, count
                     ),
                 )
                 failures = Failures(portion.delivery_counts, 1 + portion.opens)
-                async for block in blocks(self._hub, answer, made.feed(portion.runs, failures)):
+                async for block in stream_blocks(self._hub, answer, made.feed(portion.runs, failures)):
                     yield block
                 found = sum(run.count for run in portion.runs)
                 if found < count and not portion.has_more:
                     break
                 first += found
-            async for block in blocks(self._hub, answer, made.take()):
+            async for block in stream_blocks(self._hub, answer, made.take()):
                 yield block
 
     @unary
@@ -255,18 +240,15 @@ class SubscriptionCalls(BulkCalls):
         queue = await self._queue(request.queue)
         command = c.SettleReserved(queue.id, request.subscription, request.generation, request.to)
         while True:
-            state = await again(self._hub, queue.group, command, SubscriptionState)
+            state = await retry_until_answered(self._hub, queue.group, command, SubscriptionState)
             if state.settled >= request.to:
                 await self._check_settled(queue, request)
                 return await self._state(queue, state)
 
     async def _check_settled(self, queue: CatalogQueue, request: pb.SettleRequest) -> None:
         """StatusError where the messages have gone back instead. This replica has applied what was answered."""
-        found = await self._hub.ask(
-            partial(
-                _reserved, queue=queue, subscription=request.subscription, offset=request.to, first=0, count=0
-            ),
-            queue.group,
+        found = await self._hub.query(
+            q.ReadReservation(queue.group, queue.id, request.subscription, request.to, first=0, count=0)
         )
         if isinstance(found, Refused) and found.reason == "released":
             raise status.StatusError(status.of_refused(found))
@@ -276,7 +258,9 @@ class SubscriptionCalls(BulkCalls):
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
         command = c.KeepSubscription(queue.id, request.subscription, request.generation)
-        return await self._state(queue, await again(self._hub, queue.group, command, SubscriptionState))
+        return await self._state(
+            queue, await retry_until_answered(self._hub, queue.group, command, SubscriptionState)
+        )
 
     @unary
     async def ReleaseSubscription(
@@ -285,13 +269,12 @@ class SubscriptionCalls(BulkCalls):
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
 
-        def make(member: Member) -> c.ReleaseSubscription:
-            subscription = _subscription(member, queue, request.subscription)
+        def make(subscription: SubscriptionInfo | None) -> c.ReleaseSubscription:
             last = None if subscription is None else subscription.last
             return c.ReleaseSubscription(queue.id, request.subscription, request.generation, last)
 
         while True:
-            state = await self._changed(queue, make)
+            state = await self._changed(queue, request.subscription, make)
             if not state.outstanding:
                 return await self._state(queue, state)
             await asyncio.sleep(RELEASE_PAUSE_S)  # the machine goes on with it by itself
@@ -302,12 +285,12 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.DeleteSubscriptionResponse:
         _check_name(request.subscription)
         queue = await self._queue(request.queue)
-        generation = await self._hub.ask_now(
-            lambda member: _generation(member, queue, request.subscription), (queue.group,)
+        subscription = await self._hub.query_current(
+            q.FindSubscription(queue.group, queue.id, request.subscription)
         )
-        if generation is not None:
-            command = c.DeleteSubscription(queue.id, request.subscription, generation)
-            await again(self._hub, queue.group, command, Ok)
+        if subscription is not None:
+            command = c.DeleteSubscription(queue.id, request.subscription, subscription.generation)
+            await retry_until_answered(self._hub, queue.group, command, Ok)
         return pb.DeleteSubscriptionResponse(index=await index_of(self._hub, queue.group))
 
     @unary
@@ -316,27 +299,22 @@ class SubscriptionCalls(BulkCalls):
     ) -> pb.ListSubscriptionsResponse:
         queue = await self._queue(request.queue, request.index)
 
-        def listed(member: Member) -> pb.ListSubscriptionsResponse:
-            machine = member.queue_machine(queue.group)
-            response = pb.ListSubscriptionsResponse(index=machine.index)
-            for each in queries.subscriptions(machine, queue.id):
-                response.subscriptions.add(
-                    subscription=each.name,
-                    state=_state_of(each, machine.index),
-                    filtered=bool(each.selector),
-                    filter=each.selector,
-                    start_sequence=each.start_sequence,
-                    last_seen_ms=each.last_seen_ms,
-                    timeout_ms=each.timeout_ms,
-                    on_expiry=_EXPIRY[each.on_expiry],
-                    reservations=len(each.reservations),
-                )
-            return response
-
-        found = await self._hub.ask(listed, queue.group)
+        found = await self._hub.query(q.ListSubscriptions(queue.group, queue.id))
+        response = pb.ListSubscriptionsResponse(index=found.index)
         for each in found.subscriptions:
-            each.selector = selector_text(each.filter)
-        return found
+            response.subscriptions.add(
+                subscription=each.name,
+                state=_state_of(each, found.index),
+                filtered=bool(each.selector),
+                filter=each.selector,
+                selector=selector_text(each.selector),
+                start_sequence=each.start_sequence,
+                last_seen_ms=each.last_seen_ms,
+                timeout_ms=each.timeout_ms,
+                on_expiry=_EXPIRY[each.on_expiry],
+                reservations=len(each.reservations),
+            )
+        return response
 
 
 def _check_name(subscription: str) -> None:
@@ -349,41 +327,6 @@ def _check_name(subscription: str) -> None:
         )
 
 
-def _subscription(member: Member, queue: CatalogQueue, name: str) -> SubscriptionInfo | None:
-    return queries.subscription(member.queue_machine(queue.group), queue.id, name)
-
-
-def _waiting(
-    member: Member, queue: CatalogQueue, start: int, count: int, selector: bytes
-) -> BrowsePage | Refused:
-    return queries.browse(member.queue_machine(queue.group), queue.id, start, count, selector)
-
-
-def _reserved(
-    member: Member, queue: CatalogQueue, subscription: str, offset: int, first: int, count: int
-) -> ReservationPage | Refused:
-    return queries.reserved(member.queue_machine(queue.group), queue.id, subscription, offset, first, count)
-
-
-def _look_at(member: Member, queue: CatalogQueue, request: pb.ReserveRequest) -> _Look:
-    """may_reserve also where the group has to decide what is wrong with the request, or what it has answered before."""
-    machine = member.queue_machine(queue.group)
-    subscription = _subscription(member, queue, request.subscription)
-    info = queries.info(machine, queue.id)
-    ready = 0 if info is None else info.ready
-    if (
-        subscription is None
-        or subscription.generation != request.generation
-        or subscription.last != request.after
-    ):
-        return _Look(None, True, ready, machine.index)
-    if subscription.has_untold_loss:
-        return _Look(None, True, ready, machine.index)
-    return _Look(
-        subscription, queries.may_reserve(machine, queue.id, request.subscription), ready, machine.index
-    )
-
-
 def _state_of(subscription: SubscriptionInfo, index: int) -> pb.SubscriptionState:
     return pb.SubscriptionState(
         generation=subscription.generation,
@@ -392,9 +335,3 @@ def _state_of(subscription: SubscriptionInfo, index: int) -> pb.SubscriptionStat
         outstanding=subscription.outstanding,
         index=index,
     )
-
-
-def _generation(member: Member, queue: CatalogQueue, subscription: str) -> int | None:
-    """The subscription's present generation; None where there is no such subscription."""
-    subscriptions = queries.subscriptions(member.queue_machine(queue.group), queue.id)
-    return next((each.generation for each in subscriptions if each.name == subscription), None)

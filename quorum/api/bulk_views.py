@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from functools import partial
 
 from fifo import commands as c
-from fifo.effects import Ok, Pinned, Refused
-from fifo.queries import group as queries
-from fifo.results import BrowsePage
-from quorum.api.bulk_calls import BulkCalls, again, blocks, load, look
+from fifo.effects import Ok, Pinned
+from quorum.api.bulk_calls import BulkCalls, load, query_replica, retry_until_answered, stream_blocks
 from quorum.api.bulk_columns import wanted
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields
@@ -18,7 +14,7 @@ from quorum.api.handlers import Context, streaming, unary
 from quorum.api.owners import owner_of
 from quorum.api.stored_rows import Failures, RowReader
 from quorum.catalog.queues import CatalogQueue
-from quorum.node.member import Member
+from quorum.node.queries import BrowsePinned
 from quorum.v1 import bulk_pb2 as pb
 from quorum_selectors import canonical, jms
 from quorum_selectors.compiled import compile_expression
@@ -39,7 +35,7 @@ class ViewCalls(BulkCalls):
     async def OpenView(self, request: pb.OpenViewRequest, context: Context) -> pb.View:
         queue = await self._queue(request.queue)
         command = c.Pin(queue.id, request.ttl_ms or DEFAULT_TTL_MS, owner_of(context.peer()))
-        made = await again(self._hub, queue.group, command, Pinned)
+        made = await retry_until_answered(self._hub, queue.group, command, Pinned)
         return pb.View(
             view=made.pin,
             first_sequence=made.first_sequence,
@@ -51,7 +47,7 @@ class ViewCalls(BulkCalls):
     @unary
     async def CloseView(self, request: pb.CloseViewRequest, context: Context) -> pb.CloseViewResponse:
         queue = await self._queue(request.queue)
-        await again(self._hub, queue.group, c.Unpin(queue.id, request.view), Ok)
+        await retry_until_answered(self._hub, queue.group, c.Unpin(queue.id, request.view), Ok)
         return pb.CloseViewResponse()
 
     @streaming
@@ -64,7 +60,7 @@ class ViewCalls(BulkCalls):
         matches = None if expression is None or selector else compile_expression(expression)
         end = min(request.end_sequence or NO_END, NO_END)
         arrow_out = await load("arrow_out")
-        ttl_ms = self._hub.member.catalog.effective(queue).config.message_ttl_ms
+        ttl_ms = self._hub.catalog.effective(queue).config.message_ttl_ms
         rows = RowReader(self._hub.body_reader(), queue.group)
         made = arrow_out.Blocks(rows, columns, ttl_ms, matches, request.limit or -1)
         start: int | None = request.start_sequence
@@ -72,64 +68,34 @@ class ViewCalls(BulkCalls):
         heard = loop.time()
         with self._hub.workers.answer(client_address(context.peer()), rows) as answer:
             while start is not None and start < end and made.left:
-                page, failed = await look(
+                found = await query_replica(
                     self._hub,
-                    queue.group,
-                    partial(
-                        _page,
-                        queue=queue,
-                        pin=request.view,
-                        start=start,
-                        end=end,
-                        selector=selector,
+                    BrowsePinned(
+                        queue.group,
+                        queue.id,
+                        request.view,
+                        start,
+                        end,
+                        PAGE,
+                        selector,
                         with_failures="deliveries" in columns.names,
                     ),
                 )
-                async for block in blocks(self._hub, answer, made.feed(page.runs, failed)):
+                page, failed = found.page, Failures(found.failures)
+                async for block in stream_blocks(self._hub, answer, made.feed(page.runs, failed)):
                     yield block
                     heard = loop.time()
                 start = page.next_sequence
                 if start is not None and loop.time() - heard > SILENCE_S:
-                    async for block in blocks(self._hub, answer, made.so_far(start)):
+                    async for block in stream_blocks(self._hub, answer, made.so_far(start)):
                         yield block
                     heard = loop.time()
-            async for block in blocks(self._hub, answer, made.take()):
+            async for block in stream_blocks(self._hub, answer, made.take()):
                 yield block
 
     def _encoded(self, queue: CatalogQueue, expression: Expression | None) -> bytes:
         """The selector for the machine to judge, where the queue keeps all of its fields; else empty."""
-        kept, _ = kept_fields(self._hub.member.catalog, queue)
+        kept, _ = kept_fields(self._hub.catalog, queue)
         if expression is None or kept is None or kept.first_not_kept(field_names(expression)) is not None:
             return b""
         return canonical.encode(expression)
-
-
-def _page(
-    member: Member,
-    queue: CatalogQueue,
-    pin: int,
-    start: int,
-    end: int,
-    selector: bytes,
-    with_failures: bool,
-) -> tuple[BrowsePage, Failures] | Refused:
-    machine = member.queue_machine(queue.group)
-    if pin:
-        page = queries.pinned(machine, queue.id, pin, start, end, PAGE, selector)
-    else:
-        page = queries.browse(machine, queue.id, start, PAGE, selector)
-    if isinstance(page, Refused):
-        return page
-    page = _until(page, end)
-    counts = queries.failed_deliveries(machine, queue.id, page.runs) if with_failures else ()
-    return page, Failures(counts)
-
-
-def _until(page: BrowsePage, end: int) -> BrowsePage:
-    """The page without what is at or behind `end`."""
-    runs = tuple(
-        run if run.first_sequence + run.count <= end else replace(run, count=end - run.first_sequence)
-        for run in page.runs
-        if run.first_sequence < end
-    )
-    return BrowsePage(runs, page.next_sequence)

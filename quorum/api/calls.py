@@ -32,10 +32,10 @@ import grpc
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
-from google.rpc import code_pb2
 
 from quorum.api import request_limits, status
 from quorum.api.handlers import Context
+from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.wire_scan import UNWALKED_BYTES, ScanError, Shape, scan
@@ -190,7 +190,7 @@ class _Method:
         """StatusError for a request that has too many bytes."""
         if size > self.max_bytes:
             text = f"{self.name}: a request of {size} bytes; allowed: {self.max_bytes}"
-            raise status.StatusError(status.make(code_pb2.RESOURCE_EXHAUSTED, "request_too_large", text))
+            raise status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "request_too_large", text))
 
     def read(self, data: bytes) -> Any:
         """The request; StatusError where it is refused."""
@@ -202,7 +202,7 @@ class _Method:
                 raise status.invalid("bad_request", f"{self.name}: {error}") from error
             text = f"{self.name}: {error}"
             raise status.StatusError(
-                status.make(code_pb2.RESOURCE_EXHAUSTED, "request_too_large", text)
+                status.make(status.Code.RESOURCE_EXHAUSTED, "request_too_large", text)
             ) from error
         except DecodeError as error:
             raise status.invalid(
@@ -284,7 +284,9 @@ class Requests:
                 self._first = await anext(self, None)
         except TimeoutError as error:
             text = f"{self._method.name}: no request came within {self._method.limit_s:g} s"
-            raise status.StatusError(status.make(code_pb2.DEADLINE_EXCEEDED, "no_request", text)) from error
+            raise status.StatusError(
+                status.make(status.Code.DEADLINE_EXCEEDED, "no_request", text)
+            ) from error
         return self._first
 
     def __aiter__(self) -> Requests:
@@ -315,7 +317,7 @@ class Requests:
         except WindowFull as error:
             name = self._method.name
             text = f"{name}: no room for a request of {size} bytes, for this client's address: {error}"
-            code = code_pb2.UNAVAILABLE if self._method.is_stream else code_pb2.RESOURCE_EXHAUSTED
+            code = status.Code.UNAVAILABLE if self._method.is_stream else status.Code.RESOURCE_EXHAUSTED
             raise status.StatusError(status.make(code, "overloaded", text)) from error
 
     def release(self) -> None:
@@ -337,18 +339,18 @@ def _handler(
     async def run(_: AsyncIterator[bytes], context: Context) -> Any:
         address, call = client_address(context.peer()), Call(context, since)
         if not method.calls.enter(address, call):
-            await status.abort(context, _no_room(method))
+            await abort(context, _no_room(method))
         try:
             if limit_s is None:
                 return await serve(call, context, address)
             async with asyncio.timeout(limit_s):
                 return await serve(call, context, address)
         except TimeoutError:
-            await status.abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
+            await abort(context, _over(f"{method.name} ends after {limit_s:g} s; begin another one"))
         except asyncio.CancelledError:
             if not call.is_ended:
                 raise
-            await status.abort(context, _over(f"{method.name}: the place went to a client that had none"))
+            await abort(context, _over(f"{method.name}: the place went to a client that had none"))
         finally:
             method.calls.leave(address, call)
 
@@ -371,7 +373,7 @@ def _handler(
                 return answer
             await call.write(answer)
         except status.StatusError as error:
-            await status.abort(context, error)
+            await abort(context, error)
         finally:
             requests.release()
         return None
@@ -389,4 +391,4 @@ def _no_room(method: _Method) -> status.StatusError:
         f"{method.name}: {method.calls.total} calls are under way at this node, and this client has its share of them; "
         f"allowed: {method.calls.most}, and of one address as many as are left free"
     )
-    return status.StatusError(status.make(code_pb2.RESOURCE_EXHAUSTED, "too_many_calls", text))
+    return status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "too_many_calls", text))

@@ -1,9 +1,10 @@
-"""From the machine's Deliver to what goes out on a stream: bodies are read from the node's own log, here."""
+"""From the machine's Deliver to what a client is sent: bodies are read from the node's own log, here."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +13,6 @@ from quorum.log import EntryMissing, Log, LogDamaged
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire import batches
 from quorum.node.wire.operations import Command, batch_of, count_of
-from quorum.v1 import queue_pb2 as pb
 
 T = TypeVar("T")
 
@@ -29,6 +29,22 @@ CACHED_BYTES = 32 << 20
 same ones. The last one is kept, whatever it takes."""
 PARSED = 2
 """A batch that was taken apart takes so many times its bytes, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredBatch:
+    """Messages for one consumer, with neighbouring delivery tags from `first_tag` on. consumer_tag: empty for a get.
+    batch: a serialized MessageBatch. sequences, redelivered: ranges (first, last) of sequences and of tags.
+    delivery_counts: (tag, failed deliveries) where not zero."""
+
+    consumer_tag: str
+    attach: int
+    first_tag: int
+    count: int
+    batch: bytes
+    sequences: tuple[tuple[int, int], ...]
+    redelivered: tuple[tuple[int, int], ...] = ()
+    delivery_counts: tuple[tuple[int, int], ...] = ()
 
 
 class BodyReader:
@@ -112,7 +128,9 @@ def _tried(read: Callable[[], T]) -> Iterator[T | BodyUnreadable]:
             return
 
 
-def responses(reader: BodyReader, group: int, deliver: Deliver) -> Iterator[pb.Delivery | BodyUnreadable]:
+def delivered_batches(
+    reader: BodyReader, group: int, deliver: Deliver
+) -> Iterator[DeliveredBatch | BodyUnreadable]:
     """What to send, in order of delivery tags; each at most about DELIVERY_BYTES or one message."""
     collected = _Collected(deliver)
     for run in deliver.runs:
@@ -180,7 +198,7 @@ class _Collected:
         else:
             self._sequences.append([sequence, sequence + count - 1])
 
-    def take(self) -> Iterator[pb.Delivery]:
+    def take(self) -> Iterator[DeliveredBatch]:
         """What has been collected, if anything."""
         builder, sequences = self._builder, self._sequences
         if builder.count:
@@ -189,11 +207,11 @@ class _Collected:
             del builder  # it has whole batches, and the client may take its time
             yield self._made(count, data, sequences)
 
-    def pass_on(self, run: Run, batch: bytes) -> pb.Delivery:
+    def pass_on(self, run: Run, batch: bytes) -> DeliveredBatch:
         """A stored batch as it is; nothing else is collected."""
         return self._made(run.count, batch, [[run.first_sequence, run.first_sequence + run.count - 1]])
 
-    def _made(self, count: int, batch: bytes, sequences: list[list[int]]) -> pb.Delivery:
+    def _made(self, count: int, batch: bytes, sequences: list[list[int]]) -> DeliveredBatch:
         made = _delivery(self._deliver, self._tag, count, batch, sequences)
         self._tag += count
         return made
@@ -215,23 +233,27 @@ def _whole_batch(reader: BodyReader, group: int, run: Run) -> bytes | None:
 
 def _delivery(
     deliver: Deliver, tag: int, count: int, batch: bytes, sequences: Sequence[Sequence[int]]
-) -> pb.Delivery:
-    delivery = pb.Delivery(
-        consumer_tag=deliver.consumer_tag,
-        attach=deliver.attach,
-        first_tag=tag,
-        count=count,
-        batch=batch,
-        sequences=[pb.Range(first=first, last=last) for first, last in sequences],
-    )
+) -> DeliveredBatch:
     before = tag - deliver.first_tag
+    redelivered = []
     again = deliver.redelivered >> before & ((1 << count) - 1)
     while again:
         low = (again & -again).bit_length() - 1
         length = (~(again >> low) & -~(again >> low)).bit_length() - 1
-        delivery.redelivered.add(first=tag + low, last=tag + low + length - 1)
+        redelivered.append((tag + low, tag + low + length - 1))
         again &= ~(((1 << length) - 1) << low)
-    for ordinal, failed in deliver.delivery_counts:
-        if before <= ordinal < before + count:
-            delivery.delivery_counts.add(tag=deliver.first_tag + ordinal, count=failed)
-    return delivery
+    counts = [
+        (deliver.first_tag + ordinal, failed)
+        for ordinal, failed in deliver.delivery_counts
+        if before <= ordinal < before + count
+    ]
+    return DeliveredBatch(
+        deliver.consumer_tag,
+        deliver.attach,
+        tag,
+        count,
+        batch,
+        tuple([(first, last) for first, last in sequences]),
+        tuple(redelivered),
+        tuple(counts),
+    )

@@ -1,13 +1,14 @@
-"""Selectors and property filters as clients write them, and what queues keep for them."""
+"""Selectors and property filters as clients write them, in no protocol's form, and what queues keep for them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from quorum.api import status
-from quorum.catalog.machine import CatalogMachine
+from quorum.api.catalog_view import CatalogView
 from quorum.catalog.queues import CatalogQueue
-from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import canonical, jms, printing, properties
 from quorum_selectors.expression import Expression
 from quorum_selectors.wellknown import KeptFields, resolve_field_names
@@ -18,7 +19,7 @@ def _resolved(names: tuple[str, ...]) -> KeptFields:
     return resolve_field_names(names)
 
 
-def kept_fields(catalog: CatalogMachine, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
+def kept_fields(catalog: CatalogView, queue: CatalogQueue) -> tuple[KeptFields | None, int]:
     """(what the queue keeps of each message now, None if nothing; bytes allowed a message, -1 for no limit)."""
     if not queue.config.filter_enabled:  # no policy changes it
         return None, -1
@@ -26,32 +27,50 @@ def kept_fields(catalog: CatalogMachine, queue: CatalogQueue) -> tuple[KeptField
     return _resolved(config.filter_field_names), config.filter_max_in_memory_bytes_per_msg
 
 
-def parse(request: pb.Attach | pb.BrowseRequest) -> Expression | None:
-    """None: every message. Raises SelectorError or FilterError."""
-    kind = request.WhichOneof("filter")
-    if kind == "selector":
-        return jms.parse(request.selector) if request.selector.strip(jms.BLANKS) else None
-    if kind == "property_filter":
-        return properties.parse(
-            {name: _value(value) for name, value in request.property_filter.properties.items()},
-            {name: _value(value) for name, value in request.property_filter.application_properties.items()},
-        )
+FilterValue = bool | int | float | str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorText:
+    """A JMS selector. Blank: every message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyFilter:
+    """An AMQP properties filter and application-properties filter: both have to match."""
+
+    properties: Mapping[str, FilterValue]
+    application_properties: Mapping[str, FilterValue]
+
+
+Filter = SelectorText | PropertyFilter | None
+"""None: every message."""
+
+
+def parse(wanted: Filter) -> Expression | None:
+    """None: every message. Raises SelectorError or FilterError, StatusError for a value that no filter compares."""
+    if isinstance(wanted, SelectorText):
+        return jms.parse(wanted.text) if wanted.text.strip(jms.BLANKS) else None
+    if isinstance(wanted, PropertyFilter):
+        return properties.parse(_checked(wanted.properties), _checked(wanted.application_properties))
     return None
 
 
-def expression_bytes(request: pb.Attach, queue: CatalogQueue) -> bytes:
-    """The canonical encoding of the request's selector or filter; empty for every message.
+def expression_bytes(wanted: Filter, queue: CatalogQueue) -> bytes:
+    """The canonical encoding of a selector or filter; empty for every message.
 
     Whether the queue keeps the fields is judged in its group, by what it keeps when the consumer is attached there.
     Raises SelectorError or FilterError where it is wrong in itself, StatusError where the queue does not filter.
     """
-    expression = parse(request)
+    expression = parse(wanted)
     if expression is None:
         return b""
     if not queue.config.filter_enabled:
         raise status.invalid(
             "filter_not_enabled",
-            f"queue {request.queue!r} keeps no filter fields; declare it with x-filter-enabled",
+            f"queue {queue.name!r} keeps no filter fields; declare it with x-filter-enabled",
         )
     return canonical.encode(expression)
 
@@ -64,8 +83,12 @@ def selector_text(encoded: bytes) -> str:
     return printing.selector(canonical.decode(encoded)) or ""
 
 
-def _value(value: pb.Value) -> bool | int | float | str | None:
-    kind = value.WhichOneof("kind")
-    if kind == "binary":
-        raise status.invalid("bad_filter", "a property filter compares booleans, numbers and text, not bytes")
-    return None if kind is None else getattr(value, kind)
+def _checked(values: Mapping[str, FilterValue]) -> dict[str, bool | int | float | str | None]:
+    found: dict[str, bool | int | float | str | None] = {}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            raise status.invalid(
+                "bad_filter", "a property filter compares booleans, numbers and text, not bytes"
+            )
+        found[name] = value
+    return found

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
-from google.rpc import code_pb2
 
 from quorum.api import status
 from quorum.api.hub import Hub
+from quorum.api.rpc_status import abort
 from quorum.catalog.arguments import ArgumentError
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire.batches import BatchError
@@ -50,7 +50,7 @@ def unary_once(handler: Call) -> Call:
         try:
             return await handler(self, request, context)
         except _ERRORS as error:
-            await status.abort(context, _status_of(error))
+            await abort(context, _status_of(error))
 
     return handle  # type: ignore[return-value]
 
@@ -73,7 +73,7 @@ def streaming(handler: Call) -> Call:
             async for answer in handler(self, request, context):
                 yield answer
         except _ERRORS as error:
-            await status.abort(context, _status_of(error))
+            await abort(context, _status_of(error))
 
     return handle  # type: ignore[return-value]
 
@@ -81,12 +81,12 @@ def streaming(handler: Call) -> Call:
 def _known(hub: Hub, request: Any) -> CatalogQueue | None:
     """The queue that a request names, as this node knows it. None too for a stream of requests, which is read once."""
     name = getattr(request, "queue", "")
-    return hub.known_queue(name) if name else None
+    return hub.catalog.queue(name) if name else None
 
 
 def is_outdated(hub: Hub, known: CatalogQueue | None, error: status.StatusError) -> bool:
     """Whether this error says that a queue was not found, and its name may belong to another one."""
-    return error.status.code == code_pb2.NOT_FOUND and known is not None and hub.is_outdated(known)
+    return error.status.code == status.Code.NOT_FOUND and known is not None and hub.is_outdated(known)
 
 
 _ERRORS = (status.StatusError, BatchError, SelectorError, FilterError, ArgumentError, EncodingError)

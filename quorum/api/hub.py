@@ -1,8 +1,9 @@
 """Where the asyncio thread meets the Raft thread.
 
-The hub hands operations to the member's driver and takes its outputs back into the event loop, one wake-up for all
-outputs of a step. Streams register here; what is not a stream's (unary calls, administration) goes through the node's
-own session, whose answers are futures.
+The hub hands inputs to the member's driver and takes its outputs back into the event loop, one wake-up for all outputs
+of a step. It never touches the member: it keeps what the member publishes (the catalog, leases, disks that are low, the
+node's standing), and asks queries (node/queries.py), whose answers are frozen. Sessions register here; what is not a
+session's (unary calls, administration) goes through the node's own session, whose answers are futures.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import structlog
 from fifo import commands as c
 from fifo.effects import Deliver, Notify, Ok, Refused, Reply
 from quorum.api import status
+from quorum.api.catalog_view import CatalogView
 from quorum.api.deliveries import BodyReader
 from quorum.api.reading import Workers
 from quorum.api.shares import ByteWindow, Shares, WindowFull
 from quorum.catalog.commands import CatalogCommand
-from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.queues import CatalogQueue
 from quorum.log import Log
 from quorum.node import events as ev
-from quorum.node.driver import Driver, boottime_s
+from quorum.node.driver import boottime_s
 from quorum.node.errors import BodyUnreadable
-from quorum.node.member import Member
+from quorum.node.queries import FindUnserved, GroupQuery, Query, ReadBarrier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.batches import BatchLimits
 from quorum.node.wire.operations import MAX_OPERATION_BYTES, encode
@@ -50,14 +51,15 @@ differ; with the default timeouts an election takes far less."""
 
 ANSWER_WAIT_S = 10.0
 """A question that this node has not answered by then is better asked at another node."""
+_OF_A_SESSION = (ev.Answered, ev.Delivered, ev.Notified, ev.Ended)
 MEND_WAIT_S = 5.0
 """So long whoever reads waits for a damaged body to be fetched from another member; then it is told to go there."""
 
 
-class StreamHandler(Protocol):
-    """A session's stream, as the hub sees it. Called on the event loop; must not block or raise."""
+class SessionHandler(Protocol):
+    """A session, as the hub sees it. Called on the event loop; must not block or raise."""
 
-    def answered(self, token: object, reply: Reply | None) -> None: ...
+    def answered(self, token: Any, reply: Reply | None) -> None: ...
 
     def delivered(self, group: int, deliver: Deliver) -> None: ...
 
@@ -70,12 +72,18 @@ class StreamHandler(Protocol):
         ...
 
 
+class RaftThread(Protocol):
+    """What the hub sees of it: a queue of inputs. The outputs come to `Hub.on_outputs`."""
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None: ...
+
+
 class Hub:
     """One per member. Everything but `on_outputs` is called on the event loop."""
 
     def __init__(
         self,
-        member: Member,
+        node: str,
         log: Log,
         limits: BatchLimits,
         session_window: int,
@@ -84,8 +92,9 @@ class Hub:
         clock_s: Callable[[], float] = boottime_s,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """clock_s: the member's clock, as its driver reads it."""
-        self.member = member
+        """node: the id of this node's member. clock_s: the member's clock, as its driver reads it."""
+        self.node = node
+        self.catalog = CatalogView()
         self.reader = BodyReader(log)
         self._log = log
         self.limits = limits
@@ -97,21 +106,38 @@ class Hub:
         self.publishing = ByteWindow(node_window, always_one=True)
         """batches that their groups have not answered yet, by group"""
         self.loop = asyncio.get_running_loop()
-        self._driver: Driver | None = None
-        self._streams: dict[int, StreamHandler] = {}
+        self._raft_thread: RaftThread | None = None
+        self._sessions: dict[int, SessionHandler] = {}
         self._numbers = itertools.count(1)
         self._lease_until: dict[int, int] = {}
         self.workers = Workers()
         self._low_disks: Mapping[int, tuple[ev.LowDisk, ...]] = {}
+        self._standing = "meeting"
+        """what this node is to its cluster (node/cluster/membership.STANDINGS)"""
+        self._takers: dict[type, Callable[[Any], object]] = {
+            ev.Answered: lambda output: self._sessions[output.session].answered(output.token, output.reply),
+            ev.Delivered: lambda output: self._sessions[output.session].delivered(
+                output.group, output.deliver
+            ),
+            ev.Notified: lambda output: self._sessions[output.session].notified(output.notify),
+            ev.Ended: lambda output: self._sessions[output.session].ended(output.reason),
+            ev.LeaseGranted: self._take_lease,
+            ev.LeaseLapsed: self._lose_lease,
+            ev.DisksLow: self._take_low_disks,
+            ev.CatalogChanged: self.catalog.apply,
+            ev.QueueDeleted: lambda output: self.catalog.queue_deleted(output.queue),
+            ev.StandingChanged: self._take_standing,
+            ev.QueryResult: self._take_result,
+        }
         self._own = _OwnSession(self)
 
-    def attach(self, driver: Driver) -> None:
-        self._driver = driver
+    def attach(self, raft_thread: RaftThread) -> None:
+        self._raft_thread = raft_thread
         self._own.open()
 
     def submit(self, *items: ev.Input) -> None:
-        assert self._driver is not None
-        self._driver.submit(items)
+        assert self._raft_thread is not None
+        self._raft_thread.submit(items)
 
     def on_outputs(self, outputs: list[ev.Output]) -> None:
         """On the Raft thread."""
@@ -119,62 +145,52 @@ class Hub:
 
     def _dispatch(self, outputs: Iterable[ev.Output]) -> None:
         for output in outputs:
+            number = output.session if isinstance(output, _OF_A_SESSION) else None
+            if number is not None and number not in self._sessions:
+                continue  # it has ended here
             try:
-                self._dispatch_one(output)
+                self._takers[type(output)](output)
             except Exception as error:
                 # a defect; what the others are waiting for must not be lost with it
                 structlog.get_logger().critical(
                     "an output was not taken", output=repr(output)[:500], exc_info=error
                 )
-                stream = (
-                    None if isinstance(output, ev.Told) else self._streams.get(getattr(output, "session", 0))
-                )
-                if stream is not None:
-                    stream.ended("failed")
+                if number is not None and number in self._sessions:
+                    self._sessions[number].ended("failed")
 
-    def _dispatch_one(self, output: ev.Output) -> None:
-        if isinstance(output, ev.Told):
-            future = output.token
-            assert isinstance(future, asyncio.Future)
-            if not future.done():
-                future.set_result(output.value)
-            return
-        if isinstance(output, ev.LeaseGranted):
-            self._lease_until[output.group] = output.until_ms
-            return
-        if isinstance(output, ev.LeaseLapsed):
-            self._lease_until.pop(output.group, None)
-            self._end_consumers({output.group})
-            return
-        if isinstance(output, ev.DisksLow):
-            self._low_disks = output.groups
-            return
-        stream = self._streams.get(output.session)
-        if stream is None:
-            return
-        if isinstance(output, ev.Answered):
-            stream.answered(output.token, output.reply)
-        elif isinstance(output, ev.Delivered):
-            stream.delivered(output.group, output.deliver)
-        elif isinstance(output, ev.Notified):
-            stream.notified(output.notify)
-        else:
-            stream.ended(output.reason)
+    def _take_result(self, output: ev.QueryResult) -> None:
+        future = output.token
+        assert isinstance(future, asyncio.Future)
+        if not future.done():
+            future.set_result(output.value)
+
+    def _take_lease(self, output: ev.LeaseGranted) -> None:
+        self._lease_until[output.group] = output.until_ms
+
+    def _lose_lease(self, output: ev.LeaseLapsed) -> None:
+        self._lease_until.pop(output.group, None)
+        self._end_consumers({output.group})
+
+    def _take_low_disks(self, output: ev.DisksLow) -> None:
+        self._low_disks = output.groups
+
+    def _take_standing(self, output: ev.StandingChanged) -> None:
+        self._standing = output.standing
 
     # ---- sessions
 
     def open_session(
-        self, handler: StreamHandler, producer: bytes, epoch: int, owner: int = c.UNKNOWN
+        self, handler: SessionHandler, producer: bytes, epoch: int, owner: int = c.UNKNOWN
     ) -> int:
         """owner: as in RegisterProducer."""
         number = next(self._numbers)
-        self._streams[number] = handler
+        self._sessions[number] = handler
         self.submit(ev.OpenSession(number, producer, epoch, owner))
         return number
 
     def end_session(self, number: int, *, is_clean: bool = False) -> None:
         """is_clean: its producer has nothing unconfirmed, and sends nothing again."""
-        if self._streams.pop(number, None) is not None:
+        if self._sessions.pop(number, None) is not None:
             self.submit(ev.EndSession(number, is_clean))
 
     def may_deliver(self, group: int) -> bool:
@@ -201,26 +217,26 @@ class Hub:
     def check_leases(self) -> None:
         """Ends the sessions with consumers that this node may no longer deliver to: they find a node that may. The
         member says the same in time; this is for a Raft thread that is stuck."""
-        lapsed = {group for group in self.member.replicas if not self.may_deliver(group)}
+        lapsed = {group for group in self.catalog.queue_groups if not self.may_deliver(group)}
         if lapsed:
             self._end_consumers(lapsed)
 
     def _end_consumers(self, groups: set[int]) -> None:
-        for stream in list(self._streams.values()):
-            if groups & stream.consumed_groups():
-                stream.ended("node_down")
+        for session in list(self._sessions.values()):
+            if groups & session.consumed_groups():
+                session.ended("node_down")
 
     def leave(self, reason: str) -> None:
         """Ends all sessions, and the calls that wait: another node can serve them and this one cannot."""
-        for stream in list(self._streams.values()):
-            if stream is not self._own:
-                stream.ended(reason)
+        for session in list(self._sessions.values()):
+            if session is not self._own:
+                session.ended(reason)
         if self._own.is_waiting:
             self._own.ended(reason)
 
     async def stop(self) -> None:
-        for stream in list(self._streams.values()):
-            stream.ended("stopping")
+        for session in list(self._sessions.values()):
+            session.ended("stopping")
 
     def body_reader(self, cached_bytes: int = 0) -> BodyReader:
         """One for a thread of its own. cached_bytes: of batches that it keeps apart."""
@@ -228,37 +244,41 @@ class Hub:
 
     def refusal(self) -> str | None:
         """Why this node opens no sessions now, None if it does."""
-        standing = self.member.membership.standing
-        return None if standing == "member" else standing
+        return None if self._standing == "member" else self._standing
 
-    # ---- questions
+    # ---- queries
 
-    async def ask(self, question: Callable[[Member], T], *groups: int) -> T:
-        """An answer from what this node has applied. groups: those whose state the question looks at. UNAVAILABLE where
-        a replica that went back to its snapshot, or an unreadable body, keeps it waiting too long."""
+    async def query(self, query: Query[T]) -> T:
+        """An answer from what this node has applied. UNAVAILABLE where a replica that went back to its snapshot, or an
+        unreadable body, keeps it waiting too long."""
         future: asyncio.Future[T] = self._future()
-        return await self._told(
-            future, ev.Ask(question, future, groups), (), ANSWER_WAIT_S if groups else None
+        return await self._result(
+            future, ev.RunQuery(query, future), (), ANSWER_WAIT_S if query.groups else None
         )
 
-    async def ask_now(self, question: Callable[[Member], T], groups: Collection[int]) -> T:
+    async def query_current(self, query: Query[T]) -> T:
         """The same, and the answer shows everything that was answered anywhere before the call. UNAVAILABLE where one
         of the groups has no leader."""
         future: asyncio.Future[T] = self._future()
-        asked = ev.Ask(question, future, tuple(groups), is_current=True)
-        return await self._told(future, asked, groups, ANSWER_WAIT_S)
+        item = ev.RunQuery(query, future, is_current=True)
+        return await self._result(future, item, query.groups, ANSWER_WAIT_S)
+
+    async def current_catalog(self) -> CatalogView:
+        """The catalog, once it shows everything that was answered anywhere before the call."""
+        await self.query_current(ReadBarrier((SYSTEM_GROUP,)))
+        return self.catalog
 
     def _future(self) -> asyncio.Future[Any]:
         return self.loop.create_future()
 
-    async def _told(
+    async def _result(
         self,
         future: asyncio.Future[T],
-        item: ev.Ask[Member] | ev.AwaitQueue | ev.AwaitConfigured,
+        item: ev.RunQuery | ev.AwaitQueue | ev.AwaitConfigured,
         groups: Collection[int],
         wait_s: float | None = None,
     ) -> T:
-        """What the member tells. It forgets what nobody waits for any more."""
+        """What the member answers. It forgets what nobody waits for any more."""
         self.submit(item)
         try:
             if not groups and wait_s is None:
@@ -268,39 +288,30 @@ class Hub:
             if not future.done() or future.cancelled():
                 self.submit(ev.Forget(future))
 
-    def known_queue(self, name: str) -> CatalogQueue | None:
-        """The queue of this name, as far as this node knows."""
-        return self.member.catalog.queue(name)
-
-    def was_deleted(self, queue: CatalogQueue) -> bool:
-        """Whether the queue's group has deleted it, as far as this node knows."""
-        return self.member.queue_machine(queue.group).was_deleted(queue.id)
-
     def is_outdated(self, queue: CatalogQueue) -> bool:
-        """Whether the queue was deleted, and its name may belong to another one by now."""
-        return self.was_deleted(queue) and self.known_queue(queue.name) is not None
+        """Whether the queue was deleted, as far as this node knows, and its name may belong to another one by now."""
+        return self.catalog.was_deleted(queue) and self.catalog.queue(queue.name) is not None
 
     async def queue(self, name: str) -> CatalogQueue:
         """The queue of this name, as this node knows it; as of now in the whole cluster where the node knows none, or
         one that was deleted. A queue that was deleted a moment ago is refused by its group: see handlers.py."""
-        known = self.known_queue(name)
-        if known is None or self.was_deleted(known):
-            known = await self.ask_now(lambda member: member.catalog.queue(name), (SYSTEM_GROUP,))
+        known = self.catalog.queue(name)
+        if known is None or self.catalog.was_deleted(known):
+            known = (await self.current_catalog()).queue(name)
         if known is None:
             raise status.no_queue(name)
         return known
 
     async def await_queue(self, group: int, queue: int, present: bool) -> None:
         future = self._future()
-        await self._told(future, ev.AwaitQueue(group, queue, present, future), (group,))
+        await self._result(future, ev.AwaitQueue(group, queue, present, future), (group,))
 
     async def await_configured(self) -> None:
         """Returns when the queues are configured as the policies say that are known here."""
-        catalog = self.member.catalog
-        revision = catalog.revision
-        for group in catalog.queue_groups:
+        revision = self.catalog.revision
+        for group in self.catalog.queue_groups:
             future = self._future()
-            await self._told(future, ev.AwaitConfigured(group, revision, future), (group,))
+            await self._result(future, ev.AwaitConfigured(group, revision, future), (group,))
 
     async def decided(
         self, groups: Collection[int], future: asyncio.Future[T], wait_s: float | None = None
@@ -328,23 +339,16 @@ class Hub:
     async def _unserved(self, groups: Collection[int]) -> status.StatusError | None:
         """Says which of the groups has no leader that this node knows of, or is not served, as far as it knows."""
 
-        def look(member: Member) -> status.StatusError | None:
-            me = member.config.name
-            for group in groups:
-                name = "the system group" if group == SYSTEM_GROUP else f"group {group}"
-                replica = member.replicas[group]
-                if not member.me or replica.raft.leader is None:
-                    return status.unavailable(
-                        "no_leader",
-                        f"{name} has no leader that {me} knows of: too few members can reach each other",
-                    )
-                if replica.disputed:
-                    return status.unavailable(
-                        "states_differ", f"{me} does not serve {name}: {replica.disputed}"
-                    )
+        found = await self.query(FindUnserved(tuple(groups)))
+        if found is None:
             return None
-
-        return await self.ask(look)
+        name = "the system group" if found.group == SYSTEM_GROUP else f"group {found.group}"
+        if found.disputed:
+            return status.unavailable(
+                "states_differ", f"{found.node} does not serve {name}: {found.disputed}"
+            )
+        text = f"{name} has no leader that {found.node} knows of: too few members can reach each other"
+        return status.unavailable("no_leader", text)
 
     async def readable(self, items: Iterable[T | BodyUnreadable]) -> AsyncIterator[T]:
         """The items, each once it can be read: what stands in the way of the next is mended before it is asked for
@@ -376,30 +380,26 @@ class Hub:
         """A numbered operation of the node's own; raises StatusError where it is refused."""
         return _accepted(await self._own.call(group, command))
 
-    async def change(self, make: Callable[[CatalogMachine], CatalogCommand | None]) -> Reply | None:
-        """A command to the catalog, made from what this node knows of the catalog. make must not raise. Where that was
-        outdated when the command came to be carried out, it is made again from the present state. None where make finds
-        nothing to do."""
-        return await self._change(
-            SYSTEM_GROUP, make(self.member.catalog), lambda member: make(member.catalog)
-        )
-
-    async def change_group(self, group: int, make: Callable[[Member], c.Command]) -> Reply | None:
-        """The same for a command to a queue's group, made from what this node's replica has applied."""
-        return await self._change(group, await self.ask(make, group), make)
-
-    async def _change(
-        self,
-        group: int,
-        command: c.Command | CatalogCommand | None,
-        make: Callable[[Member], c.Command | CatalogCommand | None],
-    ) -> Reply | None:
+    async def change(self, make: Callable[[CatalogView], CatalogCommand | None]) -> Reply | None:
+        """A command to the catalog, made from what this node knows of the catalog. Where that was outdated when the
+        command came to be carried out, it is made again from the present state. None where make finds nothing to
+        do."""
+        command = make(self.catalog)
         while command is not None:
-            reply = await self._own.call(group, command)
-            if not isinstance(reply, Refused) or reply.reason != "outdated":
+            reply = await self._own.call(SYSTEM_GROUP, command)
+            if not _is_outdated(reply):
                 return _accepted(reply)
-            command = await self.ask_now(make, (group,))
+            command = make(await self.current_catalog())
         return None
+
+    async def change_group(self, query: GroupQuery[T], make: Callable[[T], c.Command]) -> Reply | None:
+        """The same for a command to a queue's group, made from the answer to this query."""
+        command = make(await self.query(query))
+        while True:
+            reply = await self._own.call(query.group, command)
+            if not _is_outdated(reply):
+                return _accepted(reply)
+            command = make(await self.query_current(query))
 
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
@@ -456,13 +456,13 @@ class _OwnSession:
         """The group's answer, a refusal too."""
         _check_wire_form(command)
         future = self._expect(group)
-        self._hub.submit(ev.Submit(self._number, group, command, future, is_wanted=_is_wanted(future)))
-        with _given_up(future):
+        self._hub.submit(ev.Submit(self._number, group, command, future))
+        with self._withdrawing(group, future, future):
             return await self._hub.decided((group,), future)
 
     def _expect(self, group: int) -> asyncio.Future[Reply | None]:
         """Where an answer will come. It is kept until it has come: where the caller has given up, nothing is done in
-        the operation's stead (ev.Submit.is_wanted), but its number is still to be answered. So the number of those is
+        the operation's stead (ev.Withdraw), but its number is still to be answered. So the number of those is
         bounded here."""
         if not self._shares.enter(group):
             raise status.unavailable(
@@ -474,6 +474,17 @@ class _OwnSession:
         future.add_done_callback(_looked_at)
         self._calls[future] = group
         return future
+
+    @contextmanager
+    def _withdrawing(self, group: int, token: object, future: asyncio.Future[Any]) -> Iterator[None]:
+        """Where the block fails, nobody waits for the answer any more."""
+        number = self._number
+        try:
+            yield
+        except BaseException:
+            if future.cancel():
+                self._hub.submit(ev.Withdraw(number, group, token))
+            raise
 
     async def publish(
         self, group: int, make: Callable[[int, int], c.Enqueue], batch: bytes, count: int
@@ -516,8 +527,8 @@ class _OwnSession:
         future = self._expect(group)
         command = c.Get(queue, count, settled=True)
         token = (future, delivery, queue)
-        self._hub.submit(ev.Submit(self._number, group, command, token, is_wanted=_is_wanted(future)))
-        with _given_up(future):
+        self._hub.submit(ev.Submit(self._number, group, command, token))
+        with self._withdrawing(group, token, future):
             _accepted(await self._hub.decided((group,), future))
         return await delivery
 
@@ -580,26 +591,15 @@ def _check_wire_form(command: c.Command | CatalogCommand) -> None:
         )
 
 
+def _is_outdated(reply: Reply | None) -> bool:
+    return isinstance(reply, Refused) and reply.reason == "outdated"
+
+
 def _accepted(reply: Reply | None) -> Reply | None:
     """The reply, if it is not a refusal."""
     if isinstance(reply, Refused):
         raise status.StatusError(status.of_refused(reply))
     return reply
-
-
-def _is_wanted(future: asyncio.Future[Any]) -> Callable[[], bool]:
-    """Whether somebody waits. Asked on the Raft thread."""
-    return lambda: not future.cancelled()
-
-
-@contextmanager
-def _given_up(future: asyncio.Future[Any]) -> Iterator[None]:
-    """Where the block fails, nobody waits for the answer any more."""
-    try:
-        yield
-    except BaseException:
-        future.cancel()
-        raise
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:

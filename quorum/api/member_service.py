@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -16,10 +15,10 @@ from quorum.api import status
 from quorum.api.handlers import unary
 from quorum.api.hub import Hub
 from quorum.catalog.lease_times import LeaseTimes, SetLeaseTimes, check_times
-from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember, check_member
+from quorum.catalog.members import AddMember, DrainMember, RemoveMember, check_member
 from quorum.config import NodeConfig
 from quorum.node import events as ev
-from quorum.node.member import Member
+from quorum.node import queries as q
 from quorum.v1 import admin_pb2 as pb
 
 T = TypeVar("T")
@@ -89,7 +88,7 @@ class MemberService:
         context: grpc.aio.ServicerContext[pb.RebalanceLeadersRequest, pb.RebalanceLeadersResponse],
     ) -> pb.RebalanceLeadersResponse:
         response = pb.RebalanceLeadersResponse()
-        for group, name in (await self._hub.ask(plan)).items():
+        for group, name in await self._hub.query(q.PlanRebalance()):
             await self._transfer(group, name)
             response.moved.add(group=group, leader=name)
         return response
@@ -109,14 +108,13 @@ class MemberService:
         return pb.SetLeaseTimesResponse(changed=bool(reply.count))
 
     async def _transfer(self, group: int, name: str) -> None:
-        target = await self._hub.ask(lambda member: target_of(member, group, name))
-        if isinstance(target, status.StatusError):
-            raise target
+        target = await self._hub.query(q.FindTransferTarget(group, name))
+        if target.problem:
+            raise status.invalid("bad_argument", target.problem)
         for poll in range(int(TRANSFER_LIMIT_S / TRANSFER_POLL_S)):
             if poll % TRANSFER_ASK_EVERY == 0:
-                self._hub.submit(ev.Transfer(group, target))
-            leader = await self._hub.ask(lambda member: member.replicas[group].raft.leader)
-            if leader == target:
+                self._hub.submit(ev.Transfer(group, target.id))
+            if await self._hub.query(q.FindLeader(group)) == target.id:
                 return
             await asyncio.sleep(TRANSFER_POLL_S)
         raise status.unavailable(
@@ -131,45 +129,3 @@ def _checked(check: Callable[[T], object], value: T) -> None:
         check(value)
     except ValueError as error:
         raise status.invalid("bad_argument", str(error)) from error
-
-
-def target_of(member: Member, group: int, name: str) -> str | status.StatusError:
-    """The id of the member to hand over to, or why that cannot be. It is asked on the Raft thread, where an exception
-    is the end of the member."""
-    if group not in member.replicas:
-        return status.invalid(
-            "bad_argument", f"there is no group {group}; there are 0..{len(member.replicas) - 1}"
-        )
-    found = member.catalog.members.named(name)
-    if found is None:
-        return status.invalid("bad_argument", f"there is no member {name!r}")
-    if found.is_drained:
-        return status.invalid("bad_argument", f"{name!r} is drained")
-    if found.id not in member.replicas[group].raft.configuration.voters:
-        return status.invalid("bad_argument", f"{name!r} does not vote in group {group}")
-    return found.id
-
-
-def plan(member: Member) -> dict[int, str]:
-    """Group -> name of the member that should lead it, where that is another one than now: everybody leads as many as
-    anybody else, give or take one, and no group moves that need not."""
-    able: dict[str, CatalogMember] = {
-        each.id: each
-        for each in member.catalog.members.by_id.values()
-        if not each.is_drained and member.is_reachable(each.id)
-    }
-    leaders = {number: replica.raft.leader for number, replica in member.replicas.items()}
-    led = Counter(dict.fromkeys(able, 0))
-    led.update(leader for leader in leaders.values() if leader in able)
-    moves: dict[int, str] = {}
-    for number, leader in leaders.items():
-        voters = [each for each in member.replicas[number].raft.configuration.voters if each in able]
-        if not voters or leader is None:
-            continue
-        least = min(voters, key=lambda each: (led[each], able[each].number))
-        if leader not in able or led[leader] > led[least] + 1:
-            led[least] += 1
-            if leader in able:
-                led[leader] -= 1
-            moves[number] = able[least].name
-    return moves

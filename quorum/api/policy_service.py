@@ -12,7 +12,6 @@ from quorum.api.hub import Hub
 from quorum.catalog.arguments import ArgumentError, Arguments, check_policy_arguments, check_size, check_text
 from quorum.catalog.commands import RemovePolicy, SetPolicy
 from quorum.catalog.policies import MAX_NAME_BYTES, Effective, check_policy
-from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 
@@ -32,7 +31,7 @@ class PolicyService:
         arguments = {name: argument(name, value) for name, value in policy.arguments.items()}
         check_policy(policy.name, policy.pattern, policy.priority)
         check_policy_arguments(arguments)
-        if policy.name not in self._hub.member.catalog.policies.by_name:
+        if policy.name not in self._hub.catalog.policies.by_name:
             check_size(arguments)
         pairs = tuple(sorted(arguments.items()))
         reply = await self._hub.change(
@@ -61,7 +60,7 @@ class PolicyService:
         request: pb.ListPoliciesRequest,
         context: grpc.aio.ServicerContext[pb.ListPoliciesRequest, pb.ListPoliciesResponse],
     ) -> pb.ListPoliciesResponse:
-        policies = await self._hub.ask_now(lambda member: member.catalog.policies, (SYSTEM_GROUP,))
+        policies = (await self._hub.current_catalog()).policies
         response = pb.ListPoliciesResponse()
         for policy in policies.by_name.values():
             shown = response.policies.add(name=policy.name, pattern=policy.pattern, priority=policy.priority)

@@ -32,6 +32,7 @@ from quorum.node.maintenance.lost_log import open_log
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
+from quorum.node.queries import CheckHealth, HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
@@ -130,7 +131,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
     founding, memory = _founding(config), life.memory
 
     def known(peer: str) -> bytes:
-        return member.membership.roster.incarnation_bytes(peer)
+        return member.incarnation_bytes(peer)
 
     network = PeerNetwork(
         life.id,
@@ -174,7 +175,7 @@ async def _serve(config: NodeConfig, log: Log, life: Life, disk: Disk) -> int:
         Threaded(),
     )
     limits = BatchLimits(config.max_batch_messages, config.max_message_bytes, config.max_batch_bytes)
-    hub = Hub(member, log, limits, config.session_window_bytes, config.node_window_bytes)
+    hub = Hub(life.id, log, limits, config.session_window_bytes, config.node_window_bytes)
     driver = Driver(member, network, hub.on_outputs)
     hub.attach(driver)
     server = Server(hub, config)
@@ -208,19 +209,8 @@ async def _hand_over(hub: Hub) -> None:
     """Others lead what this node led, where they can, before it is gone."""
     hub.submit(ev.Leave())
     deadline = time.monotonic() + HAND_OVER_S
-    while time.monotonic() < deadline and not await hub.ask(_has_handed_over):
+    while time.monotonic() < deadline and not await hub.query(HasHandedOver()):
         await asyncio.sleep(READY_POLL_S)
-
-
-def _has_handed_over(member: Member) -> bool:
-    return member.membership.leads_nothing or not member.membership.can_hand_over
-
-
-def _health(member: Member) -> tuple[str, bool, str]:
-    """The member's standing, whether it is ready, and if it is not, why clients have to leave it, empty if they need
-    not."""
-    is_ready = member.is_ready()
-    return member.membership.standing, is_ready, "" if is_ready else member.reason_to_leave()
 
 
 async def _watch(hub: Hub, server: Server) -> None:
@@ -229,18 +219,18 @@ async def _watch(hub: Hub, server: Server) -> None:
     serving, standing = False, ""
     logger = structlog.get_logger()
     while True:
-        now, ready, reason = await hub.ask(_health)
-        if now != standing:
-            standing = now
+        health = await hub.query(CheckHealth())
+        if health.standing != standing:
+            standing = health.standing
             if standing != "member":
                 logger.warning("not serving", standing=standing, meaning=STANDINGS[standing])
                 hub.leave(standing)
-        if ready != serving:
-            serving = ready
-            server.set_serving(ready)
+        if health.is_ready != serving:
+            serving = health.is_ready
+            server.set_serving(serving)
         hub.check_leases()
-        if reason:
-            hub.leave(reason)
+        if health.reason_to_leave:
+            hub.leave(health.reason_to_leave)
         await asyncio.sleep(READY_POLL_S if not serving else 10 * READY_POLL_S)
 
 

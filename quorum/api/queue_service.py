@@ -9,17 +9,16 @@ import grpc
 
 from fifo import commands as c
 from fifo.effects import Deliver, Refused, Run
-from fifo.queries import group as queries
-from fifo.results import BrowsePage
 from quorum.api import deliveries, status
 from quorum.api.calls import client_address
 from quorum.api.filters import kept_fields, parse
 from quorum.api.handlers import streaming, unary
 from quorum.api.hub import Hub
-from quorum.api.session_service import Stream
+from quorum.api.request_filters import filter_of
+from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.errors import BodyUnreadable
-from quorum.node.member import Member
+from quorum.node.queries import BrowseReady
 from quorum.node.wire import batches
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
@@ -51,7 +50,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         request_iterator: AsyncIterator[pb.SessionRequest],
         context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse],
     ) -> None:
-        await Stream(self._hub).run(request_iterator, context)
+        await SessionCall(self._hub).run(request_iterator, context)
 
     @unary
     async def Publish(
@@ -60,7 +59,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         context: grpc.aio.ServicerContext[pb.PublishRequest, pb.PublishResponse],
     ) -> pb.PublishResponse:
         queue = await self._hub.queue(request.queue)
-        kept, max_bytes = kept_fields(self._hub.member.catalog, queue)
+        kept, max_bytes = kept_fields(self._hub.catalog, queue)
         data = _as_batch(request).SerializeToString(deterministic=True)
         checked = batches.check(data, self._hub.limits, kept, max_bytes)
 
@@ -109,7 +108,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         """How many of the messages that a get would find now go into one response; at least 1. They are settled as
         they are taken, so an answer that is too large to be sent, or a body that cannot be read here, would lose them.
         """
-        page = await self._hub.ask(_page(queue, 0, count), queue.group)
+        page = await self._hub.query(_page(queue, 0, count))
         if isinstance(page, Refused):
             return count
         size = 0
@@ -128,8 +127,8 @@ class QueueService(queue_pb2_grpc.QueueServicer):
         context: grpc.aio.ServicerContext[pb.BrowseRequest, pb.BrowseResponse],
     ) -> AsyncIterator[pb.BrowseResponse]:
         queue = await self._hub.queue(request.queue)
-        expression = parse(request)
-        page = await self._hub.ask_now(_page(queue, request.start_sequence), (queue.group,))
+        expression = parse(filter_of(request))
+        page = await self._hub.query_current(_page(queue, request.start_sequence))
         is_wanted = _every if expression is None else _wanted(expression)
         left = request.limit or -1
         reader = self._hub.body_reader(BROWSE_CACHED_BYTES)
@@ -146,13 +145,11 @@ class QueueService(queue_pb2_grpc.QueueServicer):
                         left -= len(step.messages)
                 if left == 0 or page.next_sequence is None:
                     return
-                page = await self._hub.ask(_page(queue, page.next_sequence), queue.group)
+                page = await self._hub.query(_page(queue, page.next_sequence))
 
 
-def _page(
-    queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES
-) -> Callable[[Member], BrowsePage | Refused]:
-    return lambda member: queries.browse(member.queue_machine(queue.group), queue.id, start, count)
+def _page(queue: CatalogQueue, start: int, count: int = BROWSE_MESSAGES) -> BrowseReady:
+    return BrowseReady(queue.group, queue.id, start, count)
 
 
 def _as_batch(request: pb.PublishRequest) -> pb.MessageBatch:

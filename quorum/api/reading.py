@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from google.rpc import code_pb2
-
 from quorum.api import status
 from quorum.api.shares import ByteWindow, WindowFull
 
@@ -118,4 +116,4 @@ class Answer:
 
 def _overloaded(what: str) -> status.StatusError:
     text = f"this node has no room {what}"
-    return status.StatusError(status.make(code_pb2.RESOURCE_EXHAUSTED, "overloaded", text))
+    return status.StatusError(status.make(status.Code.RESOURCE_EXHAUSTED, "overloaded", text))

@@ -114,6 +114,8 @@ class CatalogMachine:
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
+        self._changed: dict[int, CatalogQueue | None] = {}
+        """see take_changes; local, never in a snapshot"""
 
     # ---- commands
 
@@ -229,6 +231,7 @@ class CatalogMachine:
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
+        self._changed[queue.id] = None
         self.policies.forget(queue.id)
         return QueueRemoved(1, queue.id, queue.group)
 
@@ -316,6 +319,7 @@ class CatalogMachine:
     def _add(self, queue: CatalogQueue) -> None:
         self._by_name[queue.name] = queue
         self._by_group[queue.group][queue.id] = queue
+        self._changed[queue.id] = queue
 
     _HANDLERS: ClassVar[dict[type, Callable[..., Reply | None]]] = {
         DeclareQueue: _declare,
@@ -343,12 +347,18 @@ class CatalogMachine:
     # ---- questions
 
     def queue(self, name: str) -> CatalogQueue | None:
-        """The queue of this name. Safe from any thread: one look into a dict."""
+        """The queue of this name."""
         return self._by_name.get(name)
 
     def queues(self) -> list[CatalogQueue]:
         """In no order that means anything; cheap."""
         return list(self._by_name.values())
+
+    def take_changes(self) -> dict[int, CatalogQueue | None]:
+        """By id, the queues that were declared since the last call (all, at the first call), and None for those that
+        were removed. O(what has changed)."""
+        changed, self._changed = self._changed, {}
+        return changed
 
     def queues_of_group(self, group: int) -> list[CatalogQueue]:
         """By id, which is the order they were declared in."""
@@ -364,7 +374,7 @@ class CatalogMachine:
         )
 
     def effective(self, queue: CatalogQueue) -> Effective:
-        """What applies to the queue: its own arguments and its policy's. Safe from any thread."""
+        """What applies to the queue: its own arguments and its policy's."""
         return self.policies.effective(queue)
 
     @property

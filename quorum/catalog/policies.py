@@ -50,7 +50,8 @@ class Effective:
 
 
 class Policies:
-    """All policies of one moment: a change makes others, so that whoever looks from another thread sees one state."""
+    """All policies of one moment; a change makes another object. `effective` keeps what it has found, so an object
+    belongs to one thread."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}

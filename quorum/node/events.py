@@ -1,20 +1,21 @@
 """What passes between the two threads of a member: inputs to a step, outputs of it.
 
-A `token` is the API's own: it comes back with the answer, untouched.
+All of it is frozen, and holds nothing that either thread changes later. A `token` is the API's own: it comes back with
+the answer, untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fifo.commands import UNKNOWN, Command
 from fifo.effects import Deliver, Notify, Reply
 from quorum.catalog.commands import CatalogCommand
-
-StateT = TypeVar("StateT")
-"""what a question may look at: the member"""
+from quorum.catalog.policies import Policy
+from quorum.catalog.queues import CatalogQueue
+from quorum.node.queries import Query
 
 # ---- inputs
 
@@ -39,35 +40,39 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A command of a session to a group; answered by Answered(session, token, reply) unless token is None. is_wanted:
-    asked on the Raft thread before the command is sent again; where the answer is no, its number is given to nothing at
-    all."""
+    """A command of a session to a group; answered by Answered(session, token, reply) unless token is None."""
 
     session: int
     group: int
     command: Command | CatalogCommand
     token: object
     batch: bytes = b""
-    is_wanted: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Generic[StateT]):
-    """A question about the member's state, answered by Told(token, question(member)). It must not change anything.
+class Withdraw:
+    """Nobody waits any more for the answer to the command with this token. Where it would have to be sent again, its
+    number is given to nothing at all; what has arrived stays done. The answer comes all the same."""
 
-    groups: those that the question looks at, None for all. A replica that applies again what it had applied before does
-    not answer until it is done. is_current: the answer shows everything that was answered anywhere before the question
-    was asked. Without a leader of each group there is no such answer: whoever asks gives up after some time."""
-
-    question: Callable[[StateT], object]
+    session: int
+    group: int
     token: object
-    groups: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """A query; QueryResult(token, answer) follows. A replica that applies again what it had applied before does not
+    answer until it is done. is_current: the answer shows everything that was answered anywhere before the query was
+    asked. Without a leader of each of its groups there is no such answer: the caller gives up after some time."""
+
+    query: Query[Any]
+    token: object
     is_current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitQueue:
-    """Told(token, True) once this node's replica has the queue (present) or no longer has it (not present)."""
+    """QueryResult(token, True) once this node's replica has the queue (present) or no longer has it (not present)."""
 
     group: int
     queue: int
@@ -77,7 +82,8 @@ class AwaitQueue:
 
 @dataclass(frozen=True, slots=True)
 class AwaitConfigured:
-    """Told(token, True) once this node's replica has its queues configured as the catalog wished at this revision."""
+    """QueryResult(token, True) once this node's replica has its queues configured as the catalog had them at this
+    revision."""
 
     group: int
     revision: int
@@ -86,7 +92,7 @@ class AwaitConfigured:
 
 @dataclass(frozen=True, slots=True)
 class MendBody:
-    """An entry's body could not be read: Told(token, True) once it can be."""
+    """An entry's body could not be read: QueryResult(token, True) once it can be."""
 
     group: int
     index: int
@@ -95,7 +101,7 @@ class MendBody:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits any more for the answer to the Ask, AwaitQueue, AwaitConfigured or MendBody with this token."""
+    """Nobody waits any more for the answer to the RunQuery, AwaitQueue, AwaitConfigured or MendBody with this token."""
 
     token: object
 
@@ -118,7 +124,8 @@ Input = (
     OpenSession
     | EndSession
     | Submit
-    | Ask[Any]
+    | Withdraw
+    | RunQuery
     | AwaitQueue
     | AwaitConfigured
     | MendBody
@@ -194,24 +201,73 @@ class DisksLow:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CatalogChanged:
+    """What has changed in the catalog since the last such output, as this node has applied it. A view that applies all
+    of them, in order, equals the catalog (api/catalog_view.py).
+
+    is_whole: the view begins anew with what this says; the first one is such, and one after another state has taken the
+    place of this node's. queues: new ones. removed: ids of removed queues. policies: all of them; None if they are the
+    same. next_queue_id, removals, changes, revision: as in CatalogMachine. queue_groups: the same for ever."""
+
+    queues: tuple[CatalogQueue, ...]
+    removed: tuple[int, ...]
+    policies: tuple[Policy, ...] | None
+    next_queue_id: int
+    removals: int
+    changes: int
+    revision: int
+    queue_groups: tuple[int, ...]
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """The queue's group has deleted it, as this node has applied it: no queue gets this id again. The catalog here may
+    still have it."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandingChanged:
+    """What this node is to its cluster now: one of cluster/membership.STANDINGS."""
+
+    standing: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answer to a query, or True where something was awaited."""
+
     token: object
     value: object
 
 
-Output = Answered | Delivered | Notified | Ended | LeaseGranted | LeaseLapsed | DisksLow | Told
+Output = (
+    Answered
+    | Delivered
+    | Notified
+    | Ended
+    | LeaseGranted
+    | LeaseLapsed
+    | DisksLow
+    | CatalogChanged
+    | QueueDeleted
+    | StandingChanged
+    | QueryResult
+)
 
 
 class Outputs:
     """What a step says to the API, in order."""
 
     def __init__(self) -> None:
-        self._told: list[Output] = []
+        self._emitted: list[Output] = []
 
-    def tell(self, output: Output) -> None:
-        self._told.append(output)
+    def emit(self, output: Output) -> None:
+        self._emitted.append(output)
 
     def take(self) -> list[Output]:
         """Everything since the last call."""
-        taken, self._told = self._told, []
+        taken, self._emitted = self._emitted, []
         return taken

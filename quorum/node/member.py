@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from fifo.group_machine import GroupMachine
-from fifo.queries import group as queries
-from fifo.queries.storage import Storage
 from quorum.catalog.lease_times import LeaseTimes
 from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
@@ -48,22 +46,29 @@ from quorum.node.maintenance.paging import Pager
 from quorum.node.maintenance.scrubbing import Scrubbing
 from quorum.node.member_config import SNAPSHOT_BYTES, MemberConfig
 from quorum.node.opening import Opener
+from quorum.node.queries import CheckHealth, Query
+from quorum.node.reads.cluster_answers import ClusterAnswers
+from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.questions import Questions
+from quorum.node.reads.queue_answers import QueueAnswers
 from quorum.node.reads.read_indexes import ReadIndexes
 from quorum.node.repair.body_transfer import BodyClient, BodyServer
 from quorum.node.repair.healer import Healer
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
 from quorum.node.replica.bootstrap import Bootstrap
+from quorum.node.replica.catalog_publisher import CatalogPublisher
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.replicas import KIND_RAFT, Replicas
-from quorum.node.replica.skipped_entries import SkippedEntries, shown
+from quorum.node.replica.skipped_entries import SkippedEntries
 from quorum.node.replica.snapshotter import Snapshotter
 from quorum.node.schedule import Due, Schedule
 from quorum.node.sessions.conversation import Session
 from quorum.node.sessions.session_table import SessionTable
 from quorum.node.wire.frames import Frame, FrameTable, Network
+
+AnswerT = TypeVar("AnswerT")
 
 UPKEEP_MS = 100
 REVIEW_MS = 500
@@ -99,9 +104,12 @@ class Member:
         self.replicas = Replicas()
         self._build_cluster(clock, wall_ms)
         self._build_repair()
+        self._skipping = SkippedEntries(config.skip_entries, memory, logger)
+        self._publisher = CatalogPublisher(self.replicas, self._outputs)
+        self._standing = ""
+        """as the API was told last"""
         self._build_sessions(clock)
         self._upkeep_due, self._review_due = Due(UPKEEP_MS), Due(REVIEW_MS)
-        self._skipping = SkippedEntries(config.skip_entries, memory, logger)
         self.reconciler = Reconciler(self.replicas)
         self._snapshotter = Snapshotter(
             log, logger, after_bytes=config.snapshot_bytes or SNAPSHOT_BYTES, after_ms=config.snapshot_ms
@@ -115,6 +123,7 @@ class Member:
             self.reconciler,
             self._upkeep_due,
             self._skipping,
+            self._publisher,
             entries=config.apply_entries,
         )
         self.pager = Pager(config.queue_memory_bytes)
@@ -196,7 +205,29 @@ class Member:
         boot, send = self.config.boot, self._network.send
         self._table = SessionTable(self.me, boot, self._routes, self._outputs)
         self.read_indexes = ReadIndexes(boot, self._routes, self.replicas, self.disk_monitor, send)
-        self.questions = Questions(self.replicas, self.read_indexes, self.healer, clock, self._outputs)
+        self._queries = self._query_table()
+        self.questions = Questions(
+            self._queries, self.replicas, self.read_indexes, self.healer, clock, self._outputs
+        )
+
+    def _query_table(self) -> QueryTable:
+        """Each part takes the types of queries that it answers."""
+        table = QueryTable()
+        QueueAnswers(self.replicas, self.membership.roster, self.peers, self.log).take_queries(table)
+        ClusterAnswers(
+            self.replicas,
+            self.membership,
+            self.peers,
+            self.leases,
+            self.heartbeats,
+            self.disk_monitor,
+            self.healer,
+            self.arrivals,
+            self._skipping,
+            self.config.skip_entries,
+            self.log,
+        ).take_queries(table)
+        return table
 
     def _frame_table(self) -> FrameTable:
         """Each part takes the kinds of frames that it owns."""
@@ -220,9 +251,10 @@ class Member:
     def _input_table(self) -> dict[type, Callable[[Any, int], None]]:
         return {
             ev.Submit: self._table.submit,
+            ev.Withdraw: self._table.withdraw,
             ev.OpenSession: self._table.open,
             ev.EndSession: self._table.close,
-            ev.Ask: self.questions.ask,
+            ev.RunQuery: self.questions.ask,
             ev.AwaitQueue: self.questions.wait,
             ev.AwaitConfigured: self.questions.wait,
             ev.MendBody: self.questions.wait_for_body,
@@ -263,8 +295,9 @@ class Member:
             for replica in active:
                 self.applier.apply(replica, now_ms)
             self._schedule.run(now_ms)
+            self._publish()
             if self.questions.is_busy:
-                self.questions.answer(self)
+                self.questions.answer(now_ms)
         except PageUnreadable as error:  # what is left of the turn is done in the next one
             if not self.peers.all:
                 raise
@@ -304,6 +337,14 @@ class Member:
         self._network.flush()
         if self.fetcher.under_way:
             self.fetcher.settle()
+
+    def _publish(self) -> None:
+        """Before queries are answered: an answer never shows more than what was published."""
+        self._publisher.publish()
+        standing = self.membership.standing
+        if standing != self._standing:
+            self._standing = standing
+            self._outputs.emit(ev.StandingChanged(standing))
 
     def lose_state(self, error: PageUnreadable) -> None:
         """A page was needed. Where there are other members, they send this one another state; nothing that this member
@@ -428,11 +469,11 @@ class Member:
         }
         news = self.disk_monitor.low_groups(now_ms, voters)
         if news is not None:
-            self._outputs.tell(news)
+            self._outputs.emit(news)
         if self.disk_monitor.disks.own.is_low:
             self._snapshotter.make_room(self.replicas.values(), now_ms)
 
-    # ---- what the API may ask
+    # ---- what others may ask
 
     @property
     def sessions(self) -> Mapping[int, Session]:
@@ -455,43 +496,18 @@ class Member:
     def queue_machine(self, group: int) -> GroupMachine:
         return self.replicas.queue_machine(group)
 
-    def is_reachable(self, name: str) -> bool:
-        return self.peers.is_reachable(name)
+    def answer(self, query: Query[AnswerT]) -> AnswerT:
+        """From what is here now, without waiting for anything; on the Raft thread."""
+        return self._queries.answer(query, self.now_ms)
+
+    def published(self) -> list[ev.Output]:
+        """What was published, for a listener that has heard nothing yet; on the Raft thread."""
+        return [*self._publisher.whole(), ev.StandingChanged(self.membership.standing)]
 
     def is_ready(self) -> bool:
-        """Whether this node can serve: it is a member that is not being drained, every group has a leader that is known
-        here and lets this node deliver, and its disk has not left it behind."""
-        if self.membership.standing != "member" or self.membership.is_leaving:
-            return False
-        return not self.is_left_behind() and all(
-            replica.raft.leader is not None
-            and not replica.disputed
-            and self.heartbeats.may_deliver(number, self.now_ms)
-            for number, replica in self.replicas.items()
-        )
+        """Whether this node can serve clients."""
+        return self.answer(CheckHealth()).is_ready
 
-    def skipped_entries(self) -> list[str]:
-        """GROUP:INDEX of the entries that are left out here, as long as the log has them or no snapshot is past them:
-        members have to name them until then."""
-        return [
-            shown((group, index))
-            for group, index in sorted(self.config.skip_entries)
-            if group in self.replicas
-            and self._skipping.is_needed(
-                index, self.replicas[group].raft.snapshot_index, self.log.journal(group).first_index
-            )
-        ]
-
-    def is_left_behind(self) -> bool:
-        """Its disk is full and others' are not: sessions do better there."""
-        return self.disk_monitor.is_left_behind(self.now_ms)
-
-    def reason_to_leave(self) -> str:
-        """Why sessions should be at another node; empty where they need not."""
-        if any(replica.parted for replica in self.replicas.values()):
-            return "parted"
-        return "disk_full" if self.is_left_behind() else ""
-
-    def storage(self, group: int, queue: int) -> Storage | None:
-        """Where a queue's messages are on this node; O(its blocks)."""
-        return queries.storage(self.queue_machine(group), queue, self.replicas[group].recent_from(self.log))
+    def incarnation_bytes(self, peer: str) -> bytes:
+        """The incarnation under which this node speaks to a peer; zeros where it speaks to any."""
+        return self.membership.roster.incarnation_bytes(peer)

@@ -14,6 +14,8 @@ from fifo.persistence import checkpoint
 from quorum.api import admin_service
 from quorum.catalog.commands import DeclareQueue
 from quorum.log.record import crc32c
+from quorum.node.reads import queue_answers
+from quorum.node.reads.queue_answers import QueueAnswers
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from quorum.v1 import admin_pb2, queue_pb2
 from support.cluster import START_MS, Cluster, Session
@@ -113,14 +115,14 @@ def test_queues_with_many_blocks_are_listed_a_few_in_a_question(monkeypatch: pyt
     monkeypatch.setattr(admin_service, "PART_BLOCKS", 2)
     monkeypatch.setattr(GroupMachine, "block_count", lambda machine, queue: 1)
     parts: list[int] = []
-    made = admin_service._infos
+    made = QueueAnswers._list_queues
 
-    def counted(*arguments: Any, **more: Any) -> Any:
-        found = made(*arguments, **more)
+    def counted(*arguments: Any) -> Any:
+        found = made(*arguments)
         parts.append(len(found))
         return found
 
-    monkeypatch.setattr(admin_service, "_infos", counted)
+    monkeypatch.setattr(QueueAnswers, "_list_queues", counted)
 
     async def run(api: Api) -> None:
         assert len((await api.list()).queues) == 7
@@ -133,7 +135,7 @@ def test_state_hashes_are_made_a_group_a_step(monkeypatch: pytest.MonkeyPatch) -
     async def run(api: Api) -> None:
         hashed: list[int] = []
         monkeypatch.setattr(
-            admin_service, "crc32c", lambda state: hashed.append(api.cluster.now_ms) or crc32c(state)
+            queue_answers, "crc32c", lambda state: hashed.append(api.cluster.now_ms) or crc32c(state)
         )
         request = admin_pb2.ClusterStatusRequest(with_state_hash=True)
         answer = await api.call(api.admin.ClusterStatus(request, Context()))  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,9 @@ from fifo.effects import Done, Ok, Published, Reply, Reserved, Run
 from fifo.results import BrowsePage, ReservationPage
 from quorum.api import bulk_calls, bulk_service, bulk_staging, bulk_subscriptions, bulk_views, status
 from quorum.api.reading import Workers
-from quorum.api.stored_rows import Failures
+from quorum.node.queries import BrowsePinned, CountedPage, Query, ReadReservation, ReservePreview
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import bulk_pb2 as pb
-from support.fifo_world import World
 
 
 class FakeHub:
@@ -32,14 +30,13 @@ class FakeHub:
         self.loop = asyncio.get_running_loop()
         self.workers = Workers()
         self._indexes = list(indexes)
-        queue = SimpleNamespace(index=9)
-        self.member = SimpleNamespace(queue_machine=lambda group: queue, catalog=None)
+        self.catalog: Any = None
 
     async def call(self, group: int, command: c.Command) -> Reply | None:
         self.commands.append(command)
         return self.answers.pop(0)
 
-    async def ask(self, question: Callable[[Any], int], *groups: int) -> int:
+    async def query(self, query: Query[Any]) -> Any:
         return self._indexes.pop(0) if len(self._indexes) > 1 else self._indexes[0]
 
     async def send(self, group: int, command: c.Stage, batch: bytes) -> asyncio.Future[Reply | None]:
@@ -56,24 +53,24 @@ def test_a_command_whose_answer_was_lost_is_asked_again() -> None:
     async def run() -> None:
         hub = FakeHub([None, Done(), Published(5, 3)])
         command = c.PublishStaged(7, "p", 1, ())
-        assert await bulk_calls.again(hub, 1, command, Published) == Published(5, 3)  # type: ignore[arg-type]
+        assert await bulk_calls.retry_until_answered(hub, 1, command, Published) == Published(5, 3)  # type: ignore[arg-type]
         assert hub.commands == [command] * 3
 
     asyncio.run(run())
 
 
 def test_a_read_waits_until_its_replica_is_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_calls, "LOOK_S", 0.0)
+    monkeypatch.setattr(bulk_calls, "POLL_S", 0.0)
     monkeypatch.setattr(bulk_calls, "BEHIND_S", 0.0)
 
     async def run() -> None:
-        await bulk_calls.applied(FakeHub([], (12,)), 1, 12)  # type: ignore[arg-type]
+        await bulk_calls.wait_applied(FakeHub([], (12,)), 1, 12)  # type: ignore[arg-type]
         with pytest.raises(
             status.StatusError, match="group 1 up to entry 11, not up to 12; ask another node"
         ):
-            await bulk_calls.applied(FakeHub([], (11,)), 1, 12)  # type: ignore[arg-type]
+            await bulk_calls.wait_applied(FakeHub([], (11,)), 1, 12)  # type: ignore[arg-type]
         monkeypatch.setattr(bulk_calls, "BEHIND_S", 60.0)
-        await bulk_calls.applied(FakeHub([], (3, 7, 12)), 1, 12)  # type: ignore[arg-type]
+        await bulk_calls.wait_applied(FakeHub([], (3, 7, 12)), 1, 12)  # type: ignore[arg-type]
 
     asyncio.run(run())
 
@@ -184,7 +181,7 @@ def service_of(hub: FakeHub) -> bulk_service.BulkService:
 
 def test_a_node_without_a_lease_does_not_say_that_there_is_nothing() -> None:
     async def run() -> None:
-        hub = FakeHub([], (bulk_subscriptions._Look(None, False, 3, 9),))  # type: ignore[arg-type]
+        hub = FakeHub([], (ReservePreview(None, False, 3, 9),))  # type: ignore[arg-type]
         hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
         request = pb.ReserveRequest(subscription="g", after=5)
         found = await service_of(hub).Reserve(request, Context())  # type: ignore[arg-type]
@@ -205,7 +202,7 @@ def test_a_look_for_rare_messages_that_takes_long_says_that_it_is_not_finished(
 
     async def run() -> None:
         nothing = [Reserved(5, 9, 0, 0, is_complete) for is_complete in (False, True)]
-        hub = FakeHub(list(nothing), (bulk_subscriptions._Look(None, True, 3, 9),))  # type: ignore[arg-type]
+        hub = FakeHub(list(nothing), (ReservePreview(None, True, 3, 9),))  # type: ignore[arg-type]
         hub.may_deliver = lambda group: True  # type: ignore[attr-defined]
         service = service_of(hub)
         for is_unfinished in (True, False):
@@ -233,12 +230,11 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
         def take(self) -> Any:
             return iter(())
 
-    def reserved(
-        member: Any, queue: Any, subscription: str, offset: int, first: int, count: int
-    ) -> ReservationPage:
-        looks.append(first)
-        parts = {0: (10, 2, True), 2: (30, min(3, count), True), 5: (70, 1, False)}
-        sequence, found, has_more = parts[first]
+    async def reserved(query: Query[Any]) -> ReservationPage:
+        assert isinstance(query, ReadReservation)
+        looks.append(query.first)
+        parts = {0: (10, 2, True), 2: (30, min(3, query.count), True), 5: (70, 1, False)}
+        sequence, found, has_more = parts[query.first]
         return ReservationPage((Run(sequence, found, 1, 0, 0),), 0, (), 0, has_more)
 
     async def load(name: str) -> Any:
@@ -247,18 +243,13 @@ def test_a_reservation_that_lies_in_many_blocks_is_read_to_its_end(
     async def run() -> None:
         hub = FakeHub([])
         config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
-        hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
+        hub.catalog = SimpleNamespace(effective=lambda queue: config)
         hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
-
-        async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
-            return question(None)
-
-        hub.ask = ask  # type: ignore[method-assign]
+        hub.query = reserved  # type: ignore[method-assign]
         request = pb.ReadReservedRequest(subscription="g", offset=1, count=count)
         assert [block async for block in service_of(hub).ReadReserved(request, Context())] == []  # type: ignore[arg-type]
 
     monkeypatch.setattr(bulk_subscriptions, "load", load)
-    monkeypatch.setattr(bulk_subscriptions, "_reserved", reserved)
     asyncio.run(run())
     assert looks == asked
     assert fed == ([(10, 2), (30, 2)] if count else [(10, 2), (30, 3), (70, 1)])
@@ -271,13 +262,14 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
     async def run() -> None:
         hub = FakeHub([])
         config = SimpleNamespace(config=SimpleNamespace(message_ttl_ms=-1))
-        hub.member = SimpleNamespace(catalog=SimpleNamespace(effective=lambda queue: config))
+        hub.catalog = SimpleNamespace(effective=lambda queue: config)
         hub.body_reader = lambda: SimpleNamespace(held_bytes=0)  # type: ignore[attr-defined]
 
-        async def ask(question: Callable[[Any], Any], *groups: int) -> Any:
-            return question(None)
+        async def page(query: Query[Any]) -> CountedPage:
+            assert isinstance(query, BrowsePinned)
+            return CountedPage(pages[query.start], ())
 
-        hub.ask = ask  # type: ignore[method-assign]
+        hub.query = page  # type: ignore[method-assign]
         columns = pb.Columns(names=["sequence", "fields"], fields=[pb.Field(name="a", kind=pb.Field.TEXT)])
         request = pb.BrowseViewRequest(start_sequence=1, columns=columns)
         found = [block async for block in service_of(hub).Browse(request, Context())]  # type: ignore[arg-type]
@@ -287,7 +279,6 @@ def test_a_browse_that_finds_nothing_says_how_far_it_is(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(bulk_views, "SILENCE_S", -1.0)
     monkeypatch.setattr(bulk_views, "kept_fields", lambda catalog, queue: (None, -1))
-    monkeypatch.setattr(bulk_views, "_page", lambda member, start, **_: (pages[start], Failures()))
     asyncio.run(run())
 
 
@@ -317,21 +308,3 @@ def test_a_chunk_number_beyond_the_wire_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_part_that_is_named_badly_is_refused(request_: pb.StageRequest, problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
         bulk_staging._Part(None, None, request_, "10.0.0.7")  # type: ignore[arg-type]
-
-
-def test_a_reader_that_lost_its_messages_by_a_silence_is_told_at_once_though_nothing_is_ready() -> None:
-    """A Reserve that waits for messages goes to the group without waiting, which refuses it."""
-    world = World()
-    world.queue(1)
-    name = world.session()
-    world.do(name, c.OpenSubscription(1, "etl", b"", "earliest", 2_000, "discard"))
-    world.publish(name, 1)
-    world.do(name, c.Reserve(1, "etl", 1, 0, 1, 100))
-    member: Any = SimpleNamespace(queue_machine=lambda group: world.machine)
-    queue: Any = SimpleNamespace(id=1, group=1)
-    request = pb.ReserveRequest(subscription="etl", generation=1, after=1, min_messages=5)
-    assert not bulk_subscriptions._look_at(member, queue, request).may_reserve
-    world.wake(2_000)
-    assert bulk_subscriptions._look_at(member, queue, request) == bulk_subscriptions._Look(
-        None, True, 0, world.index
-    )

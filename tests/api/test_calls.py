@@ -13,6 +13,7 @@ from quorum.api import calls as calls_module
 from quorum.api import request_limits, status
 from quorum.api.calls import Gate, Places, client_address
 from quorum.api.connections import close_peers
+from quorum.api.rpc_status import abort
 from quorum.api.shares import ByteWindow, Shares
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_pb2, queue_pb2_grpc
@@ -55,7 +56,7 @@ class Services(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer, bulk_
                     queue_pb2.SessionResponse(opened=queue_pb2.Opened(session=request.open.epoch))
                 )
         except status.StatusError as error:
-            await status.abort(context, error)
+            await abort(context, error)
         finally:
             self.sessions -= 1
 

@@ -1,4 +1,4 @@
-"""From the machine's Deliver to responses (quorum/api/deliveries.py)."""
+"""From the machine's Deliver to what a client is sent (quorum/api/deliveries.py)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class FakeLog:
         return self._entries[index]
 
 
-def responses(log: FakeLog, *runs: Run, **fields: object) -> list[pb.Delivery]:
+def responses(log: FakeLog, *runs: Run, **fields: object) -> list[deliveries.DeliveredBatch]:
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
-    found = list(deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs, **fields)))  # type: ignore[arg-type]
-    assert all(isinstance(each, pb.Delivery) for each in found)
+    found = list(deliveries.delivered_batches(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs, **fields)))  # type: ignore[arg-type]
+    assert all(isinstance(each, deliveries.DeliveredBatch) for each in found)
     return found  # type: ignore[return-value]
 
 
@@ -49,14 +49,14 @@ def test_a_whole_stored_batch_goes_out_as_the_bytes_that_came_in() -> None:
     [delivery] = responses(log, Run(100, 2, 5, 0, 0))
     assert delivery.batch == batch([b"a", b"b"])
     assert (delivery.first_tag, delivery.count, delivery.attach) == (10, 2, 3)
-    assert [(each.first, each.last) for each in delivery.sequences] == [(100, 101)]
+    assert delivery.sequences == ((100, 101),)
 
 
 def test_parts_of_batches_are_cut_and_joined() -> None:
     log = FakeLog(e5=[[b"a", b"b", b"c"], [b"d"]], e6=[[b"e"], [b"f"], [b"g"]])
     [delivery] = responses(log, Run(1, 2, 5, 0, 1), Run(3, 1, 5, 1, 0), Run(9, 2, 6, 1, 0, one_each=True))
     assert bodies_of(delivery.batch) == [b"b", b"c", b"d", b"f", b"g"]
-    assert [(each.first, each.last) for each in delivery.sequences] == [(1, 3), (9, 10)]
+    assert delivery.sequences == ((1, 3), (9, 10))
 
 
 def test_whole_batches_of_many_messages_are_passed_on_between_parts_of_others() -> None:
@@ -67,7 +67,7 @@ def test_whole_batches_of_many_messages_are_passed_on_between_parts_of_others() 
     assert [each.batch for each in found[1:3]] == [batch(many)] * 2
     assert [bodies_of(each.batch) for each in (found[0], found[3])] == [[b"b"], [b"c"]]
     assert [(each.first_tag, each.count) for each in found] == [(10, 1), (11, 64), (75, 64), (139, 1)]
-    assert [[(r.first, r.last) for r in each.sequences] for each in found] == [
+    assert [list(each.sequences) for each in found] == [
         [(1, 1)],
         [(2, 65)],
         [(90, 153)],
@@ -110,14 +110,14 @@ def test_large_messages_leave_in_several_deliveries_with_consecutive_tags() -> N
     found = responses(log, Run(1, 3, 5, 0, 0), redelivered=0b101, delivery_counts=((0, 1), (2, 4)))
     assert [(each.first_tag, each.count) for each in found] == [(10, 1), (11, 1), (12, 1)]
     assert [body for each in found for body in bodies_of(each.batch)] == large
-    assert [[(r.first, r.last) for r in each.redelivered] for each in found] == [[(10, 10)], [], [(12, 12)]]
-    assert [[(d.tag, d.count) for d in each.delivery_counts] for each in found] == [[(10, 1)], [], [(12, 4)]]
+    assert [list(each.redelivered) for each in found] == [[(10, 10)], [], [(12, 12)]]
+    assert [list(each.delivery_counts) for each in found] == [[(10, 1)], [], [(12, 4)]]
 
 
 def test_redelivered_messages_are_named_in_ranges_of_tags() -> None:
     log = FakeLog(e5=[[b"x"] * 8])
     [delivery] = responses(log, Run(1, 8, 5, 0, 0), redelivered=0b11100101)
-    assert [(each.first, each.last) for each in delivery.redelivered] == [(10, 10), (12, 12), (15, 17)]
+    assert delivery.redelivered == ((10, 10), (12, 12), (15, 17))
 
 
 def test_a_delivery_is_cut_by_its_properties_too() -> None:
@@ -162,14 +162,14 @@ def test_what_cannot_be_read_is_said_and_goes_on_where_it_was_once_it_can_be() -
     log.read = read_or_raise  # type: ignore[method-assign]
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
     runs = (Run(1, 2, 5, 0, 0), Run(3, 2, 6, 0, 0, one_each=True))
-    found = deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs))
+    found = deliveries.delivered_batches(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs))
     obstacle = next(found)
     assert isinstance(obstacle, BodyUnreadable)
     assert (obstacle.group, obstacle.index) == (1, 6)
     assert isinstance(next(found), BodyUnreadable)
     missing.clear()
     [delivery] = list(found)
-    assert isinstance(delivery, pb.Delivery)
+    assert isinstance(delivery, deliveries.DeliveredBatch)
     assert (delivery.first_tag, delivery.count) == (10, 4)
     assert pb.MessageBatch.FromString(delivery.batch).bodies == b"abcd"
 
@@ -186,9 +186,9 @@ def test_a_whole_batch_that_cannot_be_read_is_said_too() -> None:
 
     log.read = read_or_raise  # type: ignore[method-assign]
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
-    found = deliveries.responses(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, (Run(1, 2, 5, 0, 0),)))
+    found = deliveries.delivered_batches(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, (Run(1, 2, 5, 0, 0),)))
     assert isinstance(next(found), BodyUnreadable)
     missing.clear()
     [delivery] = list(found)
-    assert isinstance(delivery, pb.Delivery)
+    assert isinstance(delivery, deliveries.DeliveredBatch)
     assert pb.MessageBatch.FromString(delivery.batch).bodies == b"ab"

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from quorum.api import process, server
 from quorum.api.server import Server
 from quorum.api.shares import ByteWindow
+from quorum.node.queries import CheckHealth, Health
 from quorum.node.wire.batches import BatchLimits
 from support.http2 import StalledClient
 
@@ -119,9 +120,9 @@ class Node:
         self.looks = 0
         self.has_looked_often = asyncio.Event()
 
-    async def ask(self, question: Callable[[Any], Any]) -> Any:
+    async def query(self, query: CheckHealth) -> Health:
         self.looks += 1
-        return "member", bool(self.looks % 2), ""
+        return Health("member", bool(self.looks % 2), "")
 
     def leave(self, reason: str) -> None: ...
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from fifo.effects import Confirmed, Ok, Refused
 from quorum.api import hub as hub_module
 from quorum.api.hub import Hub
 from quorum.api.status import StatusError
-from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import DrainMember
 from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable
+from quorum.node.queries import AppliedIndex, CheckHealth, FindUnserved, ReadBarrier, Unserved
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.batches import BatchLimits
 
@@ -54,7 +53,7 @@ class FakeStream:
 
 def with_hub(run: Callable[[Hub, FakeDriver], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        made = Hub(None, None, BatchLimits(10, 100, 1_000), WINDOW, WINDOW)  # type: ignore[arg-type]
+        made = Hub("n3", None, BatchLimits(10, 100, 1_000), WINDOW, WINDOW)  # type: ignore[arg-type]
         driver = FakeDriver()
         made.attach(driver)  # type: ignore[arg-type]
         await run(made, driver)
@@ -281,13 +280,13 @@ def test_a_defect_in_one_stream_does_not_swallow_what_others_wait_for() -> None:
 
 async def answer_ask(hub: Hub, driver: FakeDriver, leader: str | None, disputed: str = "") -> None:
     """Answers the next question about group 2's leader, and whether states differ there."""
-    while not isinstance(driver.items[-1], ev.Ask):
+    while not isinstance(driver.items[-1], ev.RunQuery):
         await asyncio.sleep(0)
     asked = driver.items.pop()
-    assert isinstance(asked, ev.Ask)
-    replica = SimpleNamespace(raft=SimpleNamespace(leader=leader), disputed=disputed)
-    member = SimpleNamespace(replicas={2: replica}, config=SimpleNamespace(name="n3"), me=3)
-    hub._dispatch([ev.Told(asked.token, asked.question(member))])  # type: ignore[arg-type]
+    assert isinstance(asked, ev.RunQuery)
+    assert asked.query == FindUnserved((2,))
+    found = Unserved(2, "n3", disputed) if leader is None or disputed else None
+    hub._dispatch([ev.QueryResult(asked.token, found)])
     await settle_down()
 
 
@@ -343,8 +342,8 @@ def test_a_question_without_an_answer_is_given_up_and_forgotten(monkeypatch: pyt
 
     async def run(hub: Hub, driver: FakeDriver) -> None:
         with pytest.raises(StatusError, match="this node could not answer within 0 s; ask another node"):
-            await hub.ask(lambda member: None, 2)
-        [asked] = [item for item in driver.items if isinstance(item, ev.Ask)]
+            await hub.query(AppliedIndex(2))
+        [asked] = [item for item in driver.items if isinstance(item, ev.RunQuery)]
         assert forgotten(driver) == [asked.token]
 
     with_hub(run)
@@ -353,9 +352,9 @@ def test_a_question_without_an_answer_is_given_up_and_forgotten(monkeypatch: pyt
 def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
         waits: list[Coroutine[Any, Any, Any]] = [
-            hub.ask(lambda member: None),
-            hub.ask(lambda member: None, 2),
-            hub.ask_now(lambda member: None, (0, 2)),
+            hub.query(CheckHealth()),
+            hub.query(AppliedIndex(2)),
+            hub.query_current(ReadBarrier((0, 2))),
             hub.await_queue(2, 7, present=True),
             hub.mend(BodyUnreadable(2, 9, "damaged")),
         ]
@@ -373,13 +372,13 @@ def test_what_a_caller_that_is_gone_waited_for_is_forgotten() -> None:
 
 def test_nothing_is_forgotten_that_was_answered() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        call = asyncio.create_task(hub.ask_now(lambda member: None, (2,)))
+        call = asyncio.create_task(hub.query_current(AppliedIndex(2)))
         await settle_down()
         asked = driver.items[-1]
-        assert isinstance(asked, ev.Ask)
+        assert isinstance(asked, ev.RunQuery)
         assert asked.is_current
-        hub._dispatch([ev.Told(asked.token, "answer")])
-        assert await call == "answer"
+        hub._dispatch([ev.QueryResult(asked.token, 17)])
+        assert await call == 17
         assert forgotten(driver) == []
 
     with_hub(run)
@@ -391,10 +390,10 @@ def test_a_call_that_nobody_waits_for_is_not_sent_again() -> None:
             task = asyncio.create_task(call())
             await settle_down()
             submit = driver.submitted[-1]
-            assert submit.is_wanted is not None and submit.is_wanted()
             task.cancel()
             await settle_down()
-            assert not submit.is_wanted()
+            withdrawn = driver.items[-1]
+            assert withdrawn == ev.Withdraw(submit.session, submit.group, submit.token)
             hub._dispatch([ev.Answered(submit.session, submit.token, None)])
 
     with_hub(run)
@@ -402,18 +401,16 @@ def test_a_call_that_nobody_waits_for_is_not_sent_again() -> None:
 
 def test_a_change_of_the_catalog_is_made_again_where_it_was_outdated() -> None:
     async def run(hub: Hub, driver: FakeDriver) -> None:
-        catalog = CatalogMachine((1,))
-        hub.member = SimpleNamespace(catalog=catalog)  # type: ignore[assignment]
         task = asyncio.create_task(hub.change(lambda found: DrainMember("n1", True, found.changes)))
         await settle_down()
         first = driver.submitted[0]
         assert first.command == DrainMember("n1", True, 0)
-        catalog.changes = 3
         hub._dispatch([ev.Answered(first.session, first.token, Refused("outdated", ""))])
         await settle_down()
-        [asked] = [item for item in driver.items if isinstance(item, ev.Ask)]
-        assert asked.is_current and asked.groups == (SYSTEM_GROUP,)
-        hub._dispatch([ev.Told(asked.token, asked.question(hub.member))])
+        [asked] = [item for item in driver.items if isinstance(item, ev.RunQuery)]
+        assert asked.is_current and asked.query == ReadBarrier((SYSTEM_GROUP,))
+        changed = ev.CatalogChanged((), (), (), 1, removals=0, changes=3, revision=0, queue_groups=(1,))
+        hub._dispatch([changed, ev.QueryResult(asked.token, None)])
         await settle_down()
         second = driver.submitted[1]
         assert second.command == DrainMember("n1", True, 3)

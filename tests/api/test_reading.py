@@ -139,14 +139,14 @@ def test_a_stream_that_waits_for_its_client_keeps_no_batch() -> None:
     reader = BodyReader(Log())  # type: ignore[arg-type]
     runs = tuple(Run(1 + PER_ENTRY * (index - 1), PER_ENTRY, index, 0, 0) for index in (1, 2))
     deliver = Deliver(Address(1, 2, 3), 7, "c", 1, 1, runs)
-    parts = deliveries.responses(reader, 1, deliver)
+    parts = deliveries.delivered_batches(reader, 1, deliver)
     first = next(parts)
-    assert isinstance(first, pb.Delivery)
+    assert isinstance(first, deliveries.DeliveredBatch)
     assert first.count == 10
     reader.drop()
     gc.collect()
     assert not [each for each in gc.get_objects() if isinstance(each, StoredBatch)]
-    rest = [part.count for part in parts if isinstance(part, pb.Delivery)]
+    rest = [part.count for part in parts if isinstance(part, deliveries.DeliveredBatch)]
     assert [first.count, *rest] == [10, 10, 10, 10]
 
 

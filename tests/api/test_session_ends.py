@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +11,13 @@ from google.rpc import code_pb2
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused
+from quorum.api.client_session import ClientSession, _Published
+from quorum.api.filters import SelectorText
 from quorum.api.hub import Hub
+from quorum.api.outcomes import Confirms, Failed, Span
 from quorum.api.owners import owner_of
-from quorum.api.session_service import Stream, _Published
-from quorum.catalog.machine import CatalogMachine
+from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
-from quorum.client.errors import reason_of
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
@@ -72,17 +72,13 @@ class Context:
 
 
 def new_hub() -> Hub:
-    hub = Hub(None, None, BatchLimits(10, 100, 1_000), 10_000, 10_000)  # type: ignore[arg-type]
+    hub = Hub("n1", None, BatchLimits(10, 100, 1_000), 10_000, 10_000)  # type: ignore[arg-type]
 
     async def queue(name: str) -> CatalogQueue:
         return CatalogQueue(1, name, 1, (), c.QueueConfig(name, filter_enabled=name == "filtered"))
 
     hub.queue = queue  # type: ignore[method-assign]
-    hub.member = SimpleNamespace(  # type: ignore[assignment]
-        config=SimpleNamespace(name="n1"),
-        membership=SimpleNamespace(standing="member"),
-        catalog=CatalogMachine((1,)),
-    )
+    hub._dispatch([ev.StandingChanged("member")])
     return hub
 
 
@@ -94,7 +90,7 @@ def ended(*requests: pb.SessionRequest, waits: bool = True, confirms: bool = Tru
         driver = Driver(hub, confirms)
         hub.attach(driver)  # type: ignore[arg-type]
         context: Any = Context(OPEN, *requests, waits=waits)
-        running = asyncio.create_task(Stream(hub).run(aiter(context), context))
+        running = asyncio.create_task(SessionCall(hub).run(aiter(context), context))
         if not confirms:
             await asyncio.sleep(0.01)
             running.cancel()
@@ -115,6 +111,22 @@ def test_a_stream_that_just_ends_is_remembered() -> None:
 def test_a_close_before_the_answers_does_not_count() -> None:
     driver = ended(PUBLISH, CLOSE, waits=False, confirms=False)
     assert not driver.last(ev.EndSession).is_clean
+
+
+def test_a_stream_whose_requests_are_cancelled_ends() -> None:
+    async def requests() -> AsyncIterator[pb.SessionRequest]:
+        yield OPEN
+        raise asyncio.CancelledError
+
+    async def body() -> None:
+        hub = new_hub()
+        hub.attach(Driver(hub, confirms=False))  # type: ignore[arg-type]
+        context: Any = Context(waits=False)
+        running = asyncio.create_task(SessionCall(hub).run(requests(), context))
+        await asyncio.wait({running}, timeout=60)
+        assert running.cancelled()
+
+    asyncio.run(body())
 
 
 def test_a_session_is_its_clients_and_the_nodes_own_is_the_nodes() -> None:
@@ -142,36 +154,33 @@ def test_an_owner_is_an_address_or_a_network_of_ipv6(one: str, other: str, is_sa
     assert c.UNKNOWN < owner_of(one) < 1 << 64
 
 
-def on_stream(scenario: Callable[[Stream, Driver], Any]) -> None:
+def on_session(scenario: Callable[[ClientSession, Driver], Any]) -> None:
     async def body() -> None:
         hub = new_hub()
         driver = Driver(hub, confirms=False)
         hub.attach(driver)  # type: ignore[arg-type]
-        await scenario(Stream(hub), driver)
+        await scenario(ClientSession(hub), driver)
 
     asyncio.run(body())
 
 
 def test_a_batch_taken_in_part_is_confirmed_and_rejected_in_part() -> None:
-    async def scenario(stream: Stream, driver: Driver) -> None:
-        stream._unanswered = 1
+    async def scenario(session: ClientSession, driver: Driver) -> None:
         why = Refused("refused_earlier", "a later one was taken")
         full = Refused("queue_full", "full")
-        queue = await stream._hub.queue("q1")
-        stream.answered(_Published(queue, 1, 9, 0), Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
-        [response] = list(stream._responses())
-        confirms = response.confirms  # type: ignore[union-attr]
-        assert [(each.first, each.last) for each in confirms.confirmed] == [(3, 4), (6, 7)]
-        assert [
-            (each.range.first, each.range.last, reason_of(each.status)[0], each.status.code)
-            for each in confirms.rejected
-        ] == [
-            (1, 2, "REFUSED_EARLIER", code_pb2.FAILED_PRECONDITION),
-            (5, 5, "REFUSED_EARLIER", code_pb2.FAILED_PRECONDITION),
-            (8, 9, "QUEUE_FULL", code_pb2.RESOURCE_EXHAUSTED),
+        queue = await session._hub.queue("q1")
+        token = _Published(queue, 1, 9, 0)
+        session.answered(token, Confirmed(1, 9, ((1, 2, why), (5, 5, why), (8, 9, full))))
+        [confirms] = session.outbox.take()
+        assert isinstance(confirms, Confirms)
+        assert confirms.confirmed == (Span(3, 4), Span(6, 7))
+        assert [(each.span, each.why.reason, each.why.code) for each in confirms.rejected] == [
+            (Span(1, 2), "refused_earlier", code_pb2.FAILED_PRECONDITION),
+            (Span(5, 5), "refused_earlier", code_pb2.FAILED_PRECONDITION),
+            (Span(8, 9), "queue_full", code_pb2.RESOURCE_EXHAUSTED),
         ]
 
-    on_stream(scenario)
+    on_session(scenario)
 
 
 def test_a_selector_too_large_for_its_encoding_is_refused_and_the_session_goes_on(
@@ -179,11 +188,10 @@ def test_a_selector_too_large_for_its_encoding_is_refused_and_the_session_goes_o
 ) -> None:
     monkeypatch.setattr("quorum_selectors.canonical.MAX_ENCODED_BYTES", 10)
 
-    async def scenario(stream: Stream, driver: Driver) -> None:
-        attach = pb.Attach(request_id=1, consumer_tag="t", queue="filtered", selector="colour = 'very red'")
-        await stream._attach(attach)
-        [response] = list(stream._responses())
-        assert response.failed.request_id == 1  # type: ignore[union-attr]
-        assert response.failed.status.code == code_pb2.INVALID_ARGUMENT  # type: ignore[union-attr]
+    async def scenario(session: ClientSession, driver: Driver) -> None:
+        await session.attach(1, "t", "filtered", SelectorText("colour = 'very red'"), 0)
+        [failed] = session.outbox.take()
+        assert isinstance(failed, Failed)
+        assert (failed.request_id, failed.why.code) == (1, code_pb2.INVALID_ARGUMENT)
 
-    on_stream(scenario)
+    on_session(scenario)

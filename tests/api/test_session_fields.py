@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,18 +11,18 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Refused
 from fifo.versions import CURRENT
-from quorum.api.filters import kept_fields
+from quorum.api.client_session import ClientSession, Consumer, _Attaching
+from quorum.api.filters import SelectorText, kept_fields
 from quorum.api.hub import Hub
-from quorum.api.session_service import Stream, _Attaching, _Consumer
 from quorum.api.status import StatusError
 from quorum.api.status import unavailable as no_leader
 from quorum.catalog.commands import DeclareQueue, SetPolicy
 from quorum.catalog.machine import CatalogMachine
 from quorum.client.batch import Message, encode_batch
 from quorum.node import events as ev
+from quorum.node.queries import Query, ReadBarrier
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import queue_pb2 as pb
 from quorum_selectors.columns import decode
 
 PRODUCER = b"p" * 16
@@ -36,43 +35,37 @@ class Node:
     def __init__(self) -> None:
         self.catalog = CatalogMachine((1,))
         self.n = 0
-        self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
         self.to_come: list[SetPolicy] = []
         self.asked_now = 0
         self.sent: list[ev.Submit] = []
         self.is_without_leader = False
-        self.hub = Hub(None, None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
+        self.hub = Hub("n1", None, BatchLimits(10, 1_000, 10_000), 10_000, 10_000)  # type: ignore[arg-type]
         self.hub.attach(self)  # type: ignore[arg-type]
-        self.hub.ask_now = self.ask_now  # type: ignore[method-assign, assignment]
-        group = SimpleNamespace(was_deleted=lambda queue: False)
-        self.hub.member = SimpleNamespace(  # type: ignore[assignment]
-            catalog=self.catalog, queue_machine=lambda number: group
-        )
+        self.hub.query_current = self.query_current  # type: ignore[method-assign, assignment]
+        self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
 
     def apply(self, command: Any) -> None:
         operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
         self.n += 1
         self.catalog.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,))
+        queues, policies = tuple(self.catalog.queues()), tuple(self.catalog.policies.by_name.values())
+        self.hub._dispatch([ev.CatalogChanged(queues, (), policies, 9, 0, 0, 0, (1,), is_whole=True)])
 
-    async def ask_now(self, question: Callable[[Any], Any], groups: tuple[int, ...]) -> Any:
-        assert groups == (SYSTEM_GROUP,)
+    async def query_current(self, query: Query[Any]) -> None:
+        assert query == ReadBarrier((SYSTEM_GROUP,))
         if self.is_without_leader:
             raise no_leader("no_leader", "the system group has no leader")
         self.asked_now += 1
         for command in self.to_come:
             self.apply(command)
         self.to_come.clear()
-        return question(self.hub.member)
 
     def submit(self, items: tuple[ev.Input, ...]) -> None:
         self.sent += [item for item in items if isinstance(item, ev.Submit)]
 
-    async def publish(self, stream: Stream, queue: str) -> dict[str, Any] | None:
+    async def publish(self, session: ClientSession, queue: str) -> dict[str, Any] | None:
         """The fields that went along; None if the queue keeps none."""
-        sequence = stream._next_sequence
-        await stream._publish(
-            pb.PublishBatch(queue=queue, first_sequence=sequence, lowest_unconfirmed=1, batch=BATCH)
-        )
+        await session.publish(queue, session._numbers.next, 1, BATCH)
         command = self.sent[-1].command
         assert isinstance(command, c.Enqueue)
         return dict(decode(command.columns, 1).row(0)) if command.columns else None
@@ -100,12 +93,12 @@ SIZE = {"application-properties.size": 3}
 def test_a_session_goes_on_with_the_fields_it_began_with_and_later_ones_have_the_new() -> None:
     async def scenario(node: Node) -> None:
         node.apply(policy("colour"))
-        early = Stream(node.hub)
+        early = ClientSession(node.hub)
         assert await node.publish(early, "f1") == COLOUR
         node.apply(policy("size"))
         assert await node.publish(early, "f1") == COLOUR
         assert await node.publish(early, "f2") == SIZE, "it begins there only now"
-        assert await node.publish(Stream(node.hub), "f1") == SIZE
+        assert await node.publish(ClientSession(node.hub), "f1") == SIZE
         assert await node.publish(early, "f1") == COLOUR
 
     on_node(scenario)
@@ -114,9 +107,9 @@ def test_a_session_goes_on_with_the_fields_it_began_with_and_later_ones_have_the
 def test_a_node_that_lags_behind_learns_of_a_change_before_a_session_begins() -> None:
     async def scenario(node: Node) -> None:
         node.to_come.append(policy("size"))
-        stream = Stream(node.hub)
-        assert await node.publish(stream, "f1") == SIZE
-        assert await node.publish(stream, "f1") == SIZE
+        session = ClientSession(node.hub)
+        assert await node.publish(session, "f1") == SIZE
+        assert await node.publish(session, "f1") == SIZE
         assert node.asked_now == 1, "once a session and queue"
 
     on_node(scenario)
@@ -125,10 +118,10 @@ def test_a_node_that_lags_behind_learns_of_a_change_before_a_session_begins() ->
 def test_a_plain_queue_asks_nobody() -> None:
     async def scenario(node: Node) -> None:
         node.is_without_leader = True
-        stream = Stream(node.hub)
-        assert await node.publish(stream, "plain") is None
+        session = ClientSession(node.hub)
+        assert await node.publish(session, "plain") is None
         with pytest.raises(StatusError, match="no leader"):  # the session ends, and its client sends again
-            await node.publish(stream, "f1")
+            await node.publish(session, "f1")
         assert len(node.sent) == 1
 
     on_node(scenario)
@@ -139,24 +132,24 @@ def test_a_queue_that_does_not_filter_keeps_nothing_whatever_the_policies() -> N
         node.apply(SetPolicy("all", "*", 1, (("x-filter-field-names", "colour"),)))
         queue = node.catalog.queue("plain")
         assert queue is not None
-        assert kept_fields(node.catalog, queue) == (None, -1)
+        assert kept_fields(node.hub.catalog, queue) == (None, -1)
 
     on_node(scenario)
 
 
 def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
     async def scenario(node: Node) -> None:
-        stream = Stream(node.hub)
+        session = ClientSession(node.hub)
         queue = node.catalog.queue("plain")
         assert queue is not None
-        consumer = stream._consumers["t"] = _Consumer("t", 1, 1, attaching=2)
-        stream._under_way = 3
-        stream.answered(_Attaching(queue, 1, consumer), AttachedReply(7))
-        stream.answered(_Attaching(queue, 2, consumer), Refused("field_not_kept", "no such field"))
-        assert stream._consumers == {"t": consumer}
-        fresh = stream._consumers["u"] = _Consumer("u", 1, 1, attaching=1)
-        stream.answered(_Attaching(queue, 3, fresh), Refused("field_not_kept", "no such field"))
-        assert list(stream._consumers) == ["t"]
+        consumer = session.consumers["t"] = Consumer("t", 1, 1, attaching=2)
+        session._under_way = 3
+        session.answered(_Attaching(queue, 1, consumer), AttachedReply(7))
+        session.answered(_Attaching(queue, 2, consumer), Refused("field_not_kept", "no such field"))
+        assert session.consumers == {"t": consumer}
+        fresh = session.consumers["u"] = Consumer("u", 1, 1, attaching=1)
+        session.answered(_Attaching(queue, 3, fresh), Refused("field_not_kept", "no such field"))
+        assert list(session.consumers) == ["t"]
 
     on_node(scenario)
 
@@ -164,14 +157,14 @@ def test_a_consumer_whose_attaching_again_is_refused_stays_attached() -> None:
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_refused_attaching_leaves_the_one_that_was_asked_for_after_it(is_cancelled: bool) -> None:
     async def scenario(node: Node) -> None:
-        stream = Stream(node.hub)
-        await stream._attach(pb.Attach(request_id=1, consumer_tag="t", queue="f1", selector="gone = 1"))
+        session = ClientSession(node.hub)
+        await session.attach(1, "t", "f1", SelectorText("gone = 1"), 0)
         if is_cancelled:
-            stream._cancel(pb.Cancel(consumer_tag="t", return_held=True))
-        await stream._attach(pb.Attach(request_id=2, consumer_tag="t", queue="f1"))
+            session.cancel(0, "t", return_held=True)
+        await session.attach(2, "t", "f1", None, 0)
         refused, *_, taken = [item.token for item in node.sent]
-        stream.answered(refused, Refused("field_not_kept", "no such field"))
-        stream.answered(taken, AttachedReply(7))
-        assert stream._consumers["t"].attach == 7, "what is delivered to it is dropped"
+        session.answered(refused, Refused("field_not_kept", "no such field"))
+        session.answered(taken, AttachedReply(7))
+        assert session.consumers["t"].attach == 7, "what is delivered to it is dropped"
 
     on_node(scenario)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from itertools import count, repeat
-from types import SimpleNamespace
 from typing import Any
 
 from fifo import commands as c
 from fifo.effects import Confirmed
 from quorum.api.hub import Hub
-from quorum.api.session_service import Stream
-from quorum.catalog.machine import CatalogMachine
+from quorum.api.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
@@ -66,20 +64,16 @@ def on_session(
     requests: Iterator[pb.SessionRequest], run: Callable[[Hub, Driver, Call], Coroutine[Any, Any, None]]
 ) -> None:
     async def body() -> None:
-        hub = Hub(None, None, BatchLimits(10, 1_000, 1_000), WINDOW, 100 * WINDOW)  # type: ignore[arg-type]
+        hub = Hub("n1", None, BatchLimits(10, 1_000, 1_000), WINDOW, 100 * WINDOW)  # type: ignore[arg-type]
 
         async def queue(name: str) -> CatalogQueue:
             return CatalogQueue(1, name, 1, (), c.QueueConfig(name))
 
         hub.queue = queue  # type: ignore[method-assign]
-        hub.member = SimpleNamespace(  # type: ignore[assignment]
-            config=SimpleNamespace(name="n1"),
-            membership=SimpleNamespace(standing="member"),
-            catalog=CatalogMachine((1,)),
-        )
+        hub._dispatch([ev.StandingChanged("member")])
         driver, call = Driver(), Call(requests)
         hub.attach(driver)  # type: ignore[arg-type]
-        session = asyncio.create_task(Stream(hub).run(call, call))  # type: ignore[arg-type]
+        session = asyncio.create_task(SessionCall(hub).run(call, call))  # type: ignore[arg-type]
         await run(hub, driver, call)
         session.cancel()
         await asyncio.gather(session, return_exceptions=True)

@@ -77,6 +77,6 @@ def test_the_fields_of_shared_properties_are_counted_for_all_messages() -> None:
             return SHARED.application_properties
 
     part = SimpleNamespace(batch=SimpleNamespace(each=None, shared=Shared()), first=0, count=COUNT)
-    bulk_service._look_at(part, kinds)  # type: ignore[arg-type]
+    bulk_service._examine(part, kinds)  # type: ignore[arg-type]
     assert kinds == {"colour": Counter(text=COUNT)}
     assert len(reads) == 1

@@ -29,7 +29,7 @@ def open_view(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]
 
 def publish(api: Api, context: Context, name: str) -> Coroutine[Any, Any, Any]:
     """Something is staged, so the producer is remembered although the batch is empty."""
-    queue = api.hub.member.catalog.queue("orders")
+    queue = api.hub.catalog.queue("orders")
     assert queue is not None
     chunk = c.Stage(queue.id, name, 1, bytes(16), 0, 1, 1)
     assert Session(api.cluster, api.name).call(queue.group, chunk, batch([b"x"])) == Ok(1)

@@ -9,6 +9,7 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from fifo.queries import group as queries
+from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes as digests
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.replication.group import GroupConfig
@@ -349,6 +350,8 @@ def test_a_member_whose_state_has_parted_serves_nothing_until_it_has_another(
     confirm(cluster, producer, 30)
     cluster.members[other].queue_machine(group).running_hash ^= 1
     publish_singly(cluster, producer, group, queue, 30)
-    assert cluster.members[other].reason_to_leave() == "parted"
-    cluster.until(lambda: not cluster.members[other].reason_to_leave(), "it has another state")
+    assert cluster.members[other].answer(CheckHealth()).reason_to_leave == "parted"
+    cluster.until(
+        lambda: not cluster.members[other].answer(CheckHealth()).reason_to_leave, "it has another state"
+    )
     cluster.ready()

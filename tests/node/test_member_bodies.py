@@ -16,11 +16,10 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.persistence.references import references
-from fifo.queries import group as queries
-from fifo.results import BrowsePage
+from fifo.results import BrowsePage, QueueInfo
 from quorum.log import EntryMissing, LogDamaged
 from quorum.node import events as ev
-from quorum.node.member import Member
+from quorum.node import queries as q
 from quorum.node.repair import body_transfer as bodies
 from quorum.node.replica.replica import state_of
 from quorum.node.wire.frames import Frame, Send
@@ -268,7 +267,7 @@ def mended(cluster: Cluster, name: str, group: int, index: int) -> None:
     hear = cluster._hear
 
     def listen(at: str, output: ev.Output) -> None:
-        if isinstance(output, ev.Told) and output.token is token:
+        if isinstance(output, ev.QueryResult) and output.token is token:
             told.append(at)
         hear(at, output)
 
@@ -302,37 +301,42 @@ def reader_of_damaged(settled: int) -> tuple[Cluster, str, int, int]:
 def test_no_question_is_answered_from_before_a_state_that_was_shown() -> None:
     cluster, name, group, queue = reader_of_damaged(30)
     member = cluster.members[name]
+    counts = q.QueueCounts(group, queue)
 
-    def total(member: Member) -> object:
-        info = queries.info(member.queue_machine(group), queue)
-        return None if info is None else info.total
+    def total(token: object) -> int:
+        info = cluster.answer(token)
+        assert isinstance(info, QueueInfo)
+        return info.total
 
-    assert cluster.answer(cluster.ask_now(name, total, group)) == 70
+    assert total(cluster.ask_now(name, counts)) == 70
     selector = canonical.encode(jms.parse("n = 99"))
     Session(cluster, name).send(group, c.Attach(queue, "s", selector, 1), "s")
     cluster.until(lambda: member.replicas[group].stalled > 0, "the replica went back to its snapshot")
-    early, later = object(), cluster.ask_now(name, total, group)
-    cluster.submit(name, ev.Ask(total, early, (group,)))
+    early, later = object(), cluster.ask_now(name, counts)
+    cluster.submit(name, ev.RunQuery(counts, early))
     cluster.step(name)
     assert member.replicas[group].stalled, "the bodies have not come yet"
     assert early not in cluster.told
     assert later not in cluster.told
-    assert cluster.answer(early) == 70
-    assert cluster.answer(later) == 70
+    assert total(early) == 70
+    assert total(later) == 70
 
 
 def test_a_question_that_meets_a_damaged_body_waits_for_its_repair_and_is_not_asked_again_before() -> None:
     cluster, name, group, queue = reader_of_damaged(30)
     cluster.isolate(name)
     selector = canonical.encode(jms.parse("n = 99"))
-    asked: list[None] = []
+    asked: list[object] = []
+    table = cluster.members[name]._queries
+    answer = table.answer
 
-    def matching(member: Member) -> object:
-        asked.append(None)
-        return queries.browse(member.queue_machine(group), queue, 0, 10, selector)
+    def counted(query: q.Query[object], now_ms: int) -> object:
+        asked.append(query)
+        return answer(query, now_ms)
 
+    table.answer = counted  # type: ignore[assignment, method-assign]
     token = object()
-    cluster.submit(name, ev.Ask(matching, token, (group,)))
+    cluster.submit(name, ev.RunQuery(q.BrowseReady(group, queue, 0, 10, selector), token))
     cluster.run(500)
     assert len(asked) == 1
     assert token not in cluster.told
@@ -350,12 +354,8 @@ def test_nothing_is_kept_of_questions_that_nobody_waits_for_any_more() -> None:
     member = cluster.members[name]
     selector = canonical.encode(jms.parse("n = 99"))
     inputs: list[ev.Input] = [
-        ev.Ask(
-            lambda member: queries.browse(member.queue_machine(group), queue, 0, 10, selector),
-            "damaged",
-            (group,),
-        ),
-        ev.Ask(lambda member: None, "now", (group, 0), is_current=True),
+        ev.RunQuery(q.BrowseReady(group, queue, 0, 10, selector), "damaged"),
+        ev.RunQuery(q.ReadBarrier((group, 0)), "now", is_current=True),
         ev.AwaitQueue(group, queue + 1, True, "queue"),
         ev.AwaitConfigured(group, 1 << 40, "configured"),
         ev.MendBody(group, live(cluster, group)[31], "body"),

@@ -7,12 +7,11 @@ import pytest
 from fifo import commands as c
 from fifo.effects import Ok, Refused
 from fifo.queries import group as queries
-from quorum.api import status
-from quorum.api.member_service import plan, target_of
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
 from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import MemberDirectory
+from quorum.node.queries import FindTransferTarget, PlanRebalance, TransferTarget
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.forwarding import GROUP
@@ -396,13 +395,13 @@ def test_the_plan_spreads_leaders_and_moves_no_more_than_needed() -> None:
         cluster.submit("n2", ev.Transfer(group, "n1"))
         cluster.until(lambda group=group: cluster.leader(group) == "n1", "n1 leads")  # type: ignore[misc]
     cluster.run(500)
-    moves = plan(cluster.members["n2"])
+    moves = dict(cluster.members["n2"].answer(PlanRebalance()))
     assert sorted(moves.values()) == ["n2", "n3"]
     for group, name in moves.items():
         cluster.submit("n3", ev.Transfer(group, name))
     cluster.until(lambda: all(cluster.leader(group) == name for group, name in moves.items()), "moved")
     cluster.run(500)
-    assert plan(cluster.members["n2"]) == {}
+    assert cluster.members["n2"].answer(PlanRebalance()) == ()
 
 
 def test_a_wish_that_cannot_be_is_answered_and_does_not_end_the_member() -> None:
@@ -412,9 +411,9 @@ def test_a_wish_that_cannot_be_is_answered_and_does_not_end_the_member() -> None
     assert cluster.administer(DrainMember("n3", True)) == Ok(1)
     told = {}
     for group, name in ((1, "n2"), (9, "n2"), (1, "nobody"), (1, "n3")):
-        told[group, name] = target_of(cluster.members["n1"], group, name)
-    assert told.pop((1, "n2")) == "n2"
-    assert all(isinstance(answer, status.StatusError) for answer in told.values()), told
+        told[group, name] = cluster.members["n1"].answer(FindTransferTarget(group, name))
+    assert told.pop((1, "n2")) == TransferTarget("n2")
+    assert all(answer.problem and not answer.id for answer in told.values()), told
 
 
 # ---- the roster

@@ -9,6 +9,7 @@ from fifo.effects import AttachedReply, Ok
 from fifo.limits import PRODUCTION
 from fifo.persistence import checkpoint, snapshot
 from fifo.queries.storage import Storage
+from quorum.node.queries import DescribeQueue
 from quorum.node.replica import checkpoints, replica
 from quorum.node.replica.checkpoints import ExportedSnapshot, LogPages
 from quorum.node.replica.replica import TIME_BYTES
@@ -27,8 +28,13 @@ def publish(cluster: Cluster, session: Session, group: int, queue: int, count: i
 
 
 def storages(cluster: Cluster, group: int, queue: int) -> list[Storage]:
-    found = [member.storage(group, queue) for member in cluster.members.values()]
+    found = [storage_at(cluster, name, group, queue) for name in cluster.members]
     return [storage for storage in found if storage is not None]
+
+
+def storage_at(cluster: Cluster, name: str, group: int, queue: int) -> Storage | None:
+    found = cluster.members[name].answer(DescribeQueue(group, queue, 0, 1, 1))
+    return None if found is None else found.storage
 
 
 def total(storage: Storage) -> int:
@@ -94,7 +100,7 @@ def test_a_restarted_member_has_all_blocks_cold_and_serves_the_same() -> None:
     for power in (True, False):
         cluster.crash("n2", power)
         cluster.start("n2")
-        storage = cluster.members["n2"].storage(group, queue)
+        storage = storage_at(cluster, "n2", group, queue)
         assert storage is not None
         assert (storage.warm_blocks, storage.delta) == (0, total(storage))
         assert total(storage) >= 20_000

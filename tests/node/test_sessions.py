@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from fifo.commands import Address, Purge
+from fifo.commands import Address, Origin, Purge, Wake
 from fifo.effects import Done, Ok, Refused
 from quorum.node.sessions.conversation import Conversation, Session
-from quorum.node.wire.operations import Command, command_parts
+from quorum.node.wire.operations import Command, command_parts, encode
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = Address(1, 2, 3)
@@ -124,3 +124,22 @@ def test_only_the_numbering_uses_the_words_that_end_a_session() -> None:
                 if isinstance(node.args[0], ast.Constant) and node.args[0].value in words:
                     found.add(str(file.relative_to(ROOT)))
     assert found == numbering
+
+
+def test_a_withdrawn_operation_gives_its_number_to_nothing_when_it_is_sent_again() -> None:
+    talk = Conversation(1, b"p" * 16, 1, ADDRESS)
+    for token in ("kept", "withdrawn", "answered"):
+        talk.number(Purge(7, 1), token)
+    before = [sent.data for sent in talk.unanswered]
+    talk.withdraw("withdrawn")
+    talk.withdraw("a token that was answered before")
+    assert [sent.data for sent in talk.unanswered] == before, "what was sent may arrive"
+    talk.rewind()
+    after = [sent.data for sent in talk.unanswered]
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1] == encode(Wake(), Origin(b"p" * 16, 1, 1))
+    for n in range(3):
+        assert talk.answer(n, Ok())[0]
+    assert talk.withdrawn == set(), "nothing is kept"
+    talk.withdraw("late")
+    assert talk.withdrawn == set()

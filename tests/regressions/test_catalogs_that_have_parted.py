@@ -9,6 +9,7 @@ from fifo.queries import group as queries
 from quorum.catalog import machine
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.cluster import state_requests as rebuilding
+from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes as digests
 from quorum.node.replica.replica import SYSTEM_GROUP
 from support.cluster import Cluster, Session
@@ -65,7 +66,7 @@ def test_a_catalog_that_has_parted_is_found_and_replaced(monkeypatch: pytest.Mon
         member = cluster.members[wrong]
         cluster.until(lambda: member.replicas[SYSTEM_GROUP].parted > 0, "it is found")
         assert not member.is_ready()
-        assert member.reason_to_leave() == "parted"
+        assert member.answer(CheckHealth()).reason_to_leave == "parted"
     cluster.crash(wrong)
     cluster.start(wrong)
     cluster.ready()

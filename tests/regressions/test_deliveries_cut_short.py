@@ -8,36 +8,40 @@ import pytest
 
 from fifo.effects import Deliver, Run
 from quorum.api import deliveries
+from quorum.api.client_session import ClientSession, Consumer
+from quorum.api.deliveries import DeliveredBatch
 from quorum.api.hub import Hub
-from quorum.api.session_service import Stream, _Consumer
 from quorum.node.errors import BodyUnreadable
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import queue_pb2 as pb
+
+
+def part(first_tag: int) -> DeliveredBatch:
+    return DeliveredBatch("c", 5, first_tag, 1, b"", ())
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(pb.Delivery(first_tag=1), id="a part that the client took its time to read"),
+        pytest.param(part(1), id="a part that the client took its time to read"),
         pytest.param(BodyUnreadable(1, 2, "damaged"), id="a body that was mended"),
     ],
 )
 def test_what_was_given_back_between_two_parts_of_a_delivery_is_not_sent(
-    monkeypatch: pytest.MonkeyPatch, first: pb.Delivery | BodyUnreadable
+    monkeypatch: pytest.MonkeyPatch, first: DeliveredBatch | BodyUnreadable
 ) -> None:
     """The client has cancelled its consumer meanwhile, and what that held is with another one."""
-    parts = (first, pb.Delivery(first_tag=2))
-    monkeypatch.setattr(deliveries, "responses", lambda *_: iter(parts))
+    parts = (first, part(2))
+    monkeypatch.setattr(deliveries, "delivered_batches", lambda *_: iter(parts))
 
     async def body() -> None:
-        hub = Hub(None, None, BatchLimits(10, 100, 1_000), 1_000, 1_000)  # type: ignore[arg-type]
+        hub = Hub("n1", None, BatchLimits(10, 100, 1_000), 1_000, 1_000)  # type: ignore[arg-type]
         monkeypatch.setattr(hub, "may_deliver", lambda group: True)
-        stream = Stream(hub)
-        stream._consumers["c"] = _Consumer("c", 1, 7, attach=5)
-        stream.delivered(1, Deliver((1, 1, 1), 7, "c", 5, 1, (Run(1, 2, 2, 0, 0),)))
-        going_out = stream._responses()
+        session = ClientSession(hub)
+        session.consumers["c"] = Consumer("c", 1, 7, attach=5)
+        session.delivered(1, Deliver((1, 1, 1), 7, "c", 5, 1, (Run(1, 2, 2, 0, 0),)))
+        going_out = session._ready()
         next(going_out)
-        del stream._consumers["c"]
+        del session.consumers["c"]
         assert list(going_out) == []
 
     asyncio.run(body())

@@ -13,13 +13,12 @@ from google.rpc import code_pb2
 
 from fifo.queries import group as queries
 from quorum.api import hub as hub_module
-from quorum.api.session_service import Stream
+from quorum.api.client_session import ClientSession
+from quorum.api.outcomes import Confirms
 from quorum.api.status import StatusError
 from quorum.catalog.queues import CatalogQueue
-from quorum.client.errors import reason_of
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import queue_pb2 as pb
 from support.cluster import Cluster, Session, batch
 from support.services import Api
 
@@ -28,43 +27,29 @@ LONG = b"longer than the limit"
 Ranges = list[tuple[int, int]]
 
 
-class Opened:
-    async def write(self, response: object) -> None:
-        """What a stream answers first."""
-
-    def peer(self) -> str:
-        return "ipv4:10.0.0.7:51234"
-
-
 LIMITS = BatchLimits(max_messages=100, max_message_bytes=10, max_batch_bytes=1_000)
 
 
 class Edge(Api):
     """The API of one member, and what a client sends on a stream to it."""
 
-    async def open(self, epoch: int, first_new: int) -> Stream:
-        stream = Stream(self.hub)
+    def open(self, epoch: int, first_new: int) -> ClientSession:
+        session = ClientSession(self.hub)
+        session.open(PRODUCER, epoch, owner=7, first_new=first_new)
+        return session
 
-        async def requests() -> Any:
-            hello = pb.Open(producer_id=PRODUCER, epoch=epoch, first_new_sequence=first_new)
-            yield pb.SessionRequest(open=hello)
-
-        await stream._open(requests(), Opened())  # type: ignore[arg-type]
-        return stream
-
-    async def publish(self, stream: Stream, first: int, *bodies: bytes) -> tuple[Ranges, Ranges, set[str]]:
+    async def publish(
+        self, session: ClientSession, first: int, *bodies: bytes
+    ) -> tuple[Ranges, Ranges, set[str]]:
         """(confirmed, rejected, why) when it is decided."""
-        request = pb.PublishBatch(
-            queue="orders", first_sequence=first, lowest_unconfirmed=1, batch=batch(bodies)
-        )
-        await self.call(stream._publish(request))
-        self.cluster.until(lambda: not stream._unanswered, "the batch is decided")
-        confirmed, rejected = stream._confirmed, stream._rejected
-        stream._confirmed, stream._rejected = [], []
+        await self.call(session.publish("orders", first, 1, batch(bodies)))
+        self.cluster.until(lambda: not session._undecided, "the batch is decided")
+        decided = [each for each in session.outbox.take() if isinstance(each, Confirms)]
+        rejected = [each for confirms in decided for each in confirms.rejected]
         return (
-            confirmed,
-            [(each.range.first, each.range.last) for each in rejected],
-            {reason_of(each.status)[0] for each in rejected},
+            [tuple(span) for confirms in decided for span in confirms.confirmed],
+            [tuple(each.span) for each in rejected],
+            {each.why.reason.upper() for each in rejected},
         )
 
 
@@ -105,15 +90,15 @@ def in_world(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 def test_what_was_taken_before_is_confirmed_although_a_limit_would_refuse_it_now() -> None:
     async def scenario(world: World) -> None:
         world.take(LONG, LONG)
-        stream = await world.edge.open(2, first_new=5)
-        assert await world.edge.publish(stream, 1, LONG) == ([(1, 1)], [], set())
-        assert await world.edge.publish(stream, 2, LONG, LONG, LONG) == (
+        session = world.edge.open(2, first_new=5)
+        assert await world.edge.publish(session, 1, LONG) == ([(1, 1)], [], set())
+        assert await world.edge.publish(session, 2, LONG, LONG, LONG) == (
             [(2, 2)],
             [(3, 4)],
             {"MESSAGE_TOO_LARGE"},
         )
-        assert await world.edge.publish(stream, 5, LONG) == ([], [(5, 5)], {"MESSAGE_TOO_LARGE"})
-        assert await world.edge.publish(stream, 6, b"short") == ([(6, 6)], [], set())
+        assert await world.edge.publish(session, 5, LONG) == ([], [(5, 5)], {"MESSAGE_TOO_LARGE"})
+        assert await world.edge.publish(session, 6, b"short") == ([(6, 6)], [], set())
         assert world.ready == 3
 
     in_world(scenario)
@@ -123,8 +108,8 @@ def test_what_was_refused_is_not_taken_when_it_arrives_late_in_an_earlier_sessio
     async def scenario(world: World) -> None:
         world.cluster.isolate(world.earlier.name)
         world.earlier.publish(world.group, world.queue, LONG)
-        stream = await world.edge.open(2, first_new=2)
-        assert await world.edge.publish(stream, 1, LONG) == ([], [(1, 1)], {"MESSAGE_TOO_LARGE"})
+        session = world.edge.open(2, first_new=2)
+        assert await world.edge.publish(session, 1, LONG) == ([], [(1, 1)], {"MESSAGE_TOO_LARGE"})
         world.cluster.heal()
         world.cluster.until(
             lambda: world.earlier.ended == "fenced", "the earlier session hears that it is over"
@@ -143,19 +128,23 @@ def test_a_client_that_calls_its_messages_old_is_refused_where_a_disk_is_low(
     async def scenario(world: World) -> None:
         if epoch > 1:
             world.take(b"1", b"2")
-        stream = await world.edge.open(epoch, first_new)
+        session = world.edge.open(epoch, first_new)
         world.edge.hub._dispatch([ev.DisksLow({world.group: (ev.LowDisk("n2", 1, 2),)})])
         before = world.ready
         if epoch > 1:
-            assert await world.edge.publish(stream, 1, b"1", b"2", b"3") == ([(1, 2)], [(3, 3)], {"DISK_LOW"})
+            assert await world.edge.publish(session, 1, b"1", b"2", b"3") == (
+                [(1, 2)],
+                [(3, 3)],
+                {"DISK_LOW"},
+            )
         last_index = world.cluster.members[world.edge.name].replicas[world.group].raft.last_index
         for first in range(10, 20):
-            assert await world.edge.publish(stream, first, b"x") == ([], [(first, first)], {"DISK_LOW"})
+            assert await world.edge.publish(session, first, b"x") == ([], [(first, first)], {"DISK_LOW"})
         raft = world.cluster.members[world.edge.name].replicas[world.group].raft
         assert raft.last_index <= last_index + 2, "one question, however much is refused"
         assert world.ready == before
         world.edge.hub._dispatch([ev.DisksLow({})])
-        assert await world.edge.publish(stream, 20, b"x") == ([(20, 20)], [], set())
+        assert await world.edge.publish(session, 20, b"x") == ([(20, 20)], [], set())
 
     in_world(scenario)
 
@@ -167,16 +156,16 @@ def test_nothing_is_refused_for_good_while_nobody_can_tell_what_was_taken(
 
     async def scenario(world: World) -> None:
         world.take(LONG)
-        stream = await world.edge.open(2, first_new=2)
+        session = world.edge.open(2, first_new=2)
         world.cluster.isolate(world.edge.name)
         world.cluster.until(
             lambda: world.cluster.members[world.edge.name].replicas[world.group].raft.leader is None,
             "the member knows no leader",
         )
         with pytest.raises(StatusError) as ended:
-            await world.edge.publish(stream, 1, LONG)
+            await world.edge.publish(session, 1, LONG)
         assert ended.value.status.code == code_pb2.UNAVAILABLE
-        assert stream._rejected == []
+        assert len(session.outbox) == 0
 
     in_world(scenario)
 
@@ -184,7 +173,7 @@ def test_nothing_is_refused_for_good_while_nobody_can_tell_what_was_taken(
 def test_a_node_that_takes_the_name_for_a_deleted_queue_refuses_nothing_for_good() -> None:
     async def scenario(world: World) -> None:
         world.take(LONG)
-        stream = await world.edge.open(2, first_new=2)
+        session = world.edge.open(2, first_new=2)
         present = await world.edge.hub.queue("orders")
 
         async def deleted(name: str) -> CatalogQueue:
@@ -192,7 +181,7 @@ def test_a_node_that_takes_the_name_for_a_deleted_queue_refuses_nothing_for_good
 
         world.edge.hub.queue = deleted  # type: ignore[method-assign]
         with pytest.raises(StatusError, match="its name may belong to another one now"):
-            await world.edge.publish(stream, 1, LONG)
-        assert stream._rejected == []
+            await world.edge.publish(session, 1, LONG)
+        assert len(session.outbox) == 0
 
     in_world(scenario)

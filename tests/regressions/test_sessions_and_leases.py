@@ -288,7 +288,7 @@ def test_a_queue_that_was_deleted_again_is_not_waited_for(cluster: Cluster) -> N
         )
     token = object()
     outputs = member.step(cluster.now_ms, [], [ev.AwaitQueue(group, queue, True, token)])
-    assert ev.Told(token, True) in outputs
+    assert ev.QueryResult(token, True) in outputs
 
 
 def test_a_registration_that_is_refused_ends_the_session() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fifo import commands as c
 from fifo.effects import AttachedReply
-from quorum.node.member import Member
+from quorum.node.queries import BrowseReady
 from quorum.replication.group import GroupConfig
 from support.cluster import Cluster, Session
 
@@ -139,11 +139,7 @@ def test_a_leader_that_needs_a_damaged_page_resigns_and_a_whole_member_leads() -
 def test_a_question_that_meets_a_damaged_page_is_answered_from_another_state() -> None:
     cluster, group, queue, _, asked, _ = with_two_blocks()
     damage_page(cluster, asked, group, queue, 0)
-
-    def ready(member: Member) -> int:
-        return member.queue_machine(group).queues[queue].messages.blocks.get(0).ready.bit_count()
-
-    token = cluster.ask_now(asked, ready, group)
+    token = cluster.ask_now(asked, BrowseReady(group, queue, 0, 10))
     cluster.until(lambda: cluster.members[asked].replicas[group].parted > 0, "it has met the page")
     assert token not in cluster.told
     assert cluster.answer(token)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fifo.queries import group as queries
 from quorum.catalog.members import RemoveMember
 from quorum.node import events as ev
 from quorum.node.cluster import state_requests as rebuilding
+from quorum.node.queries import QueueCounts
 from quorum.node.replica import state_hashes as digests
 from support.cluster import Cluster, Session
 
@@ -123,10 +123,7 @@ def test_a_read_of_now_waits_while_nobody_serves() -> None:
     part(cluster, wrong, group, queue)
     flood(cluster, leader, group, queue)
     assert all(cluster.members[name].replicas[group].disputed for name in (leader, wrong))
-    asked = [
-        cluster.ask_now(name, lambda member: queries.info(member.queue_machine(group), queue).ready, group)
-        for name in (leader, wrong)
-    ]
+    asked = [cluster.ask_now(name, QueueCounts(group, queue)) for name in (leader, wrong)]
     cluster.run(2_000)
     assert not any(token in cluster.told for token in asked)
 
@@ -255,8 +252,7 @@ def test_that_a_state_has_parted_is_remembered_over_a_restart() -> None:
     assert parted(cluster, group) == [wrong]
     assert not cluster.members[wrong].is_ready()
     asked = object()
-    question = ev.Ask(lambda member: queries.info(member.queue_machine(group), queue), asked, (group,))
-    cluster.submit(wrong, question)
+    cluster.submit(wrong, ev.RunQuery(QueueCounts(group, queue), asked))
     cluster.run(2_000)
     assert asked not in cluster.told, "not even what need not be new is told"
     cluster.start(leader)

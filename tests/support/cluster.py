@@ -20,6 +20,7 @@ from quorum.node.identity.identity import Memory
 from quorum.node.identity.member_directory import Address
 from quorum.node.member import Member
 from quorum.node.member_config import MemberConfig
+from quorum.node.queries import Query
 from quorum.node.replica.replica import SYSTEM_GROUP, state_of
 from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import Command, batch_of
@@ -291,7 +292,7 @@ class Cluster:
             self._hear(name, output)
 
     def _hear(self, name: str, output: ev.Output) -> None:
-        if isinstance(output, ev.Told):
+        if isinstance(output, ev.QueryResult):
             self.told[output.token] = output.value
         elif isinstance(output, ev.DisksLow):
             self.low[name] = output.groups
@@ -302,6 +303,8 @@ class Cluster:
             for (node, _), session in list(self.sessions.items()):
                 if node == name:
                     session.lapsed(output.group)
+        elif isinstance(output, ev.CatalogChanged | ev.QueueDeleted | ev.StandingChanged):
+            pass
         elif (name, output.session) in self.sessions:
             self.sessions[name, output.session].hear(output)
 
@@ -354,10 +357,10 @@ class Cluster:
     def submit(self, name: str, *items: ev.Input) -> None:
         self._inputs[name].extend(items)
 
-    def ask_now(self, name: str, question: Callable[[Member], object], *groups: int) -> object:
-        """A question about now to a member; its token, see `told`."""
+    def ask_now(self, name: str, query: Query[Any]) -> object:
+        """A query about now to a member; its token, see `told`."""
         token = object()
-        self.submit(name, ev.Ask(question, token, groups, is_current=True))
+        self.submit(name, ev.RunQuery(query, token, is_current=True))
         return token
 
     def answer(self, token: object) -> object:

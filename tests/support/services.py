@@ -45,9 +45,15 @@ class Api:
         self.name = name
         member = cluster.members[name]
         self.hub = Hub(
-            member, cluster.logs[name], limits, 10_000, 10_000, clock_s=lambda: cluster.clock_ms(name) / 1000
+            member.config.name,
+            cluster.logs[name],
+            limits,
+            10_000,
+            10_000,
+            clock_s=lambda: cluster.clock_ms(name) / 1000,
         )
         self.hub.attach(self)  # type: ignore[arg-type]
+        self.hub._dispatch(member.published())
         address = SimpleNamespace(client=f"{name}:1", peer=f"{name}:2")
         config = SimpleNamespace(name=name, members={name: address})
         self.admin = AdminService(self.hub, config)  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ class Heartbeats:
         for number, until in self.lease_until.items():
             if 0 < until <= now_ms:
                 self.lease_until[number] = 0
-                self._outputs.tell(ev.LeaseLapsed(number))
+                self._outputs.emit(ev.LeaseLapsed(number))
 
     def turn(self, now_ms: int) -> None:
         """Answers, sends what is due, and says which leases were won."""
@@ -148,10 +148,10 @@ class Heartbeats:
         if granted > now_ms and (granted > until or is_of_other_voters):
             self.lease_until[number] = granted
             if not replica.disputed:
-                self._outputs.tell(ev.LeaseGranted(number, granted))
+                self._outputs.emit(ev.LeaseGranted(number, granted))
         elif until and is_of_other_voters:
             self.lease_until[number] = 0
-            self._outputs.tell(ev.LeaseLapsed(number))
+            self._outputs.emit(ev.LeaseLapsed(number))
         if raft.is_leader:
             self._own_voters[number] = voters
         else:

@@ -86,7 +86,7 @@ class StateComparison:
         replica.dispute(disputed)
         if disputed:
             self._logger.critical("nobody serves the group: states differ", group=group, reason=disputed)
-            self._outputs.tell(ev.LeaseLapsed(group))
+            self._outputs.emit(ev.LeaseLapsed(group))
         else:
             self._logger.warning("a majority agrees again", group=group)
             self._heartbeats.lease_until[group] = 0
@@ -102,7 +102,7 @@ class StateComparison:
         self._memory.parted = (*self._memory.parted, (replica.number, index))
         self._memory.try_save()
         replica.part(index)
-        self._outputs.tell(ev.LeaseLapsed(replica.number))
+        self._outputs.emit(ev.LeaseLapsed(replica.number))
 
     def _part(self, replica: Replica, error: Diverged) -> None:
         group = replica.number

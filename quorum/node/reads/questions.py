@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fifo.group_machine import GroupMachine
 from quorum.node import events as ev
 from quorum.node.errors import BodyUnreadable, PageUnreadable
+from quorum.node.reads.query_table import QueryTable
 from quorum.node.reads.read_indexes import ReadIndexes
 from quorum.node.repair.healer import Healer
 from quorum.node.replica.replica import Replica
@@ -35,7 +35,7 @@ STEP_S = 0.005
 class _Asked:
     """A question that waits."""
 
-    item: ev.Ask[Any]
+    item: ev.RunQuery
     groups: tuple[int, ...]
     ready: deque[_Asked]
     """where it goes once nothing else is waited for"""
@@ -60,7 +60,7 @@ class _BodyAwaited:
     outputs: ev.Outputs = field(compare=False)
 
     def repaired(self) -> None:
-        self.outputs.tell(ev.Told(self.token, True))
+        self.outputs.emit(ev.QueryResult(self.token, True))
 
 
 class Questions:
@@ -68,12 +68,14 @@ class Questions:
 
     def __init__(
         self,
+        table: QueryTable,
         replicas: Mapping[int, Replica],
         read_indexes: ReadIndexes,
         healer: Healer,
         clock: Callable[[], float],
         outputs: ev.Outputs,
     ) -> None:
+        self._table = table
         self._replicas = replicas
         self._read_indexes = read_indexes
         self._healer = healer
@@ -101,9 +103,9 @@ class Questions:
         """How many questions and awaited changes are kept."""
         return len(self._asked) + len(self._awaited)
 
-    def ask(self, item: ev.Ask[Any], now_ms: int) -> None:
-        """Told(token, answer) follows, in this step or a later one."""
-        groups = tuple(self._replicas) if item.groups is None else item.groups
+    def ask(self, item: ev.RunQuery, now_ms: int) -> None:
+        """QueryResult(token, answer) follows, in this step or a later one."""
+        groups = item.query.groups
         asked = self._asked[item.token] = _Asked(item, groups, self._ready)
         if item.is_current and groups:
             for group in groups:
@@ -112,11 +114,11 @@ class Questions:
             self._ready.append(asked)
 
     def wait(self, item: ev.AwaitQueue | ev.AwaitConfigured, now_ms: int) -> None:
-        """Told(token, True) follows once it is so."""
+        """QueryResult(token, True) follows once it is so."""
         self._awaited[item.token] = item
 
     def wait_for_body(self, item: ev.MendBody, now_ms: int) -> None:
-        """Told(token, True) follows once the body can be read."""
+        """QueryResult(token, True) follows once the body can be read."""
         self._healer.wait(item.group, item.index, _BodyAwaited(item.token, self._outputs))
 
     def forget(self, item: ev.Forget, now_ms: int) -> None:
@@ -133,9 +135,8 @@ class Questions:
             self._read_indexes.forget(group, asked)
             self._behind.get(group, {}).pop(asked, None)
 
-    def answer(self, member: object) -> None:
-        """At the end of a step: answers what can be answered now, as far as the time goes. member: what the questions
-        are asked."""
+    def answer(self, now_ms: int) -> None:
+        """At the end of a step: answers what can be answered now, as far as the time goes."""
         self._answer_awaited()
         self._take_caught_up()
         began_s = self._clock()
@@ -143,14 +144,14 @@ class Questions:
             asked = self._ready.popleft()
             if asked.is_forgotten or self._waits_for_replica(asked):
                 continue
-            self._answer(asked, member)
+            self._answer(asked, now_ms)
             if self._clock() - began_s >= STEP_S:
                 return
 
-    def _answer(self, asked: _Asked, member: object) -> None:
+    def _answer(self, asked: _Asked, now_ms: int) -> None:
         item = asked.item
         try:
-            answer = item.question(member)
+            answer = self._table.answer(item.query, now_ms)
         except BodyUnreadable as error:
             self._healer.note(error.group, error.index, 0, error.reason)
             self._healer.wait(error.group, error.index, asked)
@@ -159,7 +160,7 @@ class Questions:
             self._ready.append(asked)  # it waits for another member's state
             raise
         del self._asked[item.token]
-        self._outputs.tell(ev.Told(item.token, answer))
+        self._outputs.emit(ev.QueryResult(item.token, answer))
 
     def _waits_for_replica(self, asked: _Asked) -> bool:
         for group in asked.groups:
@@ -191,7 +192,7 @@ class Questions:
                 is_done = machine.has_queue(item.queue) == item.present or machine.was_deleted(item.queue)
             if is_done:
                 del self._awaited[item.token]
-                self._outputs.tell(ev.Told(item.token, True))
+                self._outputs.emit(ev.QueryResult(item.token, True))
 
 
 def _is_doubtful(asked: _Asked, replica: Replica) -> bool:

@@ -16,6 +16,7 @@ from quorum.catalog.machine import CatalogMachine
 from quorum.log import Log
 from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.healer import Healer
+from quorum.node.replica.catalog_publisher import CatalogPublisher
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP, Replica
 from quorum.node.replica.skipped_entries import SkippedEntries
@@ -56,6 +57,7 @@ class Applier:
         reconciler: Reconciler,
         upkeep: Due,
         skipping: SkippedEntries,
+        publisher: CatalogPublisher,
         *,
         entries: int,
     ) -> None:
@@ -67,6 +69,7 @@ class Applier:
         self._upkeep = upkeep
         self._snapshotter = snapshotter
         self._skipping = skipping
+        self._publisher = publisher
         self._entries = entries
 
     def apply(self, replica: Replica, now_ms: int) -> None:
@@ -147,6 +150,8 @@ class Applier:
                 self._table.declared_down(replica.number, operation.command.boot)
             elif isinstance(operation.command, c.CreateQueue):
                 self._reconciler.request()  # it may have been removed while this was on its way
+            elif isinstance(operation.command, c.DeleteQueue):
+                self._publisher.queue_deleted(operation.command.queue)
             elif isinstance(operation.command, c.Configured):
                 replica.barrier_applied(operation.command.mark)
                 self._reconciler.request()
@@ -174,6 +179,8 @@ class Applier:
         replica.resume()
         self._healer.forget(replica.number, replica.raft.applied_index)
         self._reconciler.request()
+        if replica.number != SYSTEM_GROUP:
+            self._publisher.group_replaced(replica.number)
         if replica.raft.applied_index > replica.routed_to:
             self._table.answers_missed(replica.number)
 

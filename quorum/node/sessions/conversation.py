@@ -9,7 +9,7 @@ session's epoch, as number 0; it is repeated like any other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fifo.commands import NODE, UNKNOWN, Address, CloseSession, Command, Origin, RegisterProducer, Wake
@@ -27,8 +27,6 @@ class _Sent:
     data: bytes
     token: object
     has_batch: bool
-    is_wanted: Callable[[], bool] | None = None
-    """as in events.Submit"""
     in_flight_bytes: int = 0
     """what it counts for while it is on its way"""
 
@@ -51,6 +49,8 @@ class Conversation:
     """the way they went"""
     is_over: bool = False
     """the group has said that this epoch is no more"""
+    withdrawn: set[object] = field(default_factory=set)
+    """tokens of unanswered operations that nobody waits for: see events.Withdraw"""
 
     def start(self, owner: int = UNKNOWN, heard_ms: int = 0) -> None:
         """The registration: it goes first."""
@@ -61,12 +61,16 @@ class Conversation:
         command: Command | CatalogCommand,
         token: object,
         batch: bytes = b"",
-        is_wanted: Callable[[], bool] | None = None,
     ) -> None:
         """Gives the command its number: it is to be sent."""
         data = encode(command, Origin(self.producer, self.epoch, self.next_n), batch)
-        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch), is_wanted))
+        self.unanswered.append(_Sent(self.next_n, data, token, bool(batch)))
         self.next_n += 1
+
+    def withdraw(self, token: object) -> None:
+        """Nobody waits for the answer to the operation with this token, if it has none yet."""
+        if self.unanswered:
+            self.withdrawn.add(token)
 
     def answer(self, n: int, reply: Reply | None) -> tuple[bool, object]:
         """The machine has answered number n. Returns (it was waited for, its token).
@@ -90,6 +94,10 @@ class Conversation:
         first = self.unanswered.popleft()
         self.in_flight_bytes -= first.in_flight_bytes
         self.sent_count = max(0, self.sent_count - 1)
+        if self.withdrawn:
+            self.withdrawn.discard(first.token)
+            if not self.unanswered:
+                self.withdrawn.clear()  # those that were answered before they were withdrawn
         return first
 
     def skip(self, n: int) -> list[object]:
@@ -146,7 +154,7 @@ class Conversation:
         """What was on its way may be lost: everything unanswered is to be sent again, in order."""
         for sent in self.unanswered:
             sent.in_flight_bytes = 0
-            if sent.is_wanted is not None and not sent.is_wanted():
+            if self.withdrawn and sent.token in self.withdrawn:
                 self._empty(sent)
         self.sent_count = self.in_flight_bytes = 0
 

@@ -76,7 +76,7 @@ class SessionTable:
         session = Session(item.number, item.producer, item.epoch, address, item.owner, self._routes.times())
         older = self._by_producer.get(item.producer)
         if (older is not None and older.epoch >= item.epoch) or session.origin in self._by_origin:
-            self._outputs.tell(ev.Ended(item.number, "fenced"))
+            self._outputs.emit(ev.Ended(item.number, "fenced"))
             return
         if older is not None:
             self._end(older, "fenced")
@@ -96,9 +96,14 @@ class SessionTable:
         if session is None or session.closing:
             return  # the API has been told that it ended
         conversation = session.conversation(item.group)
-        conversation.number(item.command, item.token, item.batch, item.is_wanted)
+        conversation.number(item.command, item.token, item.batch)
         self._wait(conversation)
         self._push(item.group, now_ms)
+
+    def withdraw(self, item: ev.Withdraw, now_ms: int) -> None:
+        session = self.by_number.get(item.session)
+        if session is not None and item.group in session.conversations:
+            session.conversations[item.group].withdraw(item.token)
 
     # ---- what groups say
 
@@ -138,7 +143,7 @@ class SessionTable:
             if isinstance(reply, Done):  # its own answer was in a snapshot
                 self._end(session, "resync")
             elif token is not None and not session.closing:
-                self._outputs.tell(ev.Answered(session.number, token, reply))
+                self._outputs.emit(ev.Answered(session.number, token, reply))
         elif (
             isinstance(reply, Refused)
             and conversation.unanswered
@@ -154,9 +159,9 @@ class SessionTable:
         if session is None or session.closing or session.address != effect.address:
             return
         if isinstance(effect, Deliver):
-            self._outputs.tell(ev.Delivered(session.number, group, effect))
+            self._outputs.emit(ev.Delivered(session.number, group, effect))
         else:
-            self._outputs.tell(ev.Notified(session.number, effect))
+            self._outputs.emit(ev.Notified(session.number, effect))
 
     def declared_down(self, group: int, boot: int) -> None:
         """A group holds our own process for down: what its sessions held there is no longer theirs. New ones are opened
@@ -244,7 +249,7 @@ class SessionTable:
         """The service's own decision: the API closes the stream; groups hear of it."""
         if session.closing:
             return
-        self._outputs.tell(ev.Ended(session.number, reason))
+        self._outputs.emit(ev.Ended(session.number, reason))
         self._close(session)
 
     def _close(self, session: Session, *, is_clean: bool = False) -> None:

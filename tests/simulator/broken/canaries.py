@@ -134,7 +134,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "deliveries of an ended attachment",
         "one consumer holds a message at a time",
-        quorum__api__session_service__Stream___is_current=broken.always_current,
+        quorum__api__client_session__ClientSession___is_current=broken.always_current,
     ),
     _patched(
         "unsettled messages forgotten",
@@ -200,7 +200,7 @@ CANARIES: tuple[Canary, ...] = (
         "no barrier before reads",
         "reads are linearizable",
         is_quick=True,
-        quorum__api__hub__Hub__ask_now=broken.from_what_is_here,
+        quorum__api__hub__Hub__query_current=broken.from_what_is_here,
     ),
     # ---- what may leave a queue
     _patched(

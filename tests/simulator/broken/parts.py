@@ -4,7 +4,6 @@ one promise away. A class stands in the place of its base class; a function says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -33,7 +32,7 @@ from quorum.node.cluster.heartbeats import Heartbeats
 from quorum.node.cluster.membership import Membership
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
-from quorum.node.member import Member
+from quorum.node.queries import Query
 from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import Replica
 from quorum.replication import codec
@@ -220,9 +219,9 @@ def always_leased(hub: Hub, group: int) -> bool:
     return True
 
 
-async def from_what_is_here(hub: Hub, question: Callable[[Member], T], groups: Collection[int]) -> T:
-    """In the place of Hub.ask_now: the answer shows what this node happens to have applied."""
-    return await hub.ask(question, *groups)
+async def from_what_is_here(hub: Hub, query: Query[T]) -> T:
+    """In the place of Hub.query_current: the answer shows what this node happens to have applied."""
+    return await hub.query(query)
 
 
 def down_after_a_moment(leases: Leases, group: int, node: int, boot: int, now_ms: int) -> bool:

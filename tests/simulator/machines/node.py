@@ -158,7 +158,7 @@ class Node(Process):
 
     def _serve(self, chance: Any) -> Hub:
         hub = Hub(
-            self.member,
+            self.id,
             self.log,
             BatchLimits(max_messages=1_000, max_message_bytes=1 << 20, max_batch_bytes=2 << 20),
             1 << 20,

@@ -1,0 +1,76 @@
+"""The catalog as the event loop sees it: made of what the Raft thread publishes (events.CatalogChanged).
+
+The view belongs to the event loop, and nothing but published changes changes it. It says what this node has applied, as
+of the outputs that have come: `Hub.current_catalog` waits until it shows what was answered anywhere before.
+"""
+
+from __future__ import annotations
+
+from quorum.catalog.policies import Effective, Policies
+from quorum.catalog.queues import CatalogQueue
+from quorum.node.events import CatalogChanged
+
+
+class CatalogView:
+    """Empty until the first change, which is a whole catalog."""
+
+    def __init__(self) -> None:
+        self.policies = Policies()
+        self.queue_groups: tuple[int, ...] = ()
+        self.removals = 0
+        self.changes = 0
+        self.revision = 0
+        self._next_queue_id = 1
+        self._by_name: dict[str, CatalogQueue] = {}
+        self._by_id: dict[int, CatalogQueue] = {}
+        self._deleted: set[int] = set()
+        """ids of queues that their groups have deleted, and the catalog still has, or does not have yet"""
+
+    def apply(self, change: CatalogChanged) -> None:
+        """O(what has changed); a change of policies costs O(policies) besides."""
+        if change.is_whole:
+            self._by_name.clear()
+            self._by_id.clear()
+        for number in change.removed:
+            self._remove(number)
+        for queue in change.queues:
+            self._by_name[queue.name] = self._by_id[queue.id] = queue
+        if change.policies is not None:
+            self.policies = Policies(change.policies)
+        self.removals, self.changes, self.revision = change.removals, change.changes, change.revision
+        self.queue_groups, self._next_queue_id = change.queue_groups, change.next_queue_id
+        if change.is_whole:
+            self._deleted = {number for number in self._deleted if not self._is_removed(number)}
+
+    def _remove(self, number: int) -> None:
+        self._deleted.discard(number)
+        self.policies.forget(number)
+        queue = self._by_id.pop(number, None)
+        if queue is not None:
+            del self._by_name[queue.name]
+
+    def queue_deleted(self, number: int) -> None:
+        """The group of the queue with this id has deleted it."""
+        if not self._is_removed(number):
+            self._deleted.add(number)
+
+    def _is_removed(self, number: int) -> bool:
+        return number not in self._by_id and number < self._next_queue_id
+
+    # ---- questions
+
+    def queue(self, name: str) -> CatalogQueue | None:
+        """The queue of this name."""
+        return self._by_name.get(name)
+
+    def queues(self) -> list[CatalogQueue]:
+        """In no particular order; a list of its own."""
+        return list(self._by_name.values())
+
+    def was_deleted(self, queue: CatalogQueue) -> bool:
+        """Whether the queue was removed from the catalog, or deleted by its group."""
+        return queue.id in self._deleted or self._is_removed(queue.id)
+
+    def effective(self, queue: CatalogQueue) -> Effective:
+        """The arguments that hold for the queue, with its policy's. O(policies), O(1) when it is asked again."""
+        return self.policies.effective(queue)

@@ -1,0 +1,178 @@
+"""What a session tells its client, whatever protocol it speaks, and the outbox in which it waits to be sent.
+
+Confirms are merged into ranges as late as possible. Deliveries wait as references: their bodies are read when they are
+about to be sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fifo.effects import Deliver
+from quorum.api.deliveries import DeliveredBatch
+from quorum.api.status import Status
+
+RECORD_BYTES = 64
+"""What an outcome takes on the wire beside its texts, about."""
+
+
+class Span(NamedTuple):
+    """Numbers, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Messages that were refused for good."""
+
+    span: Span
+    why: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Confirms:
+    """Decided messages by client sequence. confirmed: ascending, merged."""
+
+    confirmed: tuple[Span, ...]
+    rejected: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Requests that were carried out."""
+
+    request_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request that was refused."""
+
+    request_id: int
+    why: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """attach: the Raft index of the attachment; deliveries and settlements name it."""
+
+    request_id: int
+    consumer_tag: str
+    attach: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A consumer's credit was given back. next_tag: of its next delivery."""
+
+    consumer_tag: str
+    next_tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The service has ended a consumer."""
+
+    consumer_tag: str
+    why: Status
+
+
+Outcome = Confirms | Done | Failed | Attached | Drained | Cancelled | DeliveredBatch
+Queued = Failed | Attached | Drained | Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDelivery:
+    """A delivery whose bodies are not read yet. request_id: of the get that it answers, 0 for a consumer's."""
+
+    group: int
+    deliver: Deliver
+    request_id: int
+
+
+class Outbox:
+    """Outcomes that wait to be sent, and what they take."""
+
+    def __init__(self) -> None:
+        self._confirmed: list[Span] = []
+        self._rejected: list[Rejection] = []
+        self._done: list[int] = []
+        self._queue: deque[Queued | PendingDelivery] = deque()
+        self.size_bytes = 0
+        """of what waits, deliveries and confirms apart, about"""
+
+    def __len__(self) -> int:
+        return len(self._confirmed) + len(self._rejected) + len(self._done) + len(self._queue)
+
+    @property
+    def has_decisions(self) -> bool:
+        """Whether messages are decided, and their producer has not been told."""
+        return bool(self._confirmed or self._rejected)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether anything waits that the end of a session has to wait for."""
+        return bool(self._confirmed or self._rejected or self._queue)
+
+    def confirm(self, first: int, last: int) -> None:
+        self._confirmed.append(Span(first, last))
+
+    def reject(self, first: int, last: int, why: Status) -> None:
+        rejection = Rejection(Span(first, last), why)
+        self.size_bytes += _size(rejection)
+        self._rejected.append(rejection)
+
+    def done(self, request_id: int) -> None:
+        """0 is no request: nobody wants an answer."""
+        if request_id:
+            self._done.append(request_id)
+
+    def add(self, outcome: Queued) -> None:
+        self.size_bytes += _size(outcome)
+        self._queue.append(outcome)
+
+    def deliver(self, delivery: PendingDelivery) -> None:
+        self._queue.append(delivery)
+
+    def take(self) -> Iterator[Outcome | PendingDelivery]:
+        """What there is to send now, decisions first. What comes meanwhile is taken too."""
+        while self._confirmed or self._rejected or self._done or self._queue:
+            if self._confirmed or self._rejected:
+                confirms = Confirms(tuple(merged(self._confirmed)), tuple(self._rejected))
+                self.size_bytes -= sum(map(_size, self._rejected))
+                self._confirmed, self._rejected = [], []
+                yield confirms
+            if self._done:
+                done, self._done = self._done, []
+                yield Done(tuple(done))
+            if self._queue:
+                item = self._queue.popleft()
+                if not isinstance(item, PendingDelivery):
+                    self.size_bytes -= _size(item)
+                yield item
+
+
+def merged(spans: list[Span]) -> Iterator[Span]:
+    """The same numbers in ascending order, neighbours together."""
+    if not spans:
+        return
+    ordered = iter(sorted(spans))
+    first, last = next(ordered)
+    for span in ordered:
+        if span.first == last + 1:
+            last = span.last
+        else:
+            yield Span(first, last)
+            first, last = span
+    yield Span(first, last)
+
+
+def _size(outcome: Queued | Rejection) -> int:
+    if isinstance(outcome, Attached | Drained):
+        return RECORD_BYTES + len(outcome.consumer_tag)
+    return RECORD_BYTES + outcome.why.size_bytes

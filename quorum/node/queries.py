@@ -1,0 +1,411 @@
+"""What the API may ask a member, and what it gets: frozen queries, frozen answers.
+
+A query is answered on the Raft thread, between two steps of the groups (reads/questions.py). Its answer holds no object
+that the Raft thread changes later. `Query[A]` is a query whose answer has the type A; `groups` are the Raft groups that
+it reads, so the answer is at least as new as everything that this member has shown of them.
+
+To add a query: its record here, and a line in `take_queries` of the part that answers it (reads/queue_answers.py,
+reads/cluster_answers.py). Queries about the catalog are not here: the API has a view of it (events.CatalogChanged), and
+`ReadBarrier` makes that view current.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fifo.effects import Refused, Run
+from fifo.queries.storage import Storage
+from fifo.results import BrowsePage, QueueInfo, ReservationPage, SubscriptionInfo
+from quorum.catalog.lease_times import LeaseSettings
+from quorum.catalog.members import CatalogMember
+from quorum.catalog.queues import CatalogQueue
+from quorum.node.leases.disk_state import DiskState
+
+AnswerT = TypeVar("AnswerT")
+FailureCounts = tuple[tuple[int, int], ...]
+"""(number, failed deliveries) of messages, numbered from 0, where not zero."""
+
+
+class Query(Generic[AnswerT]):
+    """The base of all queries."""
+
+    __slots__ = ()
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The Raft groups whose state the query reads."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuery(Query[AnswerT]):
+    """A query that reads one Raft group."""
+
+    group: int
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return (self.group,)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueQuery(GroupQuery[AnswerT]):
+    """A query about one queue, given by its id."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBarrier(Query[None]):
+    """Answered as soon as these groups' states may be read. What a read barrier is for: what the API was told before
+    the answer shows those states, or later ones."""
+
+    raft_groups: tuple[int, ...]
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.raft_groups
+
+
+# ---- a group's queues
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedIndex(GroupQuery[int]):
+    """The last entry that the group's machine has applied here."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateHash:
+    index: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class HashState(GroupQuery[StateHash]):
+    """CRC-32C of the group's whole state, and the entry it is the state of. Costs a snapshot of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts(QueueQuery[QueueInfo | None]):
+    """What a queue holds; None if the group has no such queue. O(blocks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """leader: the name of the member that leads the queue's group; empty where it is not known."""
+
+    info: QueueInfo
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListQueues(Query[tuple[QueueStatus | None, ...]]):
+    """The status of the first of these queues: as many as one step has time for (`most_blocks`), at least one. None
+    stands for a queue that its group does not have."""
+
+    queues: tuple[CatalogQueue, ...]
+    most_blocks: int
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(sorted({queue.group for queue in self.queues}))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """node: the name of the member that serves the consumer; empty where it is not known. selector: canonical; empty
+    for every message."""
+
+    tag: str
+    attach: int
+    node: str
+    selector: bytes
+    credit: int
+    checked_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """consumers_after: the `attach` to continue after; None at the end."""
+
+    status: QueueStatus
+    storage: Storage
+    consumers: tuple[ConsumerStatus, ...]
+    consumers_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQueue(QueueQuery[QueueDescription | None]):
+    """One queue with a page of its consumers, those attached after the entry `after`: at most `most_consumers`, and as
+    many selectors as `most_selector_bytes` holds, or one."""
+
+    after: int
+    most_consumers: int
+    most_selector_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseReady(QueueQuery[BrowsePage | Refused]):
+    """A page of the ready messages that match, from a sequence on."""
+
+    start: int
+    count: int
+    selector: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPage:
+    """failures: failed deliveries of the page's messages, by sequence."""
+
+    page: BrowsePage
+    failures: FailureCounts
+
+
+@dataclass(frozen=True, slots=True)
+class BrowsePinned(QueueQuery[CountedPage | Refused]):
+    """A page of what a pin holds and matches, start <= sequence < end; pin 0: of what is ready now. with_failures:
+    count the failed deliveries too."""
+
+    pin: int
+    start: int
+    end: int
+    count: int
+    selector: bytes
+    with_failures: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakenMessages:
+    """ranges: of client sequences, ascending. highest: of all that the group has taken of this producer."""
+
+    ranges: tuple[tuple[int, int], ...]
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindTaken(GroupQuery[TakenMessages | None]):
+    """Which of a producer's messages first..last the group has taken. None where the producer is not in this epoch."""
+
+    producer: bytes
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedParts(QueueQuery[tuple[bytes, ...]]):
+    """The names of a staged batch's parts."""
+
+    producer: str
+    batch: int
+
+
+# ---- subscriptions
+
+
+@dataclass(frozen=True, slots=True)
+class FindSubscription(QueueQuery[SubscriptionInfo | None]):
+    """One subscription of a queue."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionList:
+    index: int
+    subscriptions: tuple[SubscriptionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListSubscriptions(QueueQuery[SubscriptionList]):
+    """All subscriptions of a queue, in the order in which they were made; none if there is no such queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservePreview:
+    """may_reserve: a Reserve could find something, or the group has to say why not. subscription: None where the group
+    has to judge the request. ready: messages of the queue. index: as in AppliedIndex."""
+
+    subscription: SubscriptionInfo | None
+    may_reserve: bool
+    ready: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewReserve(QueueQuery[ReservePreview]):
+    """What a Reserve of this subscription would meet. generation, after: as the client knows them."""
+
+    name: str
+    generation: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReservation(QueueQuery[ReservationPage | Refused]):
+    """A slice by ordinals of an outstanding reservation."""
+
+    name: str
+    offset: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A member that clients may use. address: host:port, empty where the catalog has none."""
+
+    id: str
+    name: str
+    address: str
+    is_leader: bool
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDescription:
+    subscription: SubscriptionInfo
+    index: int
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSubscription(QueueQuery[SubscriptionDescription | None]):
+    """One subscription with its outstanding reservations, and the members that can be asked."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDescription:
+    """runs: messages at both ends of the queue."""
+
+    info: QueueInfo
+    index: int
+    endpoints: tuple[Endpoint, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeForBulk(QueueQuery[BulkDescription | None]):
+    """A queue, the members that can be asked, and up to `end_messages` ready messages at each end of it."""
+
+    end_messages: int
+
+
+# ---- the member and its cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """standing: what this node is to its cluster (cluster/membership.STANDINGS). reason_to_leave: why clients have to
+    leave a node that is not ready; empty if they need not."""
+
+    standing: str
+    is_ready: bool
+    reason_to_leave: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHealth(Query[Health]):
+    """Whether this node serves clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class HasHandedOver(Query[bool]):
+    """Whether this node leads nothing that another one could lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """A group that this node cannot reach, or does not serve. node: this node's id. disputed: why states differ; empty:
+    the group has no leader that this node knows of."""
+
+    group: int
+    node: str
+    disputed: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindUnserved(Query[Unserved | None]):
+    """The first of these groups that is not served here now."""
+
+    raft_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindLeader(Query[str | None]):
+    """The id of the member that leads the group, as far as this node knows."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferTarget:
+    """id: of the member that can take over; empty where none can. problem: why not."""
+
+    id: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FindTransferTarget(Query[TransferTarget]):
+    """Whether a group's leadership can be transferred to the member of this name or id."""
+
+    group: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRebalance(Query[tuple[tuple[int, str], ...]]):
+    """(group, name of the member that should lead it) where that is another one than now. Every member leads as many
+    groups as any other, give or take one; no other group moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """boot: the last that was heard of; 0 if none. disk: None where nothing is known of it."""
+
+    member: CatalogMember
+    boot: int
+    is_reachable: bool
+    disk: DiskState | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """leader, voters, learners: names. healed, unreadable, fetching: entries."""
+
+    group: int
+    leader: str
+    term: int
+    commit_index: int
+    applied_index: int
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+    is_settled: bool
+    healed: int
+    unreadable: int
+    fetching: int
+    is_quarantined: bool
+    disputed: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """id, incarnation: of this node. members: by name. skipped_entries: GROUP:INDEX."""
+
+    standing: str
+    id: str
+    incarnation: str
+    members: tuple[MemberStatus, ...]
+    groups: tuple[GroupStatus, ...]
+    skipped_entries: tuple[str, ...]
+    lease_settings: LeaseSettings | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeCluster(Query[ClusterStatus]):
+    """The cluster as this node sees it."""

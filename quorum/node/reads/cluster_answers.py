@@ -1,0 +1,177 @@
+"""Answers to queries about this member and its cluster. Every answer is frozen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from quorum.log import Log
+from quorum.node import queries as q
+from quorum.node.cluster.disk_monitor import DiskMonitor
+from quorum.node.cluster.heartbeats import Heartbeats
+from quorum.node.cluster.membership import Membership
+from quorum.node.cluster.peers import Peers
+from quorum.node.leases.leases import Leases
+from quorum.node.reads.query_table import QueryTable
+from quorum.node.repair.healer import Healer
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
+from quorum.node.replica.replica import Replica
+from quorum.node.replica.replicas import Replicas
+from quorum.node.replica.skipped_entries import SkippedEntries, shown
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAnswers:
+    """Those of one member."""
+
+    replicas: Replicas
+    membership: Membership
+    peers: Peers
+    leases: Leases
+    heartbeats: Heartbeats
+    disk_monitor: DiskMonitor
+    healer: Healer
+    arrivals: SnapshotBodies
+    skipping: SkippedEntries
+    skip_entries: tuple[tuple[int, int], ...]
+    log: Log
+
+    def take_queries(self, table: QueryTable) -> None:
+        table.add(q.CheckHealth, self._check_health)
+        table.add(q.HasHandedOver, self._has_handed_over)
+        table.add(q.FindUnserved, self._find_unserved)
+        table.add(q.FindLeader, lambda query, now_ms: self.replicas[query.group].raft.leader)
+        table.add(q.FindTransferTarget, self._find_transfer_target)
+        table.add(q.PlanRebalance, self._plan_rebalance)
+        table.add(q.DescribeCluster, self._describe_cluster)
+
+    # ---- this member
+
+    def _check_health(self, query: q.CheckHealth, now_ms: int) -> q.Health:
+        is_ready = self._is_ready(now_ms)
+        return q.Health(self.membership.standing, is_ready, "" if is_ready else self._reason_to_leave(now_ms))
+
+    def _is_ready(self, now_ms: int) -> bool:
+        """Whether this node can serve: it is a member that is not being drained, every group has a leader that is known
+        here and lets this node deliver, and its disk has not left it behind."""
+        if self.membership.standing != "member" or self.membership.is_leaving:
+            return False
+        return not self.disk_monitor.is_left_behind(now_ms) and all(
+            replica.raft.leader is not None
+            and not replica.disputed
+            and self.heartbeats.may_deliver(number, now_ms)
+            for number, replica in self.replicas.items()
+        )
+
+    def _reason_to_leave(self, now_ms: int) -> str:
+        """Why sessions should be at another node; empty where they need not."""
+        if any(replica.parted for replica in self.replicas.values()):
+            return "parted"
+        return "disk_full" if self.disk_monitor.is_left_behind(now_ms) else ""
+
+    def _has_handed_over(self, query: q.HasHandedOver, now_ms: int) -> bool:
+        return self.membership.leads_nothing or not self.membership.can_hand_over
+
+    def _find_unserved(self, query: q.FindUnserved, now_ms: int) -> q.Unserved | None:
+        me = self.membership.roster.me
+        for group in query.raft_groups:
+            replica = self.replicas[group]
+            if not self.leases.me or replica.raft.leader is None:
+                return q.Unserved(group, me, "")
+            if replica.disputed:
+                return q.Unserved(group, me, replica.disputed)
+        return None
+
+    # ---- leadership
+
+    def _find_transfer_target(self, query: q.FindTransferTarget, now_ms: int) -> q.TransferTarget:
+        group, name = query.group, query.name
+        if group not in self.replicas:
+            return q.TransferTarget("", f"there is no group {group}; there are 0..{len(self.replicas) - 1}")
+        found = self.replicas.catalog.members.named(name)
+        if found is None:
+            return q.TransferTarget("", f"there is no member {name!r}")
+        if found.is_drained:
+            return q.TransferTarget("", f"{name!r} is drained")
+        if found.id not in self.replicas[group].raft.configuration.voters:
+            return q.TransferTarget("", f"{name!r} does not vote in group {group}")
+        return q.TransferTarget(found.id)
+
+    def _plan_rebalance(self, query: q.PlanRebalance, now_ms: int) -> tuple[tuple[int, str], ...]:
+        able = {
+            each.id: each
+            for each in self.replicas.catalog.members.by_id.values()
+            if not each.is_drained and self.peers.is_reachable(each.id)
+        }
+        leaders = {number: replica.raft.leader for number, replica in self.replicas.items()}
+        led = Counter(dict.fromkeys(able, 0))
+        led.update(leader for leader in leaders.values() if leader in able)
+        moves: list[tuple[int, str]] = []
+        for number, leader in leaders.items():
+            voters = [each for each in self.replicas[number].raft.configuration.voters if each in able]
+            if not voters or leader is None:
+                continue
+            least = min(voters, key=lambda each: (led[each], able[each].number))
+            if leader not in able or led[leader] > led[least] + 1:
+                led[least] += 1
+                if leader in able:
+                    led[leader] -= 1
+                moves.append((number, able[least].name))
+        return tuple(moves)
+
+    # ---- the cluster
+
+    def _describe_cluster(self, query: q.DescribeCluster, now_ms: int) -> q.ClusterStatus:
+        membership = self.membership
+        directory = membership.roster
+        return q.ClusterStatus(
+            standing=membership.standing,
+            id=directory.me,
+            incarnation=membership.memory.incarnation,
+            members=tuple(
+                [
+                    q.MemberStatus(
+                        each,
+                        self.leases.heard.get(each.number, (0, 0))[0],
+                        self.peers.is_reachable(each.id),
+                        self.disk_monitor.disks.state(each.number, now_ms),
+                    )
+                    for each in sorted(directory.by_id.values(), key=lambda each: each.name)
+                ]
+            ),
+            groups=tuple([self._group_status(replica) for replica in self.replicas.values()]),
+            skipped_entries=self._skipped_entries(),
+            lease_settings=self.leases.settings,
+        )
+
+    def _group_status(self, replica: Replica) -> q.GroupStatus:
+        directory, raft, number = self.membership.roster, replica.raft, replica.number
+        return q.GroupStatus(
+            group=number,
+            leader=directory.name_of(raft.leader),
+            term=raft.term,
+            commit_index=raft.commit_index,
+            applied_index=raft.applied_index,
+            voters=tuple(directory.names_of(raft.configuration.voters)),
+            learners=tuple(directory.names_of(raft.configuration.learners)),
+            is_settled=raft.is_settled,
+            healed=self.healer.healed.get(number, 0),
+            unreadable=self.healer.lost(number),
+            fetching=self.arrivals.missing(number),
+            is_quarantined=raft.quarantine.is_on,
+            disputed=replica.disputed,
+        )
+
+    def _skipped_entries(self) -> tuple[str, ...]:
+        """GROUP:INDEX of the entries that are left out here, as long as the log has them or no snapshot is past them:
+        members have to name them until then."""
+        return tuple(
+            [
+                shown((group, index))
+                for group, index in sorted(self.skip_entries)
+                if group in self.replicas
+                and self.skipping.is_needed(
+                    index, self.replicas[group].raft.snapshot_index, self.log.journal(group).first_index
+                )
+            ]
+        )

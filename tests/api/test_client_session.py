@@ -1,0 +1,386 @@
+"""A client's session without any protocol (quorum/api/client_session.py, outcomes.py, producer_numbers.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from fifo import commands as c
+from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Run
+from fifo.limits import PRODUCTION
+from quorum.api import client_session
+from quorum.api.client_session import ClientSession, Disposition
+from quorum.api.deliveries import DeliveredBatch
+from quorum.api.filters import SelectorText
+from quorum.api.hub import Hub
+from quorum.api.outcomes import (
+    Attached,
+    Cancelled,
+    Confirms,
+    Done,
+    Drained,
+    Failed,
+    Outbox,
+    Outcome,
+    PendingDelivery,
+    Span,
+    merged,
+)
+from quorum.api.producer_numbers import ProducerNumbers
+from quorum.api.status import Code, StatusError, make
+from quorum.catalog.queues import CatalogQueue
+from quorum.node import events as ev
+from quorum.node.wire.batches import BatchLimits
+from quorum.node.wire.operations import command_parts, encode
+from support.cluster import batch
+
+GROUP = 1
+QUEUE = CatalogQueue(7, "orders", GROUP, (), c.QueueConfig("orders"))
+ADDRESS = c.Address(1, 1, 1)
+
+
+class Log:
+    """Entry 5 has a batch of two messages."""
+
+    def read(self, group: int, index: int) -> bytes:
+        operation = encode(c.Enqueue(7, 1, 1, 2, 2), c.Origin(bytes(16), 1, 1), batch([b"a", b"b"]))
+        return b"\0" + b"".join(command_parts([operation], 0, 1))
+
+
+class Node:
+    """A node whose Raft thread is the test."""
+
+    def __init__(self) -> None:
+        self.items: list[ev.Input] = []
+        self.hub = Hub("n1", Log(), BatchLimits(10, 1_000, 10_000), 2_000, 100_000)  # type: ignore[arg-type]
+        self.hub.attach(self)
+        self.say(
+            ev.CatalogChanged((QUEUE,), (), (), 8, 0, 0, 0, (GROUP,), is_whole=True),
+            ev.StandingChanged("member"),
+            ev.LeaseGranted(GROUP, 1 << 60),
+        )
+        self.session = ClientSession(self.hub)
+        self.session.open(b"p" * 16, 1, owner=9)
+
+    def submit(self, items: tuple[ev.Input, ...]) -> None:
+        self.items += items
+
+    def say(self, *outputs: ev.Output) -> None:
+        self.hub._dispatch(outputs)
+
+    @property
+    def submitted(self) -> list[ev.Submit]:
+        return [item for item in self.items if isinstance(item, ev.Submit)]
+
+    def answer(self, reply: Any, number: int = -1) -> None:
+        item = self.submitted[number]
+        self.say(ev.Answered(item.session, item.token, reply))
+
+    def deliver(self, tag: str, attach: int, first_tag: int = 1) -> None:
+        deliver = Deliver(ADDRESS, 7, tag, attach, first_tag, (Run(30, 2, 5, 0, 0),))
+        self.say(ev.Delivered(self.session.number, GROUP, deliver))
+
+    def told(self) -> list[Outcome]:
+        """What there is to tell the client now."""
+        return [each for each in self.session._ready() if not isinstance(each, Exception)]
+
+    async def attach(self, tag: str = "c") -> None:
+        await self.session.attach(1, tag, "orders", None, 10)
+        self.answer(AttachedReply(5))
+        assert self.told() == [Attached(1, tag, 5)]
+
+
+def on_node(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
+    async def body() -> None:
+        await scenario(Node())
+
+    asyncio.run(body())
+
+
+# ---- publishing
+
+
+def test_decisions_are_merged_into_ranges_in_whatever_order_they_come() -> None:
+    async def scenario(node: Node) -> None:
+        for first in (1, 3, 5):
+            await node.session.publish("orders", first, 1, batch([b"x", b"y"]))
+        full = Refused("queue_full", "full")
+        node.answer(Confirmed(5, 6), 2)
+        node.answer(Confirmed(1, 2), 0)
+        node.answer(Confirmed(3, 4, ((4, 4, full),)), 1)
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert confirms.confirmed == (Span(1, 3), Span(5, 6))
+        assert [(each.span, each.why.reason) for each in confirms.rejected] == [(Span(4, 4), "queue_full")]
+        assert node.told() == []
+
+    on_node(scenario)
+
+
+def test_a_batch_that_is_wrong_in_itself_is_rejected_and_uses_its_numbers() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.publish("orders", 1, 1, batch([b"x", bytes(1_001)]))
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert [(each.span, each.why.reason) for each in confirms.rejected] == [
+            (Span(1, 2), "message_too_large")
+        ]
+        await node.session.publish("orders", 2, 1, batch([b"x"]))
+        [confirms] = node.told()
+        assert isinstance(confirms, Confirms)
+        assert confirms.rejected[0].why.reason == "wrong_sequence"
+        await node.session.publish("orders", 3, 3, batch([b"x"]))
+        assert len(node.submitted) == 1
+
+    on_node(scenario)
+
+
+def test_batches_that_nobody_decides_fill_the_session_and_are_given_back_with_it() -> None:
+    async def scenario(node: Node) -> None:
+        first = 1
+        while not node.session.is_full:
+            await node.session.publish("orders", first, 1, batch([bytes(900)]))
+            first += 1
+        waiting = asyncio.create_task(node.session.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        node.answer(Confirmed(1, 1), 0)
+        await waiting
+        assert node.hub.publishing.used > 0
+        node.session.release()
+        assert node.hub.publishing.used == 0
+        [end] = [item for item in node.items if isinstance(item, ev.EndSession)]
+        assert not end.is_clean
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "lowest", "problem"),
+    [
+        (4, 1, 1, "was used before; the next is 5"),
+        (5, 1, 0, "lowest_unconfirmed 0; allowed: 1..5"),
+        (5, 1, 6, "lowest_unconfirmed 6; allowed: 1..5"),
+        (PRODUCTION.window, 2, 1, "may be unconfirmed"),
+        ((1 << 64) - 2, 3, 1, "a producer's numbers end at"),
+        (5, 1, 5, ""),
+        (PRODUCTION.window, 1, 1, ""),
+    ],
+)
+def test_numbers_go_upwards_within_the_window(first: int, count: int, lowest: int, problem: str) -> None:
+    numbers = ProducerNumbers()
+    numbers.use(4)
+    assert numbers.may_have(first, count, lowest) == (not problem)
+    if problem:
+        with pytest.raises(StatusError, match=problem):
+            numbers.check(first, count, lowest)
+    numbers.use(2)
+    assert numbers.next == 5, "numbers do not come back"
+
+
+# ---- consuming
+
+
+def test_a_consumer_is_attached_delivered_to_settled_and_cancelled() -> None:
+    async def scenario(node: Node) -> None:
+        session = node.session
+        await node.attach()
+        node.deliver("c", 5)
+        [delivered] = node.told()
+        assert delivered == DeliveredBatch("c", 5, 1, 2, batch([b"a", b"b"]), ((30, 31),))
+        consumer = session.consumer(2, "c")
+        assert consumer is not None
+        session.settle(2, consumer, Disposition(c.Modify, 5, ((1, 2),), 12, delivery_failed=True))
+        assert node.submitted[-1].command == c.Modify(7, "c", 5, ((1, 2),), 12, True, False)
+        node.answer(Ok(2))
+        assert node.told() == [Done((2,))]
+        session.cancel(3, "c", return_held=True)
+        assert session.consumed_groups() == set()
+        node.deliver("c", 5, 3)
+        assert node.told() == [], "it has been given back"
+
+    on_node(scenario)
+
+
+def test_what_a_consumer_is_told_beside_deliveries() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        number = node.session.number
+        node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "drained", 44)))
+        assert node.told() == [Drained("c", 44)]
+        node.say(ev.Notified(number, Notify(ADDRESS, 7, "c", 5, "queue_deleted")))
+        [cancelled] = node.told()
+        assert isinstance(cancelled, Cancelled)
+        assert cancelled.why.reason == "queue_deleted"
+        node.session.credit(4, "c", 50, drain=False)
+        [failed] = node.told()
+        assert isinstance(failed, Failed)
+        assert (failed.request_id, failed.why.reason) == (4, "not_attached")
+
+    on_node(scenario)
+
+
+def test_a_get_is_done_when_its_messages_have_been_told() -> None:
+    async def scenario(node: Node) -> None:
+        session = node.session
+        assert session.getter(1, "orders") is None
+        [refused] = node.told()
+        assert isinstance(refused, Failed)
+        await session.get(2, "orders", 2, settled=False)
+        node.answer(Ok(2))
+        assert node.told() == []
+        node.deliver("", 9)
+        [delivered, done] = node.told()
+        assert isinstance(delivered, DeliveredBatch)
+        assert done == Done((2,))
+        getter = session.getter(3, "orders")
+        assert getter is not None and getter.attach == 9
+        await session.get(4, "orders", 2, settled=True)
+        node.answer(Ok(0))
+        assert node.told() == [Done((4,))], "the queue was empty"
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("disposition", "problem"),
+    [
+        (Disposition(None, 5, ((1, 2),)), "outcome is not set"),
+        (Disposition(c.Settle, 5, ((2, 1),)), r"ranges \[\(2, 1\)\]"),
+        (Disposition(c.Settle, 5, ((0, 1),)), r"ranges \[\(0, 1\)\]"),
+        (Disposition(c.Settle, 5, ((1, 1),) * (client_session.MAX_RANGES + 1)), "10001 ranges"),
+    ],
+)
+def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Disposition, problem: str) -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        consumer = node.session.consumer(2, "c")
+        assert consumer is not None
+        before = len(node.submitted)
+        node.session.settle(2, consumer, disposition)
+        [failed] = node.told()
+        assert isinstance(failed, Failed)
+        with pytest.raises(AssertionError, match=problem):
+            raise AssertionError(failed.why.message)
+        assert len(node.submitted) == before
+
+    on_node(scenario)
+
+
+def test_a_selector_for_a_queue_that_keeps_no_fields_is_refused() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.attach(1, "c", "orders", SelectorText("colour = 'red'"), 10)
+        [failed] = node.told()
+        assert isinstance(failed, Failed)
+        assert failed.why.reason == "filter_not_enabled"
+        assert node.submitted == []
+
+    on_node(scenario)
+
+
+# ---- its life
+
+
+def test_the_outcomes_end_when_the_requests_are_over_and_everything_is_decided() -> None:
+    async def scenario(node: Node) -> None:
+        session = node.session
+        await session.publish("orders", 1, 1, batch([b"x"]))
+        told: list[Outcome] = []
+
+        async def listen() -> None:
+            told.extend([outcome async for outcome in session.outcomes()])
+
+        listening = asyncio.create_task(listen())
+        session.client_closes()
+        session.input_over(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not listening.done(), "a batch is not decided"
+        node.answer(Confirmed(1, 1))
+        await listening
+        assert told == [Confirms((Span(1, 1),), ())]
+
+    on_node(scenario)
+
+
+def test_a_request_that_was_wrong_ends_the_outcomes_after_what_was_decided_before() -> None:
+    async def scenario(node: Node) -> None:
+        await node.session.publish("orders", 1, 1, batch([b"x"]))
+        node.answer(Confirmed(1, 1))
+        node.session.input_over(ValueError("wrong"))
+        outcomes = node.session.outcomes()
+        assert await anext(outcomes) == Confirms((Span(1, 1),), ())
+        with pytest.raises(ValueError, match="wrong"):
+            await anext(outcomes)
+
+    on_node(scenario)
+
+
+def test_what_the_service_ends_is_told_with_a_code() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        node.say(ev.LeaseLapsed(GROUP))
+        with pytest.raises(StatusError) as ended:
+            await anext(node.session.outcomes())
+        assert ended.value.status.code == Code.UNAVAILABLE
+
+    on_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("producer", "epoch", "problem"),
+    [(b"short", 1, "it must have 16"), (bytes(16), 0, "epoch must be 1 or more")],
+)
+def test_a_session_of_no_producer_is_not_opened(producer: bytes, epoch: int, problem: str) -> None:
+    async def scenario(node: Node) -> None:
+        with pytest.raises(StatusError, match=problem):
+            ClientSession(node.hub).open(producer, epoch, owner=9)
+
+    on_node(scenario)
+
+
+def test_a_node_that_is_no_member_opens_no_session() -> None:
+    async def scenario(node: Node) -> None:
+        node.say(ev.StandingChanged("drained"))
+        with pytest.raises(StatusError, match="this node is drained"):
+            ClientSession(node.hub).open(bytes(16), 1, owner=9)
+
+    on_node(scenario)
+
+
+# ---- the outbox
+
+
+def test_an_outbox_counts_what_waits_and_nothing_once_it_is_taken() -> None:
+    outbox = Outbox()
+    why = make(Code.NOT_FOUND, "not_found", "x" * 500)
+    outbox.confirm(1, 2)
+    outbox.reject(3, 4, why)
+    outbox.done(0)
+    outbox.done(5)
+    outbox.add(Failed(6, why))
+    outbox.deliver(PendingDelivery(GROUP, Deliver(ADDRESS, 7, "c", 5, 1, ()), 0))
+    assert len(outbox) == 5
+    assert 1_000 < outbox.size_bytes < 1_500
+    assert outbox.has_decisions and outbox.is_owed
+    taken = outbox.take()
+    assert isinstance(next(taken), Confirms)
+    outbox.confirm(7, 7)  # while the client takes its time
+    assert [type(each) for each in taken] == [Done, Failed, Confirms, PendingDelivery]
+    assert (len(outbox), outbox.size_bytes) == (0, 0)
+    assert not outbox.is_owed
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], []),
+        ([(5, 6), (1, 2)], [(1, 2), (5, 6)]),
+        ([(3, 4), (1, 2), (5, 5)], [(1, 5)]),
+    ],
+)
+def test_neighbours_are_merged(spans: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    assert [*merged([Span(*each) for each in spans])] == expected

@@ -1,0 +1,65 @@
+"""Queries and their answers (quorum/node/queries.py): each is answered by somebody, and all of it is frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quorum.node import queries
+from quorum.node.queries import Query
+from quorum.node.reads.query_table import QueryTable
+from support.cluster import Cluster
+
+BASES = (queries.Query, queries.GroupQuery, queries.QueueQuery)
+
+
+def records(module: Any) -> Iterator[type]:
+    for found in vars(module).values():
+        if isinstance(found, type) and found.__module__ == module.__name__:
+            yield found
+
+
+def test_every_query_has_one_handler() -> None:
+    cluster = Cluster(1)
+    handlers = cluster.members["n1"]._queries._handlers
+    kinds = {each for each in records(queries) if issubclass(each, Query) and each not in BASES}
+    assert {*handlers} == kinds
+
+
+def test_a_second_handler_is_refused() -> None:
+    table = QueryTable()
+    table.add(queries.CheckHealth, lambda query, now_ms: None)
+    with pytest.raises(AssertionError, match="two handlers of CheckHealth"):
+        table.add(queries.CheckHealth, lambda query, now_ms: None)
+
+
+def is_frozen(record: type) -> bool:
+    return (
+        dataclasses.is_dataclass(record)
+        and record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        and "__slots__" in vars(record)
+    )
+
+
+@pytest.mark.parametrize("record", [each for each in records(queries) if each is not Query])
+def test_queries_and_answers_are_frozen_and_have_no_lists(record: type) -> None:
+    assert is_frozen(record)
+    kinds = [str(field.type) for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+    assert not [kind for kind in kinds if kind.startswith(("list", "dict", "set", "Callable", "object"))]
+
+
+def test_the_rule_would_notice_a_record_that_is_not_frozen() -> None:
+    @dataclasses.dataclass(slots=True)
+    class Open:
+        group: int
+
+    assert not is_frozen(Open)
+
+
+def test_queries_name_the_groups_that_they_read() -> None:
+    assert queries.QueueCounts(3, 7).groups == (3,)
+    assert queries.ReadBarrier((0, 2)).groups == (0, 2)
+    assert queries.DescribeCluster().groups == ()
