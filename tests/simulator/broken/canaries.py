@@ -143,7 +143,7 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _patched(
         "reservation not repeated",
-        "a durable subscription that asks again gets the same messages",
+        "a subscription that asks again gets the same messages",
         scenario="bulk",
         fifo__subscriptions__Subscriptions___reserve=broken.always_new,
     ),
