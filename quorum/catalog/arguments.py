@@ -1,11 +1,13 @@
-"""What a queue's `x-` arguments mean: from what a client wrote to a checked, effective configuration.
+"""The meaning of a queue's `x-` arguments: from what a client wrote to a checked, effective configuration.
 
-Here, and only here, arguments are judged. `effective_config` is pure, and the catalog's machine calls it while it
-applies a declaration: what an argument means is therefore part of the machine's version.
+Only this module checks arguments. `effective_config` is pure, and the catalog's machine calls it while it applies a
+declaration. So the meaning of an argument is part of the machine's version.
 
-An argument is unknown (refused, with the nearest known one), known but not supported by this version (refused, saying
-so, rather than accepted and ignored), or supported: then its value is checked for kind and range. A boolean is not an
-integer here, and an integer is not a double.
+An argument is one of three kinds:
+
+- unknown: refused, with the nearest known one;
+- known but not supported by this version: refused with that reason, rather than accepted and ignored;
+- supported: its value is checked for kind and range. A boolean is not an integer here, and an integer is not a double.
 """
 
 from __future__ import annotations

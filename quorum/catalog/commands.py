@@ -1,4 +1,4 @@
-"""What can be asked of the system group, and what it answers beside `fifo.effects`.
+"""The commands of the system group, and its replies beside those of `fifo.effects`.
 
 Sessions number their commands to the system group as they do to any group: RegisterProducer, CloseSession and Wake are
 those of `fifo.commands`.

@@ -1,19 +1,20 @@
 """The times that the safety of leases depends on: settings of the cluster, committed in the catalog.
 
 A member's configuration counts once, when the cluster is founded. Afterwards all members use the catalog's times, so
-that members with other configurations are no danger.
+members with other configurations are no danger.
 
-A change takes two steps, as members apply the catalog at different times:
+A change takes two steps, because members apply the catalog at different times:
 
-  1. `SetLeaseTimes` commits the wanted times. What leaders grant shrinks at once to the smaller of the old and the
-     wanted times; what a successor waits for grows at once to the larger of them.
-  2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member
-     has said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
+1. `SetLeaseTimes` commits the wanted times. At once the leases that leaders grant shrink to the smaller of the old and
+   the wanted times, and a successor's wait grows to the larger of them.
+2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member has
+   said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
 
-So a successor waits for every lease that anybody may hold, whichever step it or the leader before it has applied.
+So a successor waits for every lease that any member may hold, whichever step the successor or the leader before it has
+applied.
 
-A catalog from before there were these settings says nothing about the leases that its members granted. They may have
-granted the largest one that configuration allows, so a successor waits for that one until step 2.
+A catalog from before these settings says nothing about the leases that its members granted. They may have granted the
+largest lease that configuration allows, so a successor waits for that one until step 2.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The system group's machine: which queues there are, what they are configured as, and in which group each one lives;
-which policies change what they are configured as (policies.py); and who is a member of the cluster (members.py).
+"""The system group's machine: the queues, with their configuration and group; policies, which change the configuration
+of queues (policies.py); and the members of the cluster (members.py).
 
-It holds the wish; each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
-`DeleteQueue`, changes of members).
-A queue's id is given out once and never again, so a queue of the same name declared later is another queue. Pure, like
-the machines of `fifo`: time is group time, order is defined everywhere, same entries give the same bytes.
+It holds the desired state. Each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
+`DeleteQueue`, changes of members). A queue's id is given out once and never again, so a queue of the same name declared
+later is another queue. The machine is pure, like the machines of `fifo`: time is group time, order is defined
+everywhere, and the same entries give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Who is wished for as a member of the cluster: the part of the catalog that groups' leaders carry out voter by voter.
+"""The desired members of the cluster: the part of the catalog that groups' leaders carry out voter by voter.
 
 A member has an *id* that is never given out again, beside the *name* that people use. A founding member's id is its
-name. Whoever joins later has `NAME~` and the beginning of its incarnation, which its data directory got at its first
-start: an emptied directory is another member, whatever name it goes by. The *number* names a member in sessions'
-addresses and is given out once, like an id.
+name. A later member's id is `NAME~` and the beginning of its incarnation, which its data directory got at its first
+start. So an emptied directory is another member, whatever its name. The *number* names a member in sessions' addresses
+and is given out once, like an id.
 
-A new member is *joining* until it votes in every group; the system group's leader sees that and says `ConfirmMember`.
-Only then the member that it replaces is removed, so that an address where nobody answers removes nobody. A joining
-member does not count as one that the others can be removed for.
+A new member is *joining* until it votes in every group; the system group's leader sees that and proposes
+`ConfirmMember`. Only then is the member that it replaces removed, so that an address without a server removes no
+member. A joining member does not count as one in whose favour others can be removed.
 """
 
 from __future__ import annotations

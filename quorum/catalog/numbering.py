@@ -1,14 +1,18 @@
-"""Who has spoken to the system group, and up to which number: the rule of `fifo.commands`, without messages.
+"""The producers of the system group, and the last number of each: the rule of `fifo.commands`, without messages.
 
 `fifo.sessions` does the same for a group of queues, with what messages and consumers add; here a session holds nothing.
 
-A command with n = last + 1 of the present epoch is taken; a lower n was done before, a higher one is refused. Producers
-are kept in the order of their last command, so that forgetting the longest silent one is taking the first. A producer
-is forgotten after 24 hours of silence, open or closed, because nothing here is held by a session; at once when it
-closes its session, or when a newer process of its node registers; never to make room for others: past the limits of
-`fifo.sessions` a client's registration is refused. Only the nodes' own sessions speak to this group today.
+A command with n = last + 1 of the present epoch is taken; a lower n is a repeat, a higher one is refused. Producers are
+kept in the order of their last command, so that the longest silent one is the first. A producer is forgotten:
 
-A forgotten producer leaves a fence, as in `fifo.sessions`: whatever of its session is sent again is not done again.
+- after 24 hours of silence, open or closed, because a session holds nothing here;
+- at once when it closes its session, or when a newer process of its node registers;
+- never to make room for others: beyond the limits of `fifo.sessions` a client's registration is refused.
+
+Only the nodes' own sessions use this group today.
+
+A forgotten producer leaves a fence, as in `fifo.sessions`: a command of its session that is sent again is not applied
+again.
 
 Entries of version 1 forget the longest silent producer to make room, and no other before its time.
 """

@@ -1,11 +1,11 @@
-"""Policies: arguments for every queue whose name matches a pattern, for those that are there and those to come.
+"""Policies: arguments for every queue whose name matches a pattern, present and future ones.
 
-A pattern is a queue's whole name, with `*` for any characters, also none: no regular expression of a user runs inside a
-replicated machine, where one could take for ever, or mean something else on another member. One policy applies to a
+A pattern is a queue's whole name, with `*` for any characters, also none. It is no regular expression, because one
+could run without end inside a replicated machine, or mean something else on another member. One policy applies to a
 queue: of those that match, the one with the highest priority, the first by name among equals.
 
-A change of policies costs the same however many queues there are: what it means for a queue is worked out when that is
-asked for. That is local, follows from the rest, and stands in no snapshot.
+A change of policies costs the same whatever the number of queues, because its effect on a queue is computed on demand.
+The result is local, is derived from the rest, and is in no snapshot.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Garbage collection: copy what is live of sealed segments into a new one, and let the old ones go.
+"""Garbage collection: copy the live records of sealed segments into a new segment, and delete the old ones.
 
-- Any thread surveys: how much of each sealed segment is live. The log's thread plans by that. Garbage is counted in
-  bytes. Two neighbours each more than half garbage are merged; one alone
-  is copied by itself, or with a small neighbour that costs no more than is freed; segments without anything live just
-  go. So copying writes at most twice what it frees, and once nothing is left to plan the sealed segments hold at most
-  twice what is live in them.
-- Any thread copies (`run`): records keep their LSNs, get the new file's identity, and are checked on the way. What has
-  died since the plan is skipped, chunk by chunk, before it is written. The new file is whole and durable, and no
-  manifest lists it: opening would remove it.
-- The log's thread adopts: sync, manifest (it states what the groups' records amount to now, so that no record which
-  led there is needed), and the switch under the lock. Crashes before the manifest's rename is durable leave the old
-  segments, later ones the new; what is left over begins before the active segment and is removed by opening.
+- Survey, in any thread: count the live bytes of each sealed segment. The log's thread plans from these counts.
+- Plan: segments without live records are deleted. Two neighbours that are each more than half garbage are merged. A
+  single such segment is copied by itself, or together with a small neighbour if that costs no more than is freed. So
+  copying writes at most twice what it frees. When nothing is left to plan, the sealed segments hold at most twice their
+  live bytes.
+- Copy (`run`), in any thread: records keep their LSNs, are checked, and get the new file's identity. Records that died
+  since the plan are skipped, chunk by chunk. The new file is complete and durable, but no manifest lists it: a restart
+  would remove it.
+- Adopt, in the log's thread: sync, write the manifest, and switch under the lock. The manifest states the groups'
+  present journals, so that the records which led there are no longer needed. A crash before the manifest's rename is
+  durable leaves the old segments in force, a later one the new. The other files begin before the active segment, and
+  opening removes them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What all records of a log add up to: one table a group. Live appends and recovery fold records in here
-alike."""
+"""The state that all records of a log add up to: one table for each group. Live appends and recovery apply records to
+it in the same way."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What can go wrong with a node's log, and whose business it is.
+"""The errors of a node's log, and who has to act on them.
 
 LogError
-  LogFailed         a write or sync failed: the process must stop, the log refuses everything from here on
+  LogFailed         a write or sync failed: the process must stop; the log refuses every later call
     DiskFull        ... because the disk had no room for bytes that were promised to it
-  LogFull           no room for another segment: nothing of the append was taken, the log stays usable
-  LogDamaged        bytes that were once synced are wrong or gone: an operator's or a peer's business
-  LogUnknown        written by a newer format than this program knows
+  LogFull           no room for another segment: no part of the append was taken, the log stays usable
+  LogDamaged        bytes that were once synced are wrong or gone: an operator or a peer has to repair them
+  LogUnknown        the file has a newer format than this program knows
   LogLocked         another process holds the directory
   LogClosed         used before open() or after close()
   EntryMissing      no such (group, index) here

@@ -1,7 +1,7 @@
-"""Looking at the files of an open log, of whatever kind: as they lie on the disk now, against what the log knows.
+"""Checking the files of an open log: the bytes on the disk now are compared with what the log knows.
 
-What is bad of bodies and pages goes to the log's damages. All else is a `Finding`: the log knows what should stand
-there, so its own thread can put that back (`mending`). Nothing here writes.
+Damaged bodies and pages are added to the log's damages. Everything else is a `Finding`: the log knows the right
+content, so its own thread can restore it (`mending`). Nothing in this module writes.
 """
 
 from __future__ import annotations

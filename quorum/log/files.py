@@ -1,11 +1,11 @@
-"""The disk as the log sees it: the few calls it needs, so that a simulated disk can take their place.
+"""The disk as the log sees it: the few calls that the log needs, so that a simulated disk can replace the real one.
 
-What the log relies on, and nothing more:
+The log relies on these guarantees only:
 
-- bytes written to a file survive a power cut after that file's `sync` or `sync_data`, not before; until then
-  any 512-byte sector may hold its old or its new bytes, independently of its neighbours;
-- a created, renamed or removed name survives after `sync_directory`;
-- `allocate` makes the file that long, reads as zeros, and later writes inside need no new room.
+- Bytes written to a file survive a power cut once that file's `sync` or `sync_data` has returned. Until then any
+  512-byte sector may hold its old or its new bytes, independently of its neighbours.
+- A created, renamed or removed name survives once `sync_directory` has returned.
+- `allocate` makes the file that long; the new bytes read as zeros, and later writes inside need no new space.
 
 Errors are OSError, as the operating system raises them.
 """

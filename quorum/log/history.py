@@ -1,7 +1,7 @@
-"""The sealed segments, oldest first, and what can be found in them.
+"""The sealed segments, oldest first, and the lookup of records in them.
 
-The list of segments belongs to the log's own thread; others look at it under the log's lock and hold a segment while
-they look into it. Columns come through a bounded cache from any thread.
+The list of segments belongs to the log's own thread. Other threads read it under the log's lock, and hold a segment
+while they read from it. Columns come through a bounded cache, from any thread.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
               lowest key 8, highest key 8, bytes of these records in the segment 8
     columns   keys 8, LSNs 8, terms 8, offsets 4, lengths 4, kinds 1, each for all rows
 
-The key of a body is its entry's index, of a page its LSN; within a part rows ascend by key, then LSN. Everything here
-can be made again from the segment, so the file is not synced when a segment is sealed: one that is missing, torn or
-of another segment is made again, and that reads and checks the whole segment. The parts stay in memory, columns are
-read when somebody looks into them and kept within a bound.
+The key of a body is its entry's index, of a page its LSN; within a part rows ascend by key, then LSN. All of it
+can be rebuilt from the segment, so the file is not synced when a segment is sealed. A file that is missing, torn or
+of another segment is rebuilt, which reads and checks the whole segment. The parts stay in memory; columns are read on
+demand into a bounded cache.
 """
 
 from __future__ import annotations

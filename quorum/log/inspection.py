@@ -1,4 +1,4 @@
-"""One file of a log, for people: what it says, piece by piece. Reads only, believes nothing, needs no other file."""
+"""One file of a log, decoded for people, piece by piece. Reads only, checks everything, and needs no other file."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """One group's part of the log as a Raft journal: entries, terms, hard state, snapshots.
 
-Nothing here keeps a body: entries are read back through the log. Every change is a record in the log and
-counts when the log's synced LSN has reached it. One thread, the log's.
+The journal holds no bodies: entries are read back through the log. Every change is a record in the log, and counts once
+the log's synced LSN has reached it. Only the log's thread may call it.
 
-The view is first_index .. last_index (empty if last_index is first_index - 1); the term of the entry just
-before first_index is known too, so that an append after it can be checked.
+The view is first_index .. last_index; it is empty if last_index is first_index - 1. The term of the entry just before
+first_index is known too, so that an append after it can be checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The node's log as others see it: append, sync, read, and a journal for each group.
+"""The node's log as other packages see it: append, sync, read, and a journal for each group.
 
-Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be
-called from any thread at any time (`store`), and a collection runs in any thread (`collector`).
+Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be called
+from any thread at any time (`store`), and a collection runs in any thread (`collector`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The manifest: which segments there are, and what a group's records up to some LSN amount to.
+"""The manifest: the list of segments, and the state of each group's journal up to a stated LSN.
 
-Text, replaced as a whole: a title with format and CRC, then JSON lines.
+It is text and is replaced as a whole: a title with format and CRC, then JSON lines.
 
-- A line a segment, in the order of their LSNs. The last is active, all others are sealed.
-- A line a group: journal bounds, terms, hard state and cuts as they were at `stated` LSN, the end of the last sealed
-  segment or later, and synced. So no record of a sealed segment but its bodies and pages is needed any more: opening
-  begins with these lines, the collector may drop what led to them.
+- One line for each segment, in the order of their LSNs. The last is active, all others are sealed.
+- One line for each group: journal bounds, terms, hard state and cuts as they were at `stated` LSN. That LSN is synced,
+  and is the end of the last sealed segment or later. So the only records of a sealed segment that are still needed are
+  bodies and pages: opening begins with these lines, and the collector may drop the other records.
 """
 
 from __future__ import annotations

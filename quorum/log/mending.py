@@ -1,6 +1,6 @@
-"""Putting right what scrubbing has found of the log's own files: the log's own thread, which knows what they should be.
+"""Repair of the log's own files after scrubbing: done by the log's own thread, because it knows their right content.
 
-What cannot be mended for want of room is tried again. An error of the disk is final, as everywhere in the log.
+A repair that fails for lack of space is tried again. A disk error is final, as everywhere in the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC.
+"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC check.
 
-A slice of a body cannot be checked by itself. So the first touch of a record that is not in memory reads it
-whole and checks it; that is remembered by its place, and later slices read only what is asked for.
+A slice of a body cannot be checked by itself. So the first read of a record that is not in memory reads all of it and
+checks it. The reader remembers the record's place, and later slices read only the bytes they need.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A snapshot that another member sends: written as it comes, in the form of a snapshot file, under a name of its own.
+"""A snapshot that another member sends: written as it arrives, in the snapshot file format, under a name of its own.
 
-The name says which snapshot it is to become, with the size and CRC that its sender gives: what was received of another
-one is never taken for this. A chunk is on file only whole, behind its CRC; less than that waits in memory. A process
-that finds such a file checks its chunks, one at a time, and goes on behind the last good one. The file gets a
-snapshot's name only when all of it is there, its CRC right, and everything synced.
+The name has the snapshot's index, term, size and CRC, as its sender gives them. So bytes received of another snapshot
+are never taken for this one. A chunk is written only when it is complete, with its CRC; shorter pieces wait in memory.
+A process that finds such a file checks its chunks, one at a time, and continues after the last good one. The file gets
+a snapshot's name only when it is complete, its CRC is right, and everything is synced.
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
-"""Opening a log again: begin with what the manifest states, fold what came later, and make the end clean.
+"""Opening a log: begin with the manifest's state, apply the later records, and clean up the end.
 
-The manifest says what every group's journal was at its stated LSN, the index files of the sealed segments say where
-bodies lie, so only the active segment is read. An index file that is missing or bad is made again from its segment.
+The manifest states every group's journal at its stated LSN. The index files of the sealed segments state where bodies
+are stored. So only the active segment is read. An index file that is missing or bad is rebuilt from its segment.
 
-Every record states an LSN known to be synced when it was made. When the active segment has a bad place,
-everything behind it is searched for more headers of this segment, and the highest statement of all (the manifest's
-too) decides:
+Every record states an LSN known to be synced when the record was made. If the active segment has a bad record, recovery
+searches everything after it for more headers of this segment. The highest LSN stated anywhere (the manifest included)
+decides:
 
-- if the bad place comes after that LSN, it was in writes that no sync ever covered. The disk may have kept
-  any of their sectors in any order. Nothing that left this node depended on them, so the log is *cut* there:
-  everything behind, good records included, is overwritten with zeros, so that no later record can ever be
-  confused with it;
-- if the bad place is at or before that LSN, synced bytes have changed. That is *damage*. Of a body, copy or page under
-  a whole header everything but the bytes is known: the log opens and names it, and only reading it fails. Anything
-  else may have been a vote or a cut: `LogDamaged` says where, and nothing is touched.
+- If the bad record comes after that LSN, it belongs to writes that no sync ever covered. The disk may have kept any of
+  their sectors in any order. Nothing that left this node depended on them, so the log is *cut* there: everything after
+  it, good records included, is overwritten with zeros, so that no later record can be confused with it.
+- If the bad record is at or before that LSN, synced bytes have changed. That is *damage*. For a body, copy or page with
+  a good header, everything but the bytes is known: the log opens and reports it, and only reading it fails. Any other
+  record may have been a vote or a cut: recovery raises `LogDamaged`, which says where, and changes nothing.
 
-What stands between the highest stated LSN and the end was written by the last process and perhaps synced,
-perhaps only held by the operating system, perhaps even refused by the disk with the failed sync reported once
-and forgotten. So it is written again, the same bytes to the same place, and synced, before anybody relies on
-it.
+The records between the highest stated LSN and the end were written by the last process. They may be synced, they may be
+held only by the operating system, or the disk may have refused them, with the failed sync reported once and then
+forgotten. So recovery writes the same bytes to the same place again, and syncs them, before any member relies on them.
 """
 
 from __future__ import annotations

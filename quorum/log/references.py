@@ -1,10 +1,11 @@
-"""What the groups still refer to: told by whoever keeps their snapshots, never counted, never on disk.
+"""The bodies and pages that the groups' snapshots refer to: told by the owner of the snapshots, not counted, not on
+disk.
 
-With each durable snapshot comes which entries' bodies its state refers to (a set that is asked range by range, since
-ten million of them may wait) and the sorted list of the pages that hold its blocks. A body or page is garbage when none
-of the snapshots that count needs it. Until a group's lists were told in this life, nothing of it that can be read is
-garbage. What is garbage once stays so: a state refers only to entries that the state before it referred to, and to
-later ones.
+With each durable snapshot come two things: the set of entries whose bodies its state refers to, and the sorted list of
+the pages that hold its blocks. The set is queried range by range, because ten million entries may wait in a queue. A
+body or page is garbage when none of the valid snapshots needs it. Until a group's references were told in this process,
+none of its readable bodies and pages is garbage. Garbage stays garbage: a state refers only to entries that the state
+before it referred to, and to later ones.
 """
 
 from __future__ import annotations

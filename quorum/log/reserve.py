@@ -1,15 +1,15 @@
-"""Room that is put by for the time when the disk is full.
+"""Disk space that is kept in reserve for the time when the disk is full.
 
-The reserve is a few files of a segment's size, allocated whole and never written. When no new segment can be had, one
-of them becomes it: renamed, cut to size, and from there on a segment like any other. So what empties queues (settling,
-deleting, collecting) goes on where nothing else does.
+The reserve is a few files of a segment's size, allocated at full length and never written. When no new segment can be
+allocated, one of these files becomes it: the file is renamed and truncated, and is then an ordinary segment. So the
+work that empties queues (settling, deleting, collecting) continues while the disk is full.
 
-- The last files are the collector's: ordinary appends leave them alone, since a collector that cannot write a new
+- The last files are the collector's: ordinary appends do not use them, because a collector that cannot write a new
   segment cannot remove an old one.
-- Each file is a little larger than a segment. What is cut off goes back to the file system, which needs a few blocks
+- Each file is a little larger than a segment. Truncating it returns a few blocks to the file system, which needs them
   for the next manifest and for directories.
-- `release` gives a whole file back, for what is not a segment: a snapshot, without which nothing can be collected.
-- A file that a power cut has shortened is made again.
+- `release` returns a whole file to the file system for other uses: a snapshot, without which nothing can be collected.
+- A file that a power cut has shortened is created again.
 """
 
 from __future__ import annotations

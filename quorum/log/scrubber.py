@@ -1,8 +1,9 @@
-"""Checking the log's files little by little: opening a log does not read what is sealed, and disks forget.
+"""Scrubbing: the log's files are checked little by little, because opening a log does not read sealed segments, and
+disks lose data.
 
-A round: the manifest and the snapshots; of each sealed segment its file, its index file and what is live in it; the
-active segment as far as it is written. How far a round has come is remembered in a file of its own, so that a process
-that is often started again comes to the last segments too. The file is not synced: losing it costs a part of a round.
+A round checks the manifest and the snapshots; each sealed segment's file, index file and live records; and the written
+part of the active segment. The position is kept in a file of its own, so that a process that restarts often reaches the
+last segments too. The file is not synced, because losing it costs only a part of a round.
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
 """Segment files.
 
-A log is a row of segment files. Each begins with a 4,096-byte block that names it (number, first LSN,
-allocated length, random file id) and has its full length allocated before it is used, so a write inside needs
-no new room. The manifest is the durable list of segments, replaced as a whole at every change. The last listed
-segment is active; every other is *sealed*: the manifest states where it ends and its last LSN, and whatever
-stands behind that end is nothing. So a segment that is missing, shortened or was never meant to be there is
-noticed.
+A log is a sequence of segment files. Each begins with a 4,096-byte block that names it (number, first LSN, allocated
+length, random file id). Its full length is allocated before it is used, so a write inside needs no new space. The
+manifest is the durable list of segments, replaced as a whole at every change. The last listed segment is active; every
+other is *sealed*: the manifest states its end and its last LSN, and bytes after that end do not count. So a segment
+that is missing, shortened or not part of the log is noticed.
 
-Order of a roll: the new segment's file is made (allocate, header, fsync, rename, fsync of the directory), the
-old one is written out and synced, the manifest is replaced, and only then is a record written to the new one.
-Hence an unlisted segment file that begins behind the active one holds no record; if it does hold one, the
-manifest is not the newest, and that is damage. An unlisted one that begins earlier is what a collection made or
-replaced (`collector`). Both are removed when the log is opened.
+Order of a roll:
+
+1. The new segment's file is made (allocate, header, fsync, rename, fsync of the directory).
+2. The old segment is written out and synced.
+3. The manifest is replaced.
+4. Only then a record is written to the new segment.
+
+Hence an unlisted segment file that begins after the active one holds no record. If it does hold one, the manifest is
+not the newest, and that is damage. A collection made or replaced an unlisted file that begins earlier (`collector`).
+Both are removed when the log is opened.
 """
 
 from __future__ import annotations

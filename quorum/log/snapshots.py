@@ -1,7 +1,7 @@
-"""The snapshots that a log keeps of one group: the last two, so that one damaged file is not the end.
+"""The snapshots that a log keeps of one group: the last two, so that one damaged file is not fatal.
 
-A file is written under another name, synced, renamed, and its directory synced. The file of a snapshot that another
-member sends is written as it comes (received.py). The bytes: snapshot_files.py.
+A file is written under a temporary name, synced and renamed, and its directory is synced. The file of a snapshot that
+another member sends is written as it arrives (received.py). snapshot_files.py describes the bytes.
 """
 
 from __future__ import annotations

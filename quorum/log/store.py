@@ -1,9 +1,9 @@
 """The log as its readers see it: bodies and pages by name, from any thread.
 
-Everything that readers share with the log's own thread is here, under one lock that is held for moments, never during
-disk work. A reader holds the segment it reads from; one that a collection has replaced is closed and removed when the
-last reader has let it go. The newest body of an entry is looked for in the group's table first (the journal's view
-and the active segment), then in the sealed segments from the newest back.
+This module has everything that readers share with the log's own thread. One lock protects it; the lock is held for
+moments and never during disk work. A reader holds the segment it reads from. A segment that a collection has replaced
+is closed and removed when its last reader has released it. A lookup of an entry's newest body begins in the group's
+table (the journal's view and the active segment), and continues in the sealed segments, newest first.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What is known in memory about one group's records: its journal, and where the newest bodies lie.
+"""The state in memory of one group's records: its journal, and where the newest bodies are stored.
 
-This is the state that the log's records fold into: the writer calls the same methods for a record it appends
-as recovery does for a record it reads, so a reopened log has the state the closed one had.
+This is the state that the log's records add up to. The writer calls the same methods for a record that it appends as
+recovery does for a record that it reads, so a reopened log has the state that the closed one had.
 
-- The *tail* holds an entry of the journal's view, or of the active segment, at 20 bytes each in parallel arrays
-  (place 8, LSN 8, length 4); terms are runs, one a change of term. It has no gaps.
-- What lies below the tail is looked up in the index files of the sealed segments. So memory grows with the view and
-  with one segment, never with the history.
-- Of the active segment, what is in no tail stands in `loose` (copies of bodies, and entries that an installed
-  snapshot has put out of the view) and in `pages`.
-- A *cut* says that entries first..last with a lower LSN than its own are gone: what TRUNCATE and RESET did. An index
-  is written twice only if the first entry was cut, so with the cuts known each entry found in a segment is either
-  the one that holds or certainly not.
+- The *tail* holds each entry of the journal's view, or of the active segment, at 20 bytes in parallel arrays (place 8,
+  LSN 8, length 4); terms are runs, one for each change of term. It has no gaps.
+- Entries below the tail are looked up in the index files of the sealed segments. So memory grows with the view and with
+  one segment, not with the history.
+- Records of the active segment that are in no tail are kept in `loose` and in `pages`. `loose` has copies of bodies,
+  and entries that an installed snapshot has removed from the view.
+- A *cut* says that entries first..last with a lower LSN than its own are gone. TRUNCATE and RESET make cuts. An index
+  is written twice only if the first entry was cut. So the known cuts decide for each entry found in a segment whether
+  it is the valid one.
 """
 
 from __future__ import annotations

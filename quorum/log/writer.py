@@ -2,13 +2,13 @@
 
 - `append` only collects. `sync` writes everything collected in one go and syncs it once, for all groups.
 - A record knows its place when it is appended, so readers can be pointed at it before it is written.
-- A failed write or sync is final: what reached the disk is unknown then, and the kernel may forget what it
-  could not write. Everything afterwards raises the same LogFailed.
-- When a segment has no room for a record, the next one is made *first*; if neither the disk nor the reserve
-  has room for it, LogFull is raised before anything was taken. Segments are allocated whole, so this is the
-  only place where room is asked for.
-- The end of a segment is kept for *small* records: terms, votes, cuts, and the entry of one byte that a leader
-  begins with. A log that has no room for messages can still say those, so its groups go on.
+- A failed write or sync is final, because it is unknown what reached the disk, and the kernel may forget what it could
+  not write. Every later call raises the same LogFailed.
+- If a segment has no room for a record, the next segment is made *first*. If neither the disk nor the reserve has room
+  for it, LogFull is raised before any part of the append is taken. Segments are allocated at full length, so this is
+  the only place that asks for disk space.
+- The end of a segment is kept for *small* records: terms, votes, cuts, and the one-byte entry that begins a leader's
+  term. A log without room for messages can still write those, so its groups continue to work.
 """
 
 from __future__ import annotations

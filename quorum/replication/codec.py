@@ -2,12 +2,12 @@
 
 A message is a type byte and fixed little-endian numbers; two kinds have a tail:
 
-    AppendEntries   count x (term 8, length 4), then the bodies one behind the other
+    AppendEntries   count x (term 8, length 4), then the bodies one after the other
     SnapshotChunk   the chunk's bytes
 
-`decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: who keeps one
+`decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: a caller that keeps one
 copies it. The first byte of an entry's body is its type: the library's COMMAND or NO_OP, or our CONFIGURATION
-(configuration.py); the library's other types are refused here, because it would execute them (pickled membership
+(configuration.py). The library's other types are refused here, because it would execute them (pickled membership
 changes, version switches).
 """
 

@@ -1,7 +1,7 @@
 """The members of a group: configurations in its own log, majorities, and how a learner catches up.
 
 A configuration names the voters and the learners (Raft §6 and thesis §4). It is a log entry, and holds from the moment
-it stands in a member's log, committed or not. If the entry is truncated, the configuration before it holds again.
+it is in a member's log, committed or not. If the entry is truncated, the configuration before it holds again.
 
 Consecutive configurations differ in at most one voter, so any majority of the one has a member in common with any
 majority of the other. A leader begins a change only when the previous change is committed, and an entry of its own term
@@ -11,8 +11,8 @@ Members are known by ids that are never reused, so two members of the same name 
 
 All configuration entries have the same fixed size: at a start a member finds them in its journal by their length,
 without reading everything (`Journal.indices_of_length`). The node gives no other entry that size
-(`node.replica.propose`), but older logs contain such entries. An entry of this size that cannot be read may be either.
-Until it is repaired the member votes, but does not campaign (`JournalView.unread`).
+(`node.replica.propose`), but older logs contain such entries. An unreadable entry of this size may be either. Until it
+is repaired the member votes, but does not campaign (`JournalView.unread`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A member whose election timeout has passed asks all other voters whether they would vote for it in the next term. They
 would if they hear no leader and its log is at least as far as theirs. Only with a majority does the library begin a
-real election. So a member that was cut off or paused does not unseat a leader that works. Asking changes nothing
-anywhere: answers need no durability, and a lost one does no harm, since the next round has a new number.
+real election. So a member that was cut off or paused does not unseat a working leader. Asking changes no state on any
+member: answers need no durability, and a lost one does no harm, since the next round has a new number.
 
 `Campaign` decides whether this member campaigns at all, and when.
 """

@@ -1,12 +1,12 @@
 """One group's Raft state, typed: what PySyncObj keeps of terms, votes, elections and positions in the log.
 
-`RaftEngine` is the only way to the library (library.py). Members go by name here; what the library calls a node exists
-only behind this. Nothing in this module decides anything: each method reads, sets or calls what its text says.
+`RaftEngine` is the only way to the library (library.py). Members have names here; the library's nodes exist only behind
+this class. This module decides nothing: each method reads, sets or calls what its text says.
 
 Members change by `set_members`: the library's other nodes are the voters, its read-only nodes the learners. It counts
-itself in every majority; so a member that is no voter never campaigns (Campaign.should_campaign), and no leader removes
-itself. Its own majorities, of votes and of acknowledgements, are counted inside the library; all others by
-`configuration.majority`.
+itself in every majority. So a member that is not a voter never campaigns (Campaign.should_campaign), and no leader
+removes itself. The library counts its own majorities, of votes and of acknowledgements; `configuration.majority` counts
+all others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What can go wrong with replication, and whose business it is.
+"""The errors of replication, and who has to act on them.
 
 ReplicationError
 ├── WireError             a peer's frame cannot be read: the peer's fault, the frame is dropped
-├── ReplicationFailed     this replica must stop: going on could lose what was acknowledged
+├── ReplicationFailed     this replica must stop: to continue could lose acknowledged entries
 │   ├── ReentryError      a callback called back into the group: our fault
-│   └── TruncationError   a leader wants committed entries gone: somebody broke Raft
+│   └── TruncationError   a leader wants to remove committed entries: a member broke Raft
 └── UnsupportedLibrary    the installed PySyncObj is not the one this package was made for: the operator's
 """
 

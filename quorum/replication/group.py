@@ -2,13 +2,13 @@
 
 One turn of the node, for all its groups together (docs/replication.md lists the owner's duties):
 
-    receive(peer, frame)   each frame that came in
+    receive(peer, frame)   each frame received
     propose(parts)         each new entry, at the leader
     tick()                 elections, commit index, appends
     flush_early()          messages that depend on nothing unsynced leave: appends, once term and vote are synced
     log.sync()             one for all groups
     flush()                the other messages leave; acknowledgements that waited for this node's own disk count
-    take_committed()       entries to apply, in order, at most as much as asked for
+    take_committed()       entries to apply, in order, up to the size asked for
 
 `send` only queues. `CallGuard` refuses a call from inside another call, a call before `start`, and every call after one
 that raised an exception: the library's memory may then differ from the log. Each message carries the LSN of the last

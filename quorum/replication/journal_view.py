@@ -1,13 +1,13 @@
 """One group's journal in the node's log, in the form that PySyncObj expects of a journal.
 
 The library expects a list of (command, index, term). No such list is kept: an entry is made on demand from the log's
-index, with a body that knows its length and is read only when it is sent or applied.
+index. Its body knows its length, and is read only when it is sent or applied.
 
-The view is base .. last_index. Of the entry at base only the term is known: it is the one just before the log's
-first_index, or entry 1, which every group begins with. Everything below base is in a snapshot.
+The view is base .. last_index. Only the term of the entry at base is known: that entry is the one just before the log's
+first_index, or entry 1, with which every group begins. A snapshot contains everything below base.
 
-Durability is a position: `durable_index` is the last entry whose record, and every record of this group before it, the
-log has synced; `last_lsn` is what a message that promises anything about this group depends on.
+Durability is a position. `durable_index` is the last entry whose record the log has synced, together with every earlier
+record of this group. `last_lsn` is what a message that promises anything about this group depends on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What only a leader does beside replicating: it confirms reads, and hands its leadership to another voter.
+"""A leader's work beside replication: it confirms reads, and hands its leadership to another voter.
 
-Both end when the leadership does: `ReadIndex.refuse`, `LeadershipTransfer.end`.
+Both end when the leadership ends: `ReadIndex.refuse`, `LeadershipTransfer.end`.
 """
 
 from __future__ import annotations

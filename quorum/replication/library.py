@@ -1,6 +1,6 @@
 """The pinned PySyncObj, with some of its methods replaced. It keeps terms, votes, elections and the commit rule.
 
-`LibraryNode` holds the methods that stand in for the library's private ones. `build` puts it before a copy of the
+`LibraryNode` holds the methods that replace the library's private ones. `build` puts it before a copy of the
 library's class whose methods see our clock, random source and journal instead of the globals of its module. The
 installed module stays as it is, and two groups with different clocks can live in one process. What is replaced, and
 why:
@@ -13,10 +13,10 @@ why:
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
     checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
     doApplyCommand, applyCommand, changeCluster, doChangeCluster, parseChangeClusterRequest
-                              refused: nothing of the library executes what stands in an entry
+                              refused: the library executes no entry
 
-Every private name that is replaced, called, read or written stands in `LibraryNode` and is looked for at import and in
-each instance: a release that lacks one is refused, not half overridden. Only `engine.RaftEngine` uses these names.
+Every private name that is replaced, called, read or written is in `LibraryNode`, and is checked at import and in each
+instance: a release that lacks one is refused, not half overridden. Only `engine.RaftEngine` uses these names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What each message of another member does here, and what the library says to them.
+"""The handling of each message from another member, and of what the library wants to send.
 
-A message is looked at by the guard and the log's space, and reaches the library in its own form. What the library wants
-to send goes out as one of our messages.
+The guard checks each message, and the log must have space for it. Then the library gets it in its own form. The
+library's own messages leave as one of ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What this member sends: each message with the LSN that has to be synced before it may leave; answers to a leader.
+"""The messages that this member sends: each with the LSN that must be synced before it leaves; and answers to a leader.
 
 A message waits in the `Outbox` until the log has synced the last record it depends on. Acknowledgements, votes and
-refusals depend on everything that the group has written so far. Appends and pieces of snapshots depend on term and vote
-only: they promise nothing about this node's own log.
+refusals depend on every record that the group has written so far. Appends and snapshot chunks depend on term and vote
+only, because they promise nothing about this node's own log.
 
 An answer to a leader echoes term and number of the message it answers; `Answers` knows that message while it is being
 handled.

@@ -1,27 +1,31 @@
-"""A member that has lost what it had promised, and how it may promise again.
+"""Quarantine: a member that has lost its promises, and how it may vote and acknowledge again.
 
-Votes and acknowledgements count because whoever gave them keeps them. A replica whose hard state or entries are gone
-(a log that cannot be read, a disk that came back empty, no readable snapshot under a journal that begins late) could
-vote twice in a term, or elect somebody without an entry that was committed with its help. So it is *quarantined*: the
-mark is in its hard state, survives every restart, and is taken away only like this:
+Votes and acknowledgements count because the member that gave them keeps them. A replica can lose its hard state or
+entries: its log cannot be read, its disk was emptied, or its journal begins late and no readable snapshot covers the
+rest. Such a replica could vote twice in a term, or elect a leader without an entry that was committed with its help. So
+it is *quarantined*: the mark is in its hard state and survives every restart. It is removed only in these steps:
 
-1. It is deaf. It votes for nobody, acknowledges nothing, runs for nothing, and asks all other members how they stand.
-2. All others, each sound itself, have answered. Whoever this member may have voted for, or acknowledged to, is among
-   them and was in that term before it asked, so no vote or acknowledgement of the lost life has a higher term than the
-   highest of the answers. This member goes on in that term, its vote spent: it hears leaders of that term or a later
-   one, takes what they send, and acknowledges what it has on disk, which is true again. It still votes for nobody.
+1. The member is deaf. It does not vote, acknowledge or campaign, and asks all other members for their state.
+2. All others have answered, and each of them is sound. Every member that it voted for, or acknowledged to, is among
+   them and was in that term before it asked. So no vote or acknowledgement of the lost life has a higher term than the
+   highest of the answers. This member continues in that term, with its vote spent. It hears leaders of that term or a
+   later one, takes what they send, and acknowledges what it has on disk, which is true again. It still does not vote.
 3. A leader of such a term has said where its log ended after the loss. That log has every entry that may have been
-   committed with the lost life's help: it was elected without this member's second voice (Raft §5.4.3), and what was
-   acknowledged to itself it holds. Once this member has the same entries up to there, on disk, it is as good as
-   before. Its vote in that term is recorded as the leader's, who has won already, and the mark is gone.
+   committed with the lost life's help: the leader was elected without this member's second vote (Raft §5.4.3), and it
+   holds what was acknowledged to itself. Once this member has the same entries up to there, on disk, it is as good as
+   before. Its vote in that term is recorded as the leader's, which has won already, and the mark is removed.
 
-*All others* are the voters of the newest configuration that an answer knows, and of the one before it as long as the
-newest is not committed. A majority of answers would not do: the candidate that was voted for may be just the one that
-is not heard. If another member is quarantined too, or stays away, or there are only two and nobody leads, the
-quarantine stays, and an operator has to decide (docs/operations.md).
+*All others* are the voters of the newest configuration that an answer knows. While that one is not committed, they are
+also the voters of the configuration before it. A majority of answers would not suffice, because the one candidate that
+this member voted for may be the one that does not answer. The quarantine stays, and an operator has to decide
+(docs/operations.md), in these cases:
 
-The leader forgets what the lost life had acknowledged (`Replicator.reset_progress`): entries that counted because of it
-stay committed, nothing more is counted for it, and it gets entries from where its log ends now.
+- another member is quarantined too, or stays away;
+- there are only two members and no leader.
+
+The leader forgets what the lost life had acknowledged (`Replicator.reset_progress`). Entries that were committed
+because of it stay committed; no further entry counts because of it. The leader sends the member entries from where its
+log ends now.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How a leader replicates: many entries a frame, a window in bytes, snapshots for a follower that is too far behind.
+"""Replication by a leader: many entries a frame, a window in bytes, snapshots for a follower that is too far behind.
 
 The library would copy the log's tail for every batch, and has no window. Here a frame takes as many entries as fit;
 their bodies are read from the log at that moment and passed on without a copy. A follower has at most one window of
-unacknowledged entries, so a slow one costs no memory. The next index advances when a frame is queued. If a frame is
-lost, the follower refuses the next heartbeat and says where to begin again.
+unacknowledged entries, so a slow follower costs no memory. The next index advances when a frame is queued. If a frame
+is lost, the follower refuses the next heartbeat and says where to begin again.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Snapshots from a leader to a member too far behind: sent in chunks, answered, resumed, received and installed.
 
-Sending (`Outgoing`): a window of chunks is under way, read from the snapshot piece by piece; what the follower says it
-has moves it on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all
-is there, an empty chunk at its end asks again.
+Sending (`Outgoing`): a window of chunks is in flight, read from the snapshot piece by piece; the follower's answers
+advance it. If nothing advanced between two heartbeats, the chunks in flight count as lost and are sent again. Once all
+chunks are sent, an empty chunk at the end asks again.
 
-Receiving (`Incoming`): chunks of one snapshot, identified by index, term, size and CRC, are put one behind the other on
-disk; any other offset is answered with what is here. The snapshot is handed on only when it is whole and its CRC right,
-and stays until it is installed or another one comes: the bodies it refers to are fetched meanwhile (quorum/node), and
-the leader asks on until they are there.
+Receiving (`Incoming`): chunks of one snapshot, identified by index, term, size and CRC, are appended to a file. A chunk
+at any other offset is answered with the size received so far. The snapshot is handed on only when it is complete and
+its CRC right. It stays until it is installed or another one arrives: its bodies are fetched meanwhile (quorum/node),
+and the leader keeps asking until they are here.
 
-Installing (`SnapshotInstaller`): the library hands on each chunk, and asks for the snapshot to be put in place once
-`take_chunk` has said that it is complete.
+Installing (`SnapshotInstaller`): the library passes on each chunk, and asks to install the snapshot once `take_chunk`
+has said that it is complete.
 """
 
 from __future__ import annotations

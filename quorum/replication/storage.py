@@ -1,6 +1,6 @@
-"""What replication needs of the node's log: journals, snapshots, space. `quorum.log` has all of it.
+"""What replication needs of the node's log: journals, snapshots and space. `quorum.log` implements all of it.
 
-The protocols say what is called; `LogSpaceGate` decides whether the log can take what a leader sends.
+The protocols define the calls; `LogSpaceGate` decides whether the log has space for what a leader sends.
 """
 
 from __future__ import annotations

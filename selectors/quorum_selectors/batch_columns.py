@@ -1,4 +1,4 @@
-"""The filter fields of one batch: their bytes, and reading them.
+"""The filter fields of one batch: how they are written to bytes and read.
 
     batch       format u8, flags u8 (1: one row for all), columns u16, messages u32, then the columns
     column      kind u8, width u8 (0x80: not in every row), key length u16, values u32, key,
@@ -8,13 +8,12 @@
     values      only of rows that have one: numbers of `width` bytes, booleans as bits, strings as codes of
                 `width` bytes
 
-Everything is little-endian; columns are sorted by key, then kind. Exact numbers take the narrowest of 1, 2,
-4, 8 bytes that holds them all. A batch without any field is no bytes at all.
+Everything is little-endian; columns are sorted by key, then kind. Exact numbers take the narrowest of 1, 2, 4, 8 bytes
+that holds them all. A batch without any field is encoded as no bytes.
 
-Encoding makes a handful of passes per column, each in C; reading makes a handful of numpy calls per column
-and none per message. A batch of one row, shared or not, has the same bytes but is written and read without
-numpy, which would cost more than it saves. Reading trusts nothing: bytes that come from elsewhere either
-are columns or raise ColumnsError.
+Encoding makes a handful of passes per column, each in C. Reading makes a handful of numpy calls per column and none per
+message. A batch of one row, shared or not, has the same bytes but is written and read without numpy, which would cost
+more than it saves. Reading checks everything: foreign bytes either are valid columns or raise ColumnsError.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """The filter fields of one block of a queue: the columns of up to 16,384 messages, filled from batches.
 
-A message is known by its *slot* in the block. Runs of messages are copied in from their batch with a few
-numpy calls per column, whatever their number. A column covers only the slots from its first value on and
-grows by doubling, so a field that few messages have costs little, and a small block is small; exact numbers
-and codes of strings take the narrowest type that holds what has come so far. At most MAX_DENSE_COLUMNS
-columns lie like this; later fields go into a sparse table, as runs of slots with the same value.
+A message is known by its *slot* in the block. Runs of messages are copied in from their batch with a few numpy calls
+per column, whatever their number. A column covers only the slots from its first value on and grows by doubling. So a
+field that few messages have costs little, and a small block is small. Exact numbers and codes of strings take the
+narrowest type that holds the values so far. At most MAX_DENSE_COLUMNS columns are stored like this; later fields go
+into a sparse table, as runs of slots with the same value.
 
-Strings. A column's dictionary grows in log order. While it is small, the strings of a batch are looked up in
-it and repeats share a code; once it has more than SHARED_STRINGS entries, sharing would cost more than it
-saves, and each batch's dictionary is appended whole. So equal strings can have several codes: compare
-strings, not codes.
+Strings: a column's dictionary grows in log order. While it is small, the strings of a batch are looked up in it and
+repeats share a code. Once it has more than SHARED_STRINGS entries, sharing would cost more than it saves, and each
+batch's dictionary is appended whole. So equal strings can have several codes: compare strings, not codes.
 
-All of this is local, never replicated: it can be dropped at any moment and filled again, in any order of
-slots.
+The columns are local, never replicated: they can be dropped at any moment and filled again, in any order of slots.
 """
 
 from __future__ import annotations

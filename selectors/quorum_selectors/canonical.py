@@ -1,20 +1,18 @@
-"""The normal form of an expression, and its bytes: what travels in an attach command and tells selectors
-apart.
+"""The normal form of an expression, and its bytes: an attach command carries them, and they tell selectors apart.
 
-Normal form (every step exact under three-valued logic, a property test says so):
+Normal form (every step is exact under three-valued logic, and a property test checks it):
 
-- NOT stands only on what is not AND, OR or NOT (De Morgan holds in Kleene's logic); never on a comparison
-  turned round, because `NOT (a < 1)` is TRUE and `a >= 1` FALSE where a is a string.
+- NOT is applied only to operands other than AND, OR and NOT (De Morgan holds in Kleene's logic). A negated comparison
+  is never reversed, because `NOT (a < 1)` is TRUE and `a >= 1` FALSE where a is a string.
 - AND and OR are flat, sorted by their operands' bytes, without repeats; TRUE and FALSE are folded away.
-- What has no field in it is calculated; an overflow or a division by zero leaves the literal NULL.
-- A literal stands to the right of a comparison; the operands of what is symmetrical are sorted.
-- `f IN ('x')` and `f LIKE 'x'` are `f = 'x'`; within one OR, all IN and = on one field with strings are one
-  IN, and likewise their negations within one AND.
+- A part without a field is calculated; an overflow or a division by zero gives the literal NULL.
+- A literal is the right operand of a comparison; operands of symmetrical operations are sorted.
+- `f IN ('x')` and `f LIKE 'x'` become `f = 'x'`. Within one OR, all IN and = on one field with strings become one IN,
+  and likewise their negations within one AND.
 
-Bytes: format number, then the nodes in prefix order, each a tag and its parts; the expression that selects
-everything is no bytes at all. Decoding trusts nothing: every length, tag, text and the depth are checked, and
-nothing may be left over. It does not ask for normal form, which a later version may define otherwise; what an
-old log holds stays readable.
+Bytes: format number, then the nodes in prefix order, each a tag and its parts. The expression that selects everything
+is encoded as no bytes. Decoding checks every length, tag, text and the depth, and allows no bytes left over. It does
+not require normal form, because a later version may define that otherwise: old logs stay readable.
 """
 
 from __future__ import annotations

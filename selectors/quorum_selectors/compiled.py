@@ -1,9 +1,8 @@
 """An expression as one closure over a message's fields: for evaluating the same expression many times.
 
-Agrees with `evaluate` always; a property test says so. The shapes selectors are mostly made of (a field
-against a literal, IN, LIKE, IS NULL on a field) have closures of their own; the rest is put together from the
-same table of arithmetic that `evaluate` uses. A closure is made in a process and stays there: what travels is
-the encoded tree.
+It always agrees with `evaluate`; a property test checks that. The common shapes (a field against a literal, IN, LIKE,
+IS NULL on a field) have closures of their own. Other closures are composed from the arithmetic table that `evaluate`
+uses. A closure never leaves its process; the encoded tree is what is sent and stored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What can be refused, and whose fault it is.
+"""The errors of this package, and whose fault each one is.
 
     SelectorsError(ValueError)
       SelectorError     the selector's author: syntax, types or limits; has line, column and a caret
       FilterError       the filter's author: an AMQP property filter that means nothing
       FieldNameError    the queue's owner: x-filter-field-names
-      EncodingError     bytes that no encoder of ours wrote, or an expression past the limits of the encoding
-      ColumnsError      the same for columns of filter fields, or a value no column can hold
+      EncodingError     bytes that none of our encoders wrote, or an expression beyond the limits of the encoding
+      ColumnsError      the same for columns of filter fields, or a value that no column can hold
 
 Only parsing, encoding and decoding refuse. Evaluation never raises.
 """

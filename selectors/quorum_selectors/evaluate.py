@@ -1,7 +1,7 @@
-"""The meaning of an expression: a plain walk, written to be compared with the others, not to be fast.
+"""The meaning of an expression: a plain tree walk, written as the reference for the other evaluators, not for speed.
 
-Three-valued logic as in JMS 3.1 §3.8.1.2: AND is the least, OR the greatest of its operands under
-FALSE < UNKNOWN < TRUE; NOT leaves UNKNOWN as it is. Nothing raises, whatever the fields hold.
+Three-valued logic as in JMS 3.1 §3.8.1.2: AND is the least, OR the greatest of its operands under FALSE < UNKNOWN <
+TRUE; NOT keeps UNKNOWN. No evaluation raises, whatever values the fields have.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The tree that selectors and property filters become: frozen nodes of plain values.
 
-A node is a *value* (Literal, Field, DeliveryMode, Sign, Arithmetic) or a *condition* (the rest). A condition
-is TRUE, FALSE or UNKNOWN (True, False, None); a field or a literal may stand where a condition is wanted, and
-is UNKNOWN unless it is a boolean. A condition may be compared with a boolean.
+A node is a *value* (Literal, Field, DeliveryMode, Sign, Arithmetic) or a *condition* (the rest). A condition is TRUE,
+FALSE or UNKNOWN (True, False, None). A field or a literal may be used as a condition, and is UNKNOWN unless it is a
+boolean. A condition may be compared with a boolean.
 
-A *field key* names a field everywhere: `header.priority`, `properties.subject`,
-`application-properties.colour`. In a mapping from keys to values, an absent key and None both are NULL.
+A *field key* names a field everywhere: `header.priority`, `properties.subject`, `application-properties.colour`. In a
+mapping from keys to values, an absent key and None both are NULL.
 
-BETWEEN has no node: it is by definition two comparisons (JMS 3.1 §3.8.1.1). Equality of nodes is that of
-Python, in which 1 == 1.0 == True: to compare expressions, compare their canonical encodings.
+BETWEEN has no node: by definition it is two comparisons (JMS 3.1 §3.8.1.1). Equality of nodes is that of Python, in
+which 1 == 1.0 == True: to compare expressions, compare their canonical encodings.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Message selectors: text to tree. The language of Jakarta Messaging 3.1 §3.8.1.1, and nothing beyond it.
+"""Message selectors: text to tree. The language is that of Jakarta Messaging 3.1 §3.8.1.1, without extensions.
 
     text -> limits on length -> tokens (lark, jms.lark) -> `_Tokens`: limits, words, numbers -> LALR ->
     `_Builder`
 
-The parser is built once, when this module is first imported, and keeps its own stack; `_Builder` runs while
-the parser reduces, so nothing here recurses. Every part carries what kind of thing it is and where it began,
-which is how a number that stands for a condition is refused with a caret under it.
+The parser is built once, when this module is first imported, and keeps its own stack. `_Builder` runs while the parser
+reduces, so there is no recursion. Every part carries its kind and where it began, so that a number used as a condition
+is refused with a caret under it.
 
-Where the text leaves a choice, docs/selectors.md has the table; in short: numbers are decimal, hexadecimal or
-octal as in Java, without its binary form, underscores and suffixes F and D; `%`, quoted identifiers and
-comments are refused.
+docs/selectors.md has the choices where the specification leaves them open. In short: numbers are decimal, hexadecimal
+or octal as in Java, without its binary form, underscores and suffixes F and D; `%`, quoted identifiers and comments are
+refused.
 """
 
 from __future__ import annotations

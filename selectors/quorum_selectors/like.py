@@ -1,16 +1,16 @@
 """LIKE patterns, matched piece by piece, never as a regular expression.
 
-A pattern is kept as the *segments* between its `%`. A segment is a fixed number of characters: runs of
-literal text (str) and of `_` (how many), alternating. `_` beside `%` is moved before it ('%_' means what '_%'
-means), so equal patterns are mostly equal tuples:
+A pattern is kept as the *segments* between its `%`. A segment matches a fixed number of characters. It alternates
+between literal text (str) and runs of `_` (their number). `_` after `%` is moved before it ('%_' means the same as
+'_%'), so equal patterns are mostly equal tuples:
 
     'ab'      (('ab',),)
     'a_%b%'   (('a', 1), ('b',), ())
 
-The first segment has to begin the string, the last to end it, and each one between is taken where it first
-fits, which never excludes a match: what is left for the others is longest then. So no step is ever taken
-back. Literal segments are found by str.find; one with `_` inside by a bit-parallel scan (shift-and) that
-looks at each character once. A character is a Unicode code point.
+The string must begin with the first segment and end with the last. Each segment between them is matched at its first
+possible place. That never excludes a match, because it leaves the longest rest for the other segments; so there is no
+backtracking. Literal segments are found by str.find; a segment with `_` by a bit-parallel scan (shift-and) that reads
+each character once. A character is a Unicode code point.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Many strings side by side, asked all at once: which equal a text, which are in a list, which match a LIKE pattern.
+"""Many strings side by side, tested all at once: which equal a text, which are in a list, which match a LIKE pattern.
 
-The strings lie one after the other in one array of *letters*: the bytes of their UTF-8, or their code points where a
-pattern's `_` has to step over characters of several bytes. UTF-8 never has one character's bytes within another's, so
-a text stands where its bytes stand, and the answers are those of `like` for each string. Three ways to look at them:
+The strings are concatenated in one array of *letters*: the bytes of their UTF-8, or their code points where a pattern's
+`_` has to match characters of several bytes. In UTF-8 one character's bytes never occur within another's, so a text
+occurs where its bytes occur, and the answers are those of `like` for each string. There are three representations:
 
-- *words*: the eight bytes at a place of every string, its beginning or end plus a multiple of eight, as one number
+- *words*: the eight bytes at a place of every string (its beginning or end plus a multiple of eight), as one number
   each. A text is compared word by word, under a mask that leaves out `_` and what is beyond the text.
-- *streams*: a bit for each letter of all strings, 64 in a number: where a certain letter stands. Streams moved by
+- *streams*: a bit for each letter of all strings, 64 in a number, set where a certain letter occurs. Streams shifted by
   their letters' offsets and joined by AND say where a piece of a pattern begins. Every string takes the first such
-  place behind the pieces before it, as in `like`; what reaches beyond the string's end is no match.
-- *bits*: where all strings are short, one number for each of them that says where in it a certain letter stands. The
-  first place is then the lowest bit, and a pattern costs a few operations a letter.
+  place after the preceding pieces, as in `like`; a piece that would extend beyond the string's end does not match.
+- *bits*: if all strings are short, one number for each of them that says where in it a certain letter occurs. The first
+  place is then the lowest bit, and a pattern costs a few operations a letter.
 
-All of them are made when they are first asked for and kept, so that further patterns cost a few operations on
-short arrays. Costs go with the letters and the pattern, except that a text of many thousand letters that nearly stands
-in many places would cost their product: such a pattern is asked string by string.
+All of them are made on first use and kept, so that further patterns cost a few operations on short arrays. Costs grow
+with the letters plus the pattern. The exception is a text of many thousand letters that nearly matches in many places,
+which would cost their product: such a pattern is tested string by string.
 """
 
 from __future__ import annotations

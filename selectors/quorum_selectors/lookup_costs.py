@@ -1,16 +1,16 @@
-"""What it costs at most to look up a message for many expressions at once: a number of steps, from their trees alone.
+"""The highest cost of looking up a message for many expressions at once: a number of steps, from their trees alone.
 
-The predicate index asks an expression about a message only if one of the predicates that it is filed under is TRUE.
-Predicates are sorted into *families*: a message meets the predicates of one *cell* of a family at most. A field has one
-value, so all equalities of a field are one family, with a cell for each value; beginnings of one length are another. So
-a message costs, for each family, the steps of the cell with the most; and looking into the family costs a few more.
+The predicate index evaluates an expression for a message only if one of its indexed predicates is TRUE. Predicates are
+sorted into *families*: a message meets the predicates of at most one *cell* of a family. A field has one value, so all
+equalities of a field are one family, with a cell for each value; prefixes of one length are another. So for each family
+a message costs the steps of the most expensive cell, and a few more for the lookup in the family.
 
     x = 'a', x IN (..), x, NOT x      a family for each field, a cell for each value
     x LIKE 'a%', x LIKE '%a'          a family for each field and length, a cell for each text
     x BETWEEN 1 AND 5                 a family for each field and power of two above the width, cells of that width
     everything else                   a family with one cell: every message may meet it
 
-It never depends on which expressions came first, nor on what an index has found.
+The cost does not depend on the order of the expressions, nor on what an index has found.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""An index over expressions: which of many may select a message, without asking each of them.
+"""An index over expressions: which of many may select a message, without evaluating each of them.
 
-Every expression is filed under a few *predicates* over single fields, at least one of which is TRUE wherever the
-expression is (`requirement`). A message's fields are looked up there; what is found has to be asked, what is not is
-certainly not TRUE. Under three-valued logic that is the only safe direction: a predicate is never derived from what
-makes an expression FALSE.
+Every expression is indexed by a few *predicates* over single fields. At least one of them is TRUE wherever the
+expression is TRUE (`requirement`). A message's fields are looked up in the index: the expressions found have to be
+evaluated, all others are certainly not TRUE. Under three-valued logic that is the only safe direction: a predicate is
+never derived from what makes an expression FALSE.
 
     x = 'a', x IN (..), x = 5, x, NOT x       a table of values
     x LIKE 'a%', x LIKE '%a'                  tables of beginnings and ends, by length
     x < 5, x BETWEEN 1 AND 5                  spans, sorted by where they begin
-    x <> 5, x NOT IN (..), x NOT LIKE ..      who has the field at all
-    everything else                           the rest, which is always asked
+    x <> 5, x NOT IN (..), x NOT LIKE ..      messages that have the field at all
+    everything else                           the rest, which is always evaluated
 
-AND takes the rarest of what its operands require; OR needs something of each of them, at most MAX_PREDICATES together.
-Numbers are looked up as doubles, and spans include their ends: it finds a little more than there is, never less.
+AND takes the rarest of its operands' requirements; OR needs some of each of them, at most MAX_PREDICATES together.
+Numbers are looked up as doubles, and spans include their ends: the index finds a little more than matches, never less.
 """
 
 from __future__ import annotations

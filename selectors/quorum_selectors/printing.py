@@ -1,11 +1,11 @@
 """Expressions back to text: the selector that a canonical encoding stands for.
 
-What is printed is read by `jms.parse` as an expression of the same encoding; a property test says so. It is seldom what
-somebody typed: the normal form has sorted and folded it. Longer than what was typed, it can be beyond the limits of a
-selector: it is for people, programs take the encoding.
+`jms.parse` reads the printed text as an expression of the same encoding; a property test checks that. The text is
+seldom the one that a user typed, because the normal form has sorted and folded it. It can be longer than the typed one,
+and so beyond the limits of a selector: it is for people, and programs use the encoding.
 
-Some expressions no selector says: those of property filters, which look at other fields and know no UNKNOWN. For people
-they are printed too, with AMQP's names of fields, and `IS TRUE` for what makes UNKNOWN FALSE.
+Some expressions have no selector: those of property filters, which use other fields and know no UNKNOWN. They are
+printed for people too, with AMQP's names of fields, and with `IS TRUE` where UNKNOWN becomes FALSE.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reading the columns of many batches of one message at once.
 
 Messages of one producer mostly have the same *layout*: the same fields in the same types and widths, so that their
-bytes differ only where the values are. The batches are sorted by size, and all that have the layout of one of them are
-read with a few numpy calls a field. What has a layout of its own is read by itself.
+bytes differ only in the values. The batches are sorted by size, and all batches that share a layout are read with a few
+numpy calls a field. A batch with a layout of its own is read by itself.
 """
 
 from __future__ import annotations

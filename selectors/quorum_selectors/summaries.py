@@ -1,28 +1,34 @@
-"""What the fields of a block's messages hold, in few bytes, and which expressions that rules out.
+"""The values of a block's fields in few bytes, and which expressions they rule out (a zone map).
 
-A summary says for each key and type what there is: the least and the greatest number; which booleans; of strings all of
-them where they are few, else the least and the greatest beginning and, up to DIGEST_STRINGS of them, a bit for each
-one's hash; and whether every message has the key. It may be of more messages than are left: what it says is true of
-fewer, too.
+For each key and type a summary has:
 
-Only what has a column is summarised. A key is left out, as a key of which nothing is known, if any value of it is in
-the block's sparse table: also if other values of the same key have columns.
+- numbers: the least and the greatest;
+- booleans: which of the two occur;
+- strings: all of them if they are few; otherwise the least and the greatest beginning and, up to DIGEST_STRINGS of
+  them, a bit for each string's hash;
+- whether every message has the key.
+
+A summary may cover more messages than are left in the block: it is true of fewer messages, too.
+
+Only keys with a column are summarised. A key is left out if any value of it is in the block's sparse table, even if
+other values of it have columns. Nothing is known of a key that is left out.
 
 `may_match` walks an expression with the *set* of truths it can have for any message of the block. It is False only if
-TRUE is not among them; what it does not know (arithmetic, two fields compared) may have any truth. LIKE is tried out
-where all strings are known.
+TRUE is not among them. Parts that it does not know (arithmetic, two fields compared) may have any truth. LIKE is
+evaluated where all strings are known.
 
-Equal fields give equal bytes. A summary is local: a member that drops it only reads more. So everything rests on one
-rule: a summary never rules out a match. One member evaluates a block, another one passes it by its summary, and both
-must deliver the same messages. Under that rule a summary decides nothing that is replicated: fronts, steps and budgets
-are charged for a passed block as for any other.
+Equal fields give equal bytes. A summary is local: a member that drops it only reads more. So everything depends on one
+rule: a summary never rules out a match. One member evaluates a block, another one skips it by its summary, and both
+must deliver the same messages. Under that rule a summary decides nothing that is replicated: scan positions, steps and
+budgets are charged for a skipped block as for any other.
 
 Format 1 broke the rule: it said of a key with a column that all its values were there. Its summaries are in the
 checkpoints of members that ran an earlier build. They are not corrected but ignored (`trusted`): the block is read once
 and summarised again, and until then the member only does more work. The machine version has no part in this, because
 the error never was a function of state and entry: for the same entry, members that had the columns delivered the
-message, and members that did not passed it. Every entry, of version 1 as well, is now applied as by a member that had
-the columns. A member that ran the earlier build may have parted from the others already; then running hashes tell.
+message, and members that did not have them skipped it. Every entry, of version 1 as well, is now applied as by a member
+that had the columns. A member that ran the earlier build may already have parted from the others; running hashes show
+that.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """An expression over many messages at once: a few numpy calls a node, whatever their number.
 
-Agrees with `evaluate` message by message; a property test says so. A condition is two sets of messages, those where it
-is TRUE and those where it is FALSE; in neither, it is UNKNOWN. A value is a *vector*: for each type that occurs, which
-messages have it, and the values. A message is in at most one of these; in none, the value is NULL.
+It agrees with `evaluate` message by message; a property test checks that. A condition is two sets of messages, those
+where it is TRUE and those where it is FALSE; for all others it is UNKNOWN. A value is a *vector*: for each type that
+occurs, which messages have it, and the values. A message is in at most one of these; if it is in none, the value is
+NULL.
 
-A constant is a vector of length one, which numpy spreads over the others. Strings are looked at in their dictionary,
-as far as the messages use it. numpy wraps where whole numbers overflow: every calculation says itself where that was.
-Only +, -, *, /, //, comparisons, bit operations, isinf and lookups are used, and nothing that sums up floats, so
-results are the same on every processor.
+A constant is a vector of length one, which numpy broadcasts over the others. Strings are evaluated in their dictionary,
+as far as the messages use it. numpy wraps around where whole numbers overflow, so every calculation reports its own
+overflows. Only +, -, *, /, //, comparisons, bit operations, isinf and lookups are used, and nothing that sums floats,
+so results are the same on every processor.
 """
 
 from __future__ import annotations

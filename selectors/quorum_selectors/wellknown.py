@@ -1,9 +1,8 @@
 """The fields a selector or filter can name, and which of them a queue keeps.
 
 A field key is `header.<name>` or `properties.<name>` with AMQP's own names (AMQP 1.0 §3.2.1, §3.2.4), or
-`application-properties.<name>`. Left out on purpose: `header.ttl`, `header.first-acquirer` and
-`header.delivery-count`, which change on the way of a message, so that a selector on them would not stay true
-or false.
+`application-properties.<name>`. `header.ttl`, `header.first-acquirer` and `header.delivery-count` are left out on
+purpose: they change while a message is in transit, so a selector on them would not stay true or false.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
+"""The peers' network: one authenticated connection for each pair of members, in the Raft thread's own poll loop.
 
-One of the two dials, the other listens: among the members given at the start the one with the greater name dials,
-later `set_peers` says. Whoever knows the secret may connect, unless it is known to have been removed: this node may not
-yet have heard of who has joined. A connection is a handshake (handshake.py), then frames (wire.py). Kind PING is the
-network's own: a link that is quiet is kept alive and known to be alive, so that the first vote request after a long
-calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
+One of the two members dials, the other listens. Among the members given at the start the one with the greater name
+dials; later `set_peers` decides. A member that knows the secret may connect, unless it is known to have been removed:
+this node may not yet have heard that the member has joined. A connection is a handshake (handshake.py), then frames
+(wire.py). Frames of kind PING are the network's own. They keep a quiet link alive and known to be alive, so that the
+first vote request after a long calm finds it open. A link that receives nothing for IDLE_LIMIT_S is closed.
 
 Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
-and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers
-above send again what matters. Frames sent while there is no connection are gone, as if lost on the way.
+and does the rest. The queue for a peer is bounded: beyond the bound its connection is closed, and the layers above
+resend what matters. Frames sent while there is no connection are dropped, as if lost on the way.
 
-Strangers: at most MAX_STRANGERS connections are in the handshake at once, none for longer than HANDSHAKE_LIMIT_S, each
-reads a fixed number of bytes. What went wrong with them is counted and logged, at most once a second.
+Strangers are peers that have not yet proved the secret. At most MAX_STRANGERS connections are in the handshake at once,
+none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. Their failures are counted, and logged
+at most once a second.
 """
 
 from __future__ import annotations

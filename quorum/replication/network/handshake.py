@@ -1,21 +1,23 @@
-"""Who is at the other end: mutual proof of a shared secret before anything else of a connection is looked at.
+"""The handshake: both ends prove that they know a shared secret, before anything else of a connection is read.
 
     dialer    -> HELLO   magic 8, cluster 32 (SHA-256 of its name), founding 32 (SHA-256 of what it began with, zeros
                          where it joined later), sender 64, receiver 64, boot 8, incarnation 16, known 16, nonce 32
     listener  -> HELLO   the same of its own, then PROOF 32: HMAC over "listener", both hellos
     dialer    -> PROOF   32: HMAC over "dialer", both hellos
 
-Everything has a fixed size, so nothing is parsed and nothing allocated by a stranger's numbers. The proofs are
-HMAC-SHA256 under the secret, compared in constant time. Each covers both nonces (nothing recorded can be replayed),
-both names and the direction (nothing can be reflected), the cluster and both boot numbers (no node is taken for
-another, or for its next life).
+Every message has a fixed size, so a stranger's bytes are not parsed and cause no allocation. The proofs are HMAC-SHA256
+under the secret, compared in constant time. Each proof covers:
 
-*incarnation* is the sender's data directory, *known* the receiver's as the sender remembers it, zeros if it does not.
-Where either does not fit, both ends say so and part: the directory of one of them was emptied or exchanged, and what it
-promised is forgotten.
+- both nonces, so that a recording cannot be replayed;
+- both names and the direction, so that a proof cannot be reflected;
+- the cluster and both boot numbers, so that a node is not taken for another, or for its next life.
 
-What this protects: who may open a connection. Frames behind it carry CRC32C and lengths, which find accidents, not an
-attacker who can change bytes under way; against that, and for secrecy, peers need a private network or TLS (see
+*incarnation* is the sender's data directory; *known* is the receiver's as the sender remembers it, zeros if it does
+not. If either does not match, both ends report it and close the connection: the directory of one of them was emptied or
+exchanged, and what it promised is forgotten.
+
+This protects who may open a connection. Later frames carry CRC32C and lengths. Those find accidents, not an attacker
+who can change bytes in transit. Against such an attacker, and for secrecy, peers need a private network or TLS (see
 `Security` in wire.py).
 """
 

@@ -1,11 +1,10 @@
-"""Bytes on a peer connection: frames in and out of a non-blocking channel, without copying bodies about.
+"""Bytes on a peer connection: frames in and out of a non-blocking channel, without copying bodies.
 
     frame   length 4 (of the payload), kind 1, CRC32C 4 (of length, kind and payload), payload
 
-A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the
-read buffer; of a frame that goes beyond what one read brought, the rest is read piece by piece and joined once, the
-CRC taken of each piece as it comes. Sending hands the parts to the kernel as they are, many at a time, and keeps what
-was not taken.
+A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the read
+buffer. If a frame extends beyond one read, its rest is read piece by piece and joined once; the CRC is computed piece
+by piece. Sending hands the parts to the kernel as they are, many at a time, and keeps what the kernel did not take.
 """
 
 from __future__ import annotations
