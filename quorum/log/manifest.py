@@ -29,7 +29,7 @@ _TITLE = "quorum-log-manifest"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the manifest says."""
+    """The content of the manifest."""
 
     segments: Sequence[Listed]
     stated: int = 0
@@ -67,7 +67,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, path: Path) -> Manifest:
-    """The manifest; LogDamaged or LogUnknown if this is no whole one."""
+    """The manifest; LogDamaged or LogUnknown if the bytes are not a complete one."""
     title, _, rest = data.partition(b"\n")
     words = title.decode("latin-1").split(" ")
     if len(words) != 3 or words[0] != _TITLE:
@@ -101,7 +101,7 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
 
 
 def read_manifest(files: Files, directory: Path) -> Manifest | None:
-    """What the manifest says, or None if there is none."""
+    """The content of the manifest, or None if there is none."""
     path = directory / MANIFEST
     try:
         data = read_file(files, path)
@@ -116,5 +116,5 @@ def prepare_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
 
 
 def commit_manifest(files: Files, directory: Path) -> None:
-    """Make the prepared manifest the one that counts, durably."""
+    """Put the prepared manifest in force, durably."""
     commit_file(files, directory / MANIFEST)
