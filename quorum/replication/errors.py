@@ -12,15 +12,15 @@ from __future__ import annotations
 
 
 class ReplicationError(Exception):
-    """Anything this package raises on purpose, misuse (ValueError) apart."""
+    """Base of all errors that this package raises on purpose, except misuse (ValueError)."""
 
 
 class WireError(ReplicationError):
-    """Bytes from a peer that are no message. Nothing of them was taken."""
+    """Bytes from a peer that are no message. Nothing was taken from them."""
 
 
 class ReplicationFailed(ReplicationError):
-    """This replica has stopped for good. Every later call raises it again; the process has to end."""
+    """This replica has stopped for good. Every later call raises this error again; the process has to end."""
 
 
 class ReentryError(ReplicationFailed):
@@ -32,4 +32,4 @@ class TruncationError(ReplicationFailed):
 
 
 class UnsupportedLibrary(ReplicationError):
-    """PySyncObj is of another version, or without a name that this package overrides."""
+    """The installed PySyncObj has another version, or lacks a name that this package overrides."""

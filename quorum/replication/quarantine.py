@@ -41,7 +41,7 @@ _STANDING = struct.Struct("<IQQQBBQB")
 
 @dataclass(frozen=True, slots=True)
 class StandingQuestion:
-    """How do you stand? life: a number of the asker's process."""
+    """The question of a quarantined member about the others' state. life: a number of the asking process."""
 
     group: int
     life: int
@@ -58,9 +58,12 @@ class StandingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself. voters: of the
-    configuration that holds in its log, an entry at configuration_index, and, as long as that is not known to be
-    committed, of those before it back to one that is: whoever is being removed may have been elected meanwhile."""
+    """The answer. Everything in it is on the answering member's disk.
+
+    is_sound: the member itself is not quarantined. voters: those of the configuration in force in its log, an entry at
+    configuration_index. While that one is not known to be committed, the voters of the configurations before it are
+    added, back to a committed one, because a member that is being removed may have been elected meanwhile.
+    """
 
     group: int
     life: int
@@ -91,7 +94,7 @@ class Standing:
             raise WireError(f"a standing has at least {_STANDING.size} bytes, not {len(data)}")
         group, life, term, last, leads, sound, index, count = _STANDING.unpack_from(data)
         if leads > 1 or sound > 1:
-            raise WireError("a flag is 0 or 1")
+            raise WireError("a flag must be 0 or 1")
         at, voters = _STANDING.size, []
         for _ in range(count):
             if at >= len(data) or at + 1 + data[at] > len(data):
@@ -103,12 +106,12 @@ class Standing:
                 raise WireError(f"no name of a voter: {error}") from error
             at = end
         if at != len(data):
-            raise WireError(f"{len(data) - at} bytes behind a standing")
+            raise WireError(f"{len(data) - at} bytes after a standing")
         return cls(group, life, term, last, bool(leads), bool(sound), index, tuple(voters))
 
 
 class Quarantine:
-    """Where one replica is on that way."""
+    """The state of one replica's quarantine."""
 
     def __init__(self, me: str, life: int, *, is_on: bool) -> None:
         self.is_on = is_on
@@ -116,16 +119,16 @@ class Quarantine:
         self._me = me
         self._answers: dict[str, Standing] = {}
         self.floor: int | None = None
-        """The term below which nothing is heard; None while others have not answered."""
+        """The term below which nothing is heard; None until the others have answered."""
         self.target: tuple[int, str, int] | None = None
-        """(term, leader, index): what has to be here"""
+        """(term, leader, index): the entries that must be here"""
 
     @property
     def is_deaf(self) -> bool:
         return self.is_on and self.floor is None
 
     def take(self, peer: str, standing: Standing) -> bool:
-        """Take an answer; True if the floor is known by it."""
+        """Take an answer; True if it completes the floor."""
         if not self.is_on or standing.life != self.life or not standing.is_sound:
             return False
         is_news = False
@@ -140,15 +143,15 @@ class Quarantine:
         return is_news
 
     def _wanted(self) -> set[str]:
-        """All other voters, as the newest answer has them. Between two configurations in force at a time any majorities
-        have somebody in common, so who answers knows the newest. With a configuration that is committed no leader of a
-        later term is elected by the voters of the one before it; until then those have to answer, too."""
+        """All other voters, as the newest answer has them. Any majorities of two configurations in force at a time have
+        a member in common, so one of the answers has the newest. Once a configuration is committed, the voters of the
+        one before it elect no leader of a later term; until then those have to answer, too."""
         newest = max(self._answers.values(), key=lambda each: each.configuration_index)
         return set(newest.voters) - {self._me}
 
     def leader_to_record(self, term: int, matched: int) -> str | None:
-        """The leader whose log is here as far as it has to be, if it is. matched: up to where the entries here, on
-        disk, are the ones of this term's leader."""
+        """The leader whose log is here as far as required; None if it is not. matched: the index up to which the
+        entries here, on disk, are those of this term's leader."""
         if not self.is_on or self.target is None:
             return None
         target_term, leader, index = self.target
