@@ -130,7 +130,7 @@ def _string_test(operand: Expression, test: Callable[[str], bool]) -> Condition:
 
 
 def _field_comparison(op: str, key: str, value: FieldValue | None) -> Condition:
-    """A field against a literal: the value's type is known, so one check decides most messages."""
+    """A comparison of a field with a literal: the literal's type is known, so one check decides most messages."""
     order = ORDER[op]
     literal = admit(value)
     kind = type(literal)
@@ -150,7 +150,7 @@ def _field_comparison(op: str, key: str, value: FieldValue | None) -> Condition:
             return None if raw is None else False
 
         return compare_number
-    # Strings and booleans: only = and <> say anything.
+    # Strings and booleans: only = and <> can be other than FALSE.
     is_ordered = op not in ("=", "<>")
 
     def compare_other(fields: Fields) -> Truth:
@@ -167,7 +167,7 @@ def _comparison(op: str, left: _Getter, right: _Getter) -> Condition:
 
 
 def _getter(node: Expression) -> _Getter:
-    """A function to the node's value, admitted."""
+    """A function that returns the node's value, after `admit`."""
     match node:
         case Literal(value):
             constant = admit(value)

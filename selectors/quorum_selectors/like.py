@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 Segment = tuple[str | int, ...]
 Pattern = tuple[Segment, ...]
-"""At least one segment; as many `%` as segments, less one."""
+"""At least one segment; the pattern has one `%` less than segments."""
 
 
 class PatternError(ValueError):
-    """A pattern that ends in its escape character. `offset` is where, in the pattern."""
+    """The pattern ends in its escape character. `offset` is the position in the pattern."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class PatternError(ValueError):
 def parse_pattern(text: str, escape: str | None = None) -> Pattern:
     """The segments of a pattern as JMS 3.1 §3.8.1.1 writes it. `escape` is one character, or None.
 
-    An escape before an ordinary character stands for that character (the text is silent). Raises
+    An escape before an ordinary character stands for that character, because the specification does not say. Raises
     PatternError.
     """
     segments: list[Segment] = []
@@ -80,17 +80,17 @@ def parse_pattern(text: str, escape: str | None = None) -> Pattern:
 
 
 def prefix_pattern(text: str) -> Pattern:
-    """What begins with this text."""
+    """A pattern for strings that begin with this text."""
     return ((text,) if text else (), ())
 
 
 def suffix_pattern(text: str) -> Pattern:
-    """What ends in this text."""
+    """A pattern for strings that end in this text."""
     return ((), (text,) if text else ())
 
 
 def is_pattern(pattern: Pattern) -> bool:
-    """Whether the tuples have the form `parse_pattern` gives them."""
+    """Whether the tuples have the form that `parse_pattern` gives them."""
     if not pattern:
         return False
     for place, segment in enumerate(pattern):
@@ -99,8 +99,7 @@ def is_pattern(pattern: Pattern) -> bool:
             if type(run) is previous or not run or (isinstance(run, int) and run < 0):
                 return False
             previous = type(run)
-        # `_` stands before a `%`, so no segment after one begins with it; empty segments are at the ends
-        # only.
+        # `_` is moved before a `%`, so no segment after a `%` begins with it; only the first and last may be empty.
         if place and segment and isinstance(segment[0], int):
             return False
         if not segment and 0 < place < len(pattern) - 1:
@@ -109,14 +108,14 @@ def is_pattern(pattern: Pattern) -> bool:
 
 
 def literal_text(pattern: Pattern) -> str | None:
-    """The one string a pattern matches, if it has no wildcard."""
+    """The one string that a pattern matches, if it has no wildcard."""
     if len(pattern) > 1 or any(isinstance(run, int) for run in pattern[0]):
         return None
     return "".join(run for run in pattern[0] if isinstance(run, str))
 
 
 def least_size(pattern: Pattern) -> int:
-    """Characters of the shortest string that matches."""
+    """Number of characters of the shortest string that matches."""
     return sum(map(_size, pattern))
 
 
@@ -159,7 +158,7 @@ def _size(segment: Segment) -> int:
 
 
 def _fits(segment: Segment, value: str, position: int) -> bool:
-    """Whether the segment stands at this position; the string is known to be long enough."""
+    """Whether the segment matches at this position; the string is known to be long enough."""
     for run in segment:
         if isinstance(run, int):
             position += run
@@ -171,12 +170,11 @@ def _fits(segment: Segment, value: str, position: int) -> bool:
 
 
 def _finder(segment: Segment) -> Callable[[str, int, int], int]:
-    """A function (value, start, end) -> where the segment first stands within, or -1."""
+    """A function (value, start, end) -> first position of the segment within, or -1."""
     if len(segment) == 1 and isinstance(segment[0], str):
         text = segment[0]
         return lambda value, start, end: value.find(text, start, end)
-    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the
-    # segment.
+    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the segment.
     anywhere, place = 0, 0
     places: dict[str, int] = {}
     for run in segment:

@@ -23,13 +23,13 @@ from quorum_selectors.expression import Expression
 from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, Requirement, requirement
 
 LOOKUP_STEPS = 4
-"""Looking into a family for one message."""
+"""Steps of a lookup in a family for one message."""
 
 _HUGE = 2.0**512
 _LEAST_POWER = -16
 
 Cell = tuple[Hashable, Hashable]
-"""family, cell of it"""
+"""a family and its cell"""
 
 Filed = tuple[tuple[Cell, ...], int]
 """The cells of an expression, and its steps."""
@@ -73,8 +73,8 @@ class _Family:
     __slots__ = ("cells", "loads", "most")
 
     def __init__(self) -> None:
-        self.cells: dict[Hashable, tuple[int, int]] = {}  # steps, how many expressions
-        self.loads: dict[int, int] = {}  # how many cells have so many steps
+        self.cells: dict[Hashable, tuple[int, int]] = {}  # steps, number of expressions
+        self.loads: dict[int, int] = {}  # steps -> number of cells with these steps
         self.most = 0
 
     def change(self, cell: Hashable, steps: int, count: int) -> None:
@@ -103,7 +103,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class LookupCosts(Generic[T]):
-    """Expressions by tokens, and what a message costs at most: `steps`."""
+    """Expressions by tokens, and the highest cost of a message: `steps`."""
 
     def __init__(self) -> None:
         self._families: dict[Hashable, _Family] = {}
@@ -114,13 +114,13 @@ class LookupCosts(Generic[T]):
         return len(self._filed)
 
     def add(self, token: T, expression: Filed) -> None:
-        """A token has one expression."""
+        """Add the expression of a token, which has none yet."""
         self._filed[token] = expression
         for cell in expression[0]:
             self._change(cell, expression[1], 1)
 
     def remove(self, token: T) -> None:
-        """KeyError if it is not filed."""
+        """Remove a token's expression; KeyError if there is none."""
         found, count = self._filed.pop(token)
         for cell in found:
             self._change(cell, -count, -1)
