@@ -18,17 +18,17 @@ from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effec
 from quorum.catalog.queues import CatalogQueue
 
 MAX_POLICIES = 200
-"""Each is looked at for each queue when they change, and again for each new queue."""
+"""Maximum number of policies. Each is compared with each queue when policies change, and with each new queue."""
 MAX_NAME_BYTES = 255
 MAX_PATTERN_BYTES = 255
-"""As long as a queue's name."""
+"""Maximum length of a pattern, the same as of a queue's name."""
 MAX_PRIORITY = (1 << 31) - 1
-"""Either way; what the API's 32 bits hold."""
+"""Maximum of a priority's absolute value, which the API's 32 bits can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """arguments: as they were given, by name."""
+    """A policy. arguments: as they were given, by name."""
 
     name: str
     pattern: str
@@ -41,8 +41,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What applies to a queue. policy: the name of the one that does; arguments: the queue's own and the policy's, by
-    name; config: what they mean."""
+    """The configuration that applies to a queue. policy: the name of its policy; arguments: the queue's own and the
+    policy's, by name; config: their meaning."""
 
     policy: str
     arguments: Arguments
@@ -50,13 +50,13 @@ class Effective:
 
 
 class Policies:
-    """All policies of one moment: a change makes others, so that whoever looks from another thread sees one state."""
+    """All policies at one moment. A change makes a new object, so that a reader on another thread sees one state."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}
         self._ranked = sorted(self.by_name.values(), key=lambda each: -each.priority)  # stable: then by name
         self._found: dict[int, Effective] = {}
-        """by queue id; only those that somebody has asked about"""
+        """by queue id; only the queues that were asked for"""
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -68,18 +68,18 @@ class Policies:
         return Policies(each for each in self.by_name.values() if each.name != name)
 
     def of(self, queue: str) -> Policy | None:
-        """Which one applies to a queue of this name."""
+        """The policy that applies to a queue of this name; None if there is none."""
         return next((policy for policy in self._ranked if policy.matches(queue)), None)
 
     def effective(self, queue: CatalogQueue) -> Effective:
-        """What applies to the queue. O(policies), O(1) when it is asked again."""
+        """The configuration that applies to the queue. O(policies), and O(1) for a repeated call."""
         found = self._found.get(queue.id)
         if found is None:
             found = self._found[queue.id] = self._work_out(queue)
         return found
 
     def forget(self, queue: int) -> None:
-        """There is no such queue any more."""
+        """Forget a removed queue."""
         self._found.pop(queue, None)
 
     def _work_out(self, queue: CatalogQueue) -> Effective:
@@ -91,7 +91,7 @@ class Policies:
 
 
 def check_policy(name: str, pattern: str, priority: int) -> None:
-    """Raises ArgumentError. The arguments are judged in `arguments`."""
+    """Check a policy without its arguments; raises ArgumentError. `arguments` checks those."""
     check_text("policy name", name, MAX_NAME_BYTES)
     check_text("policy pattern", pattern, MAX_PATTERN_BYTES)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -101,8 +101,8 @@ def check_policy(name: str, pattern: str, priority: int) -> None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the whole name fits the pattern, in which `*` stands for any characters, also none. Each piece between
-    two `*` is looked for once, from where the one before it ended: no going back."""
+    """Whether the whole name matches the pattern, in which `*` stands for any characters, also none. Each piece between
+    two `*` is searched once, from the end of the one before it, without backtracking."""
     first, *rest = pattern.split("*")
     if not rest:
         return pattern == name
