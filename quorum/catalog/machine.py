@@ -475,4 +475,4 @@ def _refuse_size(arguments: Mapping[str, ArgumentValue], version: int) -> Refuse
 
 
 def _outdated(name: str) -> Refused:
-    return Refused("outdated", f"the state that {name} was made from has changed since; make the command again")
+    return Refused("outdated", f"the state that {name} was made from has changed; make the command again")
