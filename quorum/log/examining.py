@@ -75,7 +75,7 @@ def examine_manifest(files: Files, directory: Path) -> Iterator[Finding]:
     try:
         if read_manifest(files, directory) is not None:
             return
-        reason = "it is gone"
+        reason = "the file is missing"
     except LogDamaged as error:
         reason = error.damages[0].reason
     except (LogUnknown, OSError) as error:
@@ -90,7 +90,7 @@ def examine_file(files: Files, segment: Segment, end: int) -> Iterator[Finding]:
         with closing(files.open(path)) as file:
             found, size = file.pread(HEADER_BLOCK, 0), file.size()
     except FileNotFoundError:
-        yield Finding(Damage(str(path), 0, None, "it is gone"), Remedy.NAME, number)
+        yield Finding(Damage(str(path), 0, None, "the file is missing"), Remedy.NAME, number)
         return
     except OSError as error:
         yield Finding(Damage(str(path), 0, None, f"cannot be read: {error}"), Remedy.NONE, number)
@@ -123,7 +123,7 @@ def examine_index(files: Files, sealed: Sealed, columns: Columns) -> Iterator[Fi
         if number == sealed.number and {(part.is_page, part.group): part for part in parts} == sealed.parts:
             return
     except FileNotFoundError:
-        reason = "it is gone"
+        reason = "the file is missing"
     except OSError as error:
         reason = f"cannot be read: {error}"
     pieces = encode_index(sealed.listed, list(sealed.parts.values()), columns)

@@ -126,7 +126,7 @@ def inspect_manifest(path: Path, files: Files | None = None) -> list[Listed]:
 def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:
     decoded = decode_index(read_file(files, path))
     if decoded is None:
-        raise LogDamaged(Damage(str(path), 0, None, "not a whole index file; opening the log makes it again"))
+        raise LogDamaged(Damage(str(path), 0, None, "not a complete index file; opening the log rebuilds it"))
     _, parts, columns = decoded
     found = []
     for part in parts:

@@ -276,7 +276,7 @@ class Log:
         try:
             free = self.free_bytes()
         except OSError as error:
-            raise self.fail(error, "ask for the room on the disk") from error
+            raise self.fail(error, "read the free space of the disk") from error
         reserve = self._reserve
         is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
         return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
@@ -303,7 +303,7 @@ class Log:
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 return False
-            raise self.fail(error, "put by a reserve") from error
+            raise self.fail(error, "allocate the reserve") from error
 
     def release_reserve(self) -> bool:
         """Return a part of the reserve to the disk, for data other than records; False if nothing is left."""
@@ -367,7 +367,7 @@ class Log:
             file_id=self._random_bytes(16),
             reserve=self._reserve,
             expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
-            refused=lambda error: opened.writer.refused(error, "copy what is live of old segments"),
+            refused=lambda error: opened.writer.refused(error, "copy the live records of old segments"),
         )
         opened.collector.planned(collection)
         return collection

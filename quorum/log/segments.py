@@ -177,7 +177,7 @@ def open_segment(files: Files, directory: Path, listed: Listed, *, writable: boo
         file = files.open(path, writable=writable)
     except FileNotFoundError:
         raise LogDamaged(
-            Damage(str(path), 0, listed.first_lsn, "the manifest lists it and it is gone")
+            Damage(str(path), 0, listed.first_lsn, "the manifest lists this file, but it is missing")
         ) from None
     try:
         header = decode_header(file.pread(HEADER_BLOCK, 0), path)
