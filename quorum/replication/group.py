@@ -163,10 +163,12 @@ class Group:
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
 
+        prepare_install(index, term, state): called before an installation, and again until it answers a number. None:
+        the state refers to something that is not here yet. A number: this member's own entries are proven right up to
+        this index (0: none are).
+
         on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both functions read
-        the state piece by piece, while they are called. prepare_install(index, term, state): called before an
-        installation, and again until it answers. None: the state refers to something that is not here yet. A number:
-        this member's own entries are proven right up to this index (0: none are).
+        the state piece by piece, while they are called.
         """
         names = sorted(members)
         if (names and me not in names) or len(set(names)) != len(names):
@@ -370,8 +372,8 @@ class Group:
 
     def standing(self, peer: str, life: int) -> Standing:
         """Answer a quarantined member's question; the answer is to be sent after a sync. A leader also forgets what the
-        member's lost life acknowledged: counted acknowledgements stay counted, and it sends entries from where the
-        member's log ends now."""
+        member's lost life acknowledged: committed entries stay committed, and it sends entries from where the member's
+        log ends now."""
         with self._call:
             is_followed = self.is_leader and peer in self._engine.others
             if is_followed and self._replicator.reset_progress(peer, life):
