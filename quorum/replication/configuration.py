@@ -1,7 +1,8 @@
 """The members of a group: configurations in its own log, majorities, and how a learner catches up.
 
-A configuration names the voters and the learners (Raft §6 and thesis §4). It is a log entry, and holds from the moment
-it is in a member's log, committed or not. If the entry is truncated, the configuration before it holds again.
+A configuration names the voters and the learners (Raft §6 and thesis §4). It is a log entry, and is in force from the
+moment it is in a member's log, committed or not. If the entry is truncated, the configuration before it is in force
+again.
 
 Consecutive configurations differ in at most one voter, so any majority of the one has a member in common with any
 majority of the other. A leader begins a change only when the previous change is committed, and an entry of its own term

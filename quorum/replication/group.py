@@ -22,7 +22,7 @@ all of those (but index 1) with an empty body.
 followers, elections.py decides when to campaign, leadership.py confirms reads and transfers leadership, snapshots.py
 installs a leader's snapshot, and guard.py has the rules between the wire and PySyncObj.
 
-The last configuration in this node's own log names the members; the members given at the start hold until there is one.
+The last configuration in this node's own log names the members; until there is one, those given at the start count.
 A frame may come from any node, since a leader may know of members that this node has not heard of. Answers count only
 from members, votes and acknowledgements only from voters.
 """
