@@ -1,11 +1,13 @@
-"""What a queue's `x-` arguments mean: from what a client wrote to a checked, effective configuration.
+"""The meaning of a queue's `x-` arguments: from what a client wrote to a checked, effective configuration.
 
-Here, and only here, arguments are judged. `effective_config` is pure, and the catalog's machine calls it while it
-applies a declaration: what an argument means is therefore part of the machine's version.
+Only this module checks arguments. `effective_config` is pure, and the catalog's machine calls it while it applies a
+declaration. So the meaning of an argument is part of the machine's version.
 
-An argument is unknown (refused, with the nearest known one), known but not supported by this version (refused, saying
-so, rather than accepted and ignored), or supported: then its value is checked for kind and range. A boolean is not an
-integer here, and an integer is not a double.
+An argument is one of three kinds:
+
+- unknown: refused, with the nearest known one;
+- known but not supported by this version: refused with that reason, rather than accepted and ignored;
+- supported: its value is checked for kind and range. A boolean is not an integer here, and an integer is not a double.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ from quorum_selectors.wellknown import DEFAULT_FIELD_NAMES, resolve_field_names
 
 ArgumentValue = bool | int | float | str | bytes
 Arguments = tuple[tuple[str, ArgumentValue], ...]
-"""By name."""
+"""Arguments, sorted by name."""
 
 MAX_QUEUE_NAME_BYTES = 255
 MAX_COUNT = 1 << 48
 MAX_TTL_MS = 1 << 53
 MAX_FILTER_BYTES = 1 << 24
 MAX_ARGUMENTS_BYTES = 4 << 10
-"""Names and texts of one queue's or policy's arguments: every member keeps them, and every snapshot of the catalog and
-every listing has them."""
+"""Maximum size of names and texts of one queue's or policy's arguments. Every member keeps them, and every snapshot of
+the catalog and every listing contains them."""
 
 OVERFLOW_MODES = {"drop-head": "drop_head", "reject-publish": "reject_publish"}
-"""Outward name -> name in code."""
+"""The client's name of a mode -> its name in the code."""
 
 QUEUE_MODES = ("default", "lazy")
 
 FILTERING = ("x-filter-field-names", "x-filter-max-in-memory-bytes-per-msg")
-"""They mean something only where x-filter-enabled is true."""
+"""Arguments that have an effect only if x-filter-enabled is true."""
 
 NOT_YET = (
     "x-consumer-timeout",
@@ -49,20 +51,20 @@ NOT_YET = (
     "x-max-priority",
     "x-single-active-consumer",
 )
-"""Names that are fixed, and that this version does not carry out."""
+"""Known arguments that this version does not support."""
 
 
 class ArgumentError(ValueError):
-    """A queue's name or argument that cannot be taken: the caller's fault. The text says what would be allowed."""
+    """A queue's name or argument is refused; this is the caller's fault. The text says what is allowed."""
 
 
 def check_queue_name(name: str) -> None:
-    """1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
+    """Check for 1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
     check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
 
 
 def check_text(what: str, text: str, most_bytes: int) -> None:
-    """1 to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
+    """Check for 1 to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -75,7 +77,8 @@ def check_text(what: str, text: str, most_bytes: int) -> None:
 
 
 def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> QueueConfig:
-    """The queue's configuration with every default filled in. Raises ArgumentError; its first finding by name wins."""
+    """The queue's configuration with every default filled in. Raises ArgumentError for the first bad argument by
+    name."""
     check_queue_name(name)
     _check_names(arguments)
     checked = {
@@ -104,8 +107,8 @@ def effective_config(name: str, arguments: Mapping[str, ArgumentValue]) -> Queue
 
 
 def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
-    """Raises ArgumentError where a new queue or policy has too much of them. Those of entries of version 1 may have
-    more."""
+    """Raise ArgumentError if the arguments of a new queue or policy are too large. Those of entries of version 1 may be
+    larger."""
     texts = [*arguments, *(value for value in arguments.values() if isinstance(value, str))]
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     if size > MAX_ARGUMENTS_BYTES:
@@ -115,7 +118,7 @@ def check_size(arguments: Mapping[str, ArgumentValue]) -> None:
 
 
 def differences(wanted: QueueConfig, present: QueueConfig) -> str:
-    """What a second declaration would change, in the words of arguments; empty where nothing."""
+    """The changes that a second declaration would make, in the words of arguments; empty if there are none."""
     found = []
     for argument, attribute in _ATTRIBUTES.items():
         new, old = getattr(wanted, attribute), getattr(present, attribute)
@@ -125,7 +128,8 @@ def differences(wanted: QueueConfig, present: QueueConfig) -> str:
 
 
 def check_policy_arguments(arguments: Mapping[str, ArgumentValue]) -> None:
-    """Whether a policy may set them, to these values. Raises ArgumentError; its first finding by name wins."""
+    """Check that a policy may set these arguments to these values. Raises ArgumentError for the first bad one by
+    name."""
     if not arguments:
         raise ArgumentError(f"a policy without arguments; it may set {', '.join(BY_POLICY)}")
     _check_names(arguments)
@@ -139,8 +143,8 @@ def check_policy_arguments(arguments: Mapping[str, ArgumentValue]) -> None:
 
 
 def merged(own: Arguments, policy: Arguments) -> Arguments:
-    """A queue's own arguments with those of the policy that applies to it; both were checked. What a queue cannot use,
-    because it does not filter, is left out."""
+    """A queue's own arguments with those of the policy that applies to it; both were checked. Arguments that the queue
+    cannot use, because it does not filter, are left out."""
     found = dict(own)
     for argument, value in policy:
         if argument in FILTERING and found.get("x-filter-enabled") is not True:
@@ -206,7 +210,8 @@ def _queue_mode(argument: str, value: ArgumentValue) -> _Checked:
 
 
 def _field_names(argument: str, value: ArgumentValue) -> _Checked:
-    """A text with commas, because an argument's value is no list. Spaces around a name and repeats are dropped."""
+    """Check a list of field names in one text with commas, because an argument's value is no list. Spaces around a name
+    and repeats are dropped."""
     if not isinstance(value, str):
         raise ArgumentError(
             f"argument {argument!r} is {_kind(value)}; allowed: field names in one text, with commas"
@@ -229,7 +234,7 @@ SUPPORTED: dict[str, Callable[[str, ArgumentValue], _Checked]] = {
     "x-overflow": _overflow,
     "x-queue-mode": _queue_mode,
 }
-"""Argument -> what checks its value."""
+"""Argument -> the function that checks its value."""
 
 _Choice = Callable[[ArgumentValue, ArgumentValue], ArgumentValue]
 
@@ -243,7 +248,7 @@ def _policys(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
 
 
 def _smaller(own: ArgumentValue, policy: ArgumentValue) -> ArgumentValue:
-    """-1 is no limit."""
+    """The smaller of two limits; -1 is no limit."""
     assert isinstance(own, int) and isinstance(policy, int)
     limits = [each for each in (own, policy) if each >= 0]
     return min(limits, default=-1)
@@ -258,8 +263,8 @@ BY_POLICY: dict[str, _Choice] = {
     "x-overflow": _policys,
     "x-queue-mode": _own,
 }
-"""What a policy may set: what may change while a queue is in use. Argument -> what holds of (the queue's own, the
-policy's), as RabbitMQ has it."""
+"""The arguments that a policy may set, because they may change while a queue is in use. Argument -> function that
+chooses from (the queue's own value, the policy's), as RabbitMQ does."""
 
 _ATTRIBUTES = {
     "x-delivery-limit": "delivery_limit",

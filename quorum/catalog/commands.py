@@ -1,4 +1,4 @@
-"""What can be asked of the system group, and what it answers beside `fifo.effects`.
+"""The commands of the system group, and its replies beside those of `fifo.effects`.
 
 Sessions number their commands to the system group as they do to any group: RegisterProducer, CloseSession and Wake are
 those of `fifo.commands`.
@@ -17,8 +17,9 @@ from quorum.catalog.members import AddMember, DrainMember, MemberCommand, Remove
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Makes a queue, or finds that it exists with the same meaning. arguments: as the client gave them, by name. seen:
-    how many queues had been removed (CatalogMachine.removals); no queue is made if it is more by now."""
+    """Declares a queue: creates it, or confirms that it exists with the same meaning. arguments: as the client gave
+    them, by name. seen: the number of removed queues (CatalogMachine.removals) when the command was made; no queue is
+    created if there are more by now."""
 
     name: str
     arguments: Arguments
@@ -26,13 +27,13 @@ class DeclareQueue:
 
 
 NO_QUEUE = (1 << 64) - 1
-"""The id of no queue."""
+"""An id that no queue has."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveQueue:
-    """The queue's name is free at once; its group's leader then deletes its messages. queue: the id that is meant, 0
-    for any."""
+    """Removes a queue. Its name is free at once; its group's leader then deletes its messages. queue: the id that is
+    meant, 0 for any."""
 
     name: str
     queue: int = 0
@@ -40,7 +41,7 @@ class RemoveQueue:
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """Makes a policy or changes it. arguments: as the operator gave them, by name. seen: as in SeenChanges."""
+    """Creates or changes a policy. arguments: as the operator gave them, by name. seen: as in SeenChanges."""
 
     name: str
     pattern: str
@@ -51,23 +52,23 @@ class SetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RemovePolicy:
-    """seen: as in SeenChanges."""
+    """Removes a policy. seen: as in SeenChanges."""
 
     name: str
     seen: int = UNSEEN
 
 
 SeenChanges = SetPolicy | RemovePolicy | AddMember | RemoveMember | DrainMember | SetLeaseTimes
-"""Commands that say how many of these the catalog had taken (CatalogMachine.changes) when the command was made. The
-command is refused if there are more by now. So a command whose caller has given up, and which arrives late, undoes
-nothing that was changed since."""
+"""Commands with the number of such commands that the catalog had taken (CatalogMachine.changes) when the command was
+made. The command is refused if there are more by now. So a late command whose caller has given up undoes no later
+change."""
 
 CatalogCommand = DeclareQueue | RemoveQueue | SetPolicy | RemovePolicy | MemberCommand | LeaseTimesCommand
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclared(Ok):
-    """count: 1 if the queue was created, 0 if it existed with the same configuration."""
+    """The reply to DeclareQueue. count: 1 if the queue was created, 0 if it existed with the same configuration."""
 
     queue: int = 0
     group: int = 0
@@ -75,20 +76,21 @@ class QueueDeclared(Ok):
 
 @dataclass(frozen=True, slots=True)
 class QueueRemoved(Ok):
-    """count: 1."""
+    """The reply to RemoveQueue. count: 1."""
 
     queue: int = 0
     group: int = 0
 
 
 def encode_declare(command: DeclareQueue) -> bytes:
-    """JSON, for it tells 1, 1.0 and true apart. Bytes are no value of any argument, and are refused before this."""
+    """Encode a declaration as JSON, because JSON tells 1, 1.0 and true apart. No argument's value may be bytes; those
+    are refused before this."""
     fields = [command.name, command.arguments, command.seen]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_declare(data: bytes) -> DeclareQueue:
-    """Raises ValueError where the bytes are no declaration."""
+    """Decode a declaration. Raises ValueError if the bytes are none."""
     match json.loads(data):
         case [str(name), list(pairs)]:  # as of version 1
             return DeclareQueue(name, _arguments(pairs))
@@ -98,13 +100,13 @@ def decode_declare(data: bytes) -> DeclareQueue:
 
 
 def encode_set_policy(command: SetPolicy) -> bytes:
-    """JSON, as a declaration."""
+    """Encode a policy as JSON, like a declaration."""
     fields = [command.name, command.pattern, command.priority, command.arguments, command.seen]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_set_policy(data: bytes) -> SetPolicy:
-    """Raises ValueError where the bytes are none."""
+    """Decode a policy. Raises ValueError if the bytes are none."""
     match json.loads(data):
         case [str(name), str(pattern), int(priority), list(pairs)] if not isinstance(
             priority, bool

@@ -1,19 +1,20 @@
 """The times that the safety of leases depends on: settings of the cluster, committed in the catalog.
 
 A member's configuration counts once, when the cluster is founded. Afterwards all members use the catalog's times, so
-that members with other configurations are no danger.
+members with other configurations are no danger.
 
-A change takes two steps, as members apply the catalog at different times:
+A change takes two steps, because members apply the catalog at different times:
 
-  1. `SetLeaseTimes` commits the wanted times. What leaders grant shrinks at once to the smaller of the old and the
-     wanted times; what a successor waits for grows at once to the larger of them.
-  2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member
-     has said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
+1. `SetLeaseTimes` commits the wanted times. At once the leases that leaders grant shrink to the smaller of the old and
+   the wanted times, and a successor's wait grows to the larger of them.
+2. `SettleLeaseTimes` makes the wanted times the only ones. The system group's leader proposes it when every member has
+   said that it uses step 1, and every lease that was granted before that has ended (node/lease_times.py).
 
-So a successor waits for every lease that anybody may hold, whichever step it or the leader before it has applied.
+So a successor waits for every lease that any member may hold, whichever step the successor or the leader before it has
+applied.
 
-A catalog from before there were these settings says nothing about the leases that its members granted. They may have
-granted the largest one that configuration allows, so a successor waits for that one until step 2.
+A catalog from before these settings says nothing about the leases that its members granted. They may have granted the
+largest lease that configuration allows, so a successor waits for that one until step 2.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dataclasses import astuple, dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """lease_ms: how long a member may deliver after a leader last heard of it. step_down_ms: how long a leader may
-    grant leases after a majority last answered it."""
+    """lease_ms: the time for which a member may deliver after a leader last heard of it. step_down_ms: the time for
+    which a leader may grant leases after a majority last answered it."""
 
     lease_ms: int
     step_down_ms: int
@@ -38,16 +39,16 @@ class LeaseTimes:
 
 
 UNSEEN = -1
-"""In a command's `seen`: it is carried out whatever was changed before it."""
+"""In a command's `seen`: the command is applied whatever was changed before it."""
 SMALLEST = LeaseTimes(500, 500)
 LARGEST = LeaseTimes(60_000, 120_000)
-"""What the configuration allows for `lease_ms` and `leader_fallback_ms`. Leases go by heartbeats, four a second: with
-less than the time of two of them, no lease would hold."""
+"""The largest values that the configuration allows for `lease_ms` and `leader_fallback_ms`. Leases depend on
+heartbeats, four a second: with less than the time of two of them, no lease would hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLeaseTimes:
-    """The times of a cluster that has none, said by the system group's leader from its configuration."""
+    """Sets the times of a cluster that has none; proposed by the system group's leader from its configuration."""
 
     lease_ms: int
     step_down_ms: int
@@ -55,7 +56,7 @@ class FoundLeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SetLeaseTimes:
-    """An administrator wants other times. seen: as in commands.SeenChanges."""
+    """An administrator's request for other times. seen: as in commands.SeenChanges."""
 
     lease_ms: int
     step_down_ms: int
@@ -64,7 +65,7 @@ class SetLeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class SettleLeaseTimes:
-    """Every member uses this revision, and all earlier leases have ended."""
+    """Says that every member uses this revision, and that all earlier leases have ended."""
 
     revision: int
 
@@ -74,8 +75,8 @@ LeaseTimesCommand = FoundLeaseTimes | SetLeaseTimes | SettleLeaseTimes
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """revision: grows with each change. granted: what leaders go by. awaited: what successors wait for; at least what
-    any leader goes by."""
+    """revision: grows with each change. granted: the times that leaders use. awaited: the times that successors wait
+    for, at least the times that any leader uses."""
 
     revision: int
     wanted: LeaseTimes
@@ -84,7 +85,7 @@ class LeaseSettings:
 
     @classmethod
     def founded(cls, wanted: LeaseTimes, *, is_new: bool = True) -> LeaseSettings:
-        """is_new: no member can have granted a lease before."""
+        """The settings of a cluster that had none. is_new: no member can have granted a lease before."""
         return cls(1, wanted, wanted, wanted if is_new else wanted.larger(LARGEST))
 
     @property
@@ -92,23 +93,23 @@ class LeaseSettings:
         return self.wanted == self.granted == self.awaited
 
     def changed(self, wanted: LeaseTimes) -> LeaseSettings:
-        """Step 1."""
+        """The settings after step 1."""
         return LeaseSettings(
             self.revision + 1, wanted, self.granted.smaller(wanted), self.awaited.larger(wanted)
         )
 
     def settled(self) -> LeaseSettings:
-        """Step 2."""
+        """The settings after step 2."""
         return replace(self, revision=self.revision + 1, granted=self.wanted, awaited=self.wanted)
 
-    # ---- as JSON can hold it
+    # ---- JSON form
 
     def state(self) -> list[object]:
         return [self.revision, *(list(astuple(each)) for each in (self.wanted, self.granted, self.awaited))]
 
     @classmethod
     def restored(cls, state: Sequence[object] | None) -> LeaseSettings | None:
-        """ValueError where the state is none."""
+        """The settings from their JSON form; ValueError if it is none."""
         match state:
             case None:
                 return None
@@ -119,11 +120,11 @@ class LeaseSettings:
                 [int(), int()] as awaited,
             ]:
                 return cls(revision, LeaseTimes(*wanted), LeaseTimes(*granted), LeaseTimes(*awaited))
-        raise ValueError(f"no lease settings: {state!r}")
+        raise ValueError(f"not lease settings: {state!r}")
 
 
 def check_times(wanted: LeaseTimes) -> None:
-    """ValueError, with a text for the administrator who wants these times, if they are not allowed."""
+    """Raise ValueError, with a text for the administrator, if these times are not allowed."""
     for name, least, value, most in (
         ("lease_ms", SMALLEST.lease_ms, wanted.lease_ms, LARGEST.lease_ms),
         ("leader_fallback_ms", SMALLEST.step_down_ms, wanted.step_down_ms, LARGEST.step_down_ms),

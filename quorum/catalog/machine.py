@@ -1,10 +1,10 @@
-"""The system group's machine: which queues there are, what they are configured as, and in which group each one lives;
-which policies change what they are configured as (policies.py); and who is a member of the cluster (members.py).
+"""The system group's machine: the queues, with their configuration and group; policies, which change the configuration
+of queues (policies.py); and the members of the cluster (members.py).
 
-It holds the wish; each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
-`DeleteQueue`, changes of members).
-A queue's id is given out once and never again, so a queue of the same name declared later is another queue. Pure, like
-the machines of `fifo`: time is group time, order is defined everywhere, same entries give the same bytes.
+It holds the desired state. Each group's leader carries it out in that group's own log (`CreateQueue`, `UpdateConfig`,
+`DeleteQueue`, changes of members). A queue's id is given out once and never again, so a queue of the same name declared
+later is another queue. The machine is pure, like the machines of `fifo`: time is group time, order is defined
+everywhere, and the same entries give the same bytes.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ from quorum.catalog.policies import MAX_POLICIES, Effective, Policies, Policy, c
 from quorum.catalog.queues import CatalogQueue
 
 MAY_BE_LEFT_OUT = (AddMember, RemoveMember, DrainMember, SetPolicy, RemovePolicy)
-"""Commands that an operator may have left out (CatalogMachine.leave_out). Queues are not among them: what is in the
-groups' logs goes by their ids and places."""
+"""Commands that an operator may have skipped (CatalogMachine.leave_out). Commands about queues are not among them,
+because the groups' logs depend on the queues' ids and groups."""
 HASHED_EVERY = 1_000
-"""The running hash takes in the state itself at indices that this divides."""
+"""The running hash includes the state itself at indices that this number divides."""
 LEAP = 1 << 32
-"""A policy's command that is left out raises the revision by this: above every revision that the groups are configured
-by, whatever the commands behind it change now, so that all queues are configured again."""
+"""A skipped command about policies raises the revision by this number, above every revision with which the groups are
+configured, whatever later commands change. So all queues are configured again."""
 SNAPSHOT_FORMAT = 4
 READABLE_FORMATS = (3, 4)
-"""3: without lease settings."""
+"""Format 3 has no lease settings."""
 HASHED = (
     "changes",
     "groups",
@@ -84,13 +84,14 @@ HASHED = (
     "removed",
     "revision",
 )
-"""Of a snapshot's fields those that the running hash takes in."""
+"""The fields of a snapshot that the running hash includes."""
 MAX_QUEUES = 100_000
-"""Ten times what a cluster is measured with: a bound for the snapshot and for a client gone wild."""
+"""Maximum number of queues: ten times the number that a cluster is measured with. It bounds the snapshot and the damage
+by a faulty client."""
 
 
 class CatalogMachine:
-    """queue_groups: numbers of the groups that queues may live in."""
+    """queue_groups: numbers of the groups that may hold queues."""
 
     def __init__(self, queue_groups: Sequence[int]) -> None:
         if not queue_groups:
@@ -100,15 +101,15 @@ class CatalogMachine:
         self.lease_settings: LeaseSettings | None = None
         self.policies = Policies()
         self.revision = 0
-        """How often policies have changed."""
+        """Number of changes of policies."""
         self.changes = 0
-        """How many commands of commands.SeenChanges were taken, whatever they changed."""
+        """Number of commands of commands.SeenChanges that were taken, whatever they changed."""
         self.removals = 0
-        """How many queues were removed, in entries of version 2 and later."""
+        """Number of removed queues, in entries of version 2 and later."""
         self.now_ms = 0
-        """Of the latest entry that was applied here; nothing that a command does depends on it."""
+        """Group time of the latest entry that was applied here; no command depends on it."""
         self.running_hash = 0
-        """Over (index, replies) of all entries of version 2 and later, and now and then over the state."""
+        """Hash over (index, replies) of all entries of version 2 and later, and at some indices over the state."""
         self._removed = array("Q")
         """ids of removed queues, ascending"""
         self._numbering = Numbering()
@@ -120,14 +121,14 @@ class CatalogMachine:
     # ---- commands
 
     def apply(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
-        """One Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN change
-        anything here."""
+        """Apply one Raft entry. Unnumbered operations are the leader's own: of those, only the ones in _LEADERS_OWN
+        change anything here."""
         self.now_ms = meta.now_ms
         return self._applied(meta, (self._operation(meta, operation) for operation in operations))
 
     def leave_out(self, meta: c.Meta, operations: Sequence[c.Operation]) -> Applied:
-        """One Raft entry without its commands of MAY_BE_LEFT_OUT: each takes its number in its session, and is refused.
-        Everything else of the entry is carried out, because later entries build on it."""
+        """Apply one Raft entry without its commands of MAY_BE_LEFT_OUT: each takes its number in its session, and is
+        refused. Everything else in the entry is applied, because later entries build on it."""
         self.now_ms = meta.now_ms
         replies = (
             self._operation(meta, each, is_left_out=isinstance(each.command, MAY_BE_LEFT_OUT))
@@ -144,8 +145,8 @@ class CatalogMachine:
         return applied
 
     def _hashed(self) -> bytes:
-        """What the running hash takes in of the state. It belongs to the machine's version: what is added to the state
-        later is taken in for entries of a later version."""
+        """The part of the state that the running hash includes. It belongs to the machine's version: later additions to
+        the state are included for entries of a later version."""
         state = self._state()
         return _json([state[key] for key in HASHED])
 
@@ -179,7 +180,7 @@ class CatalogMachine:
         return handler(self, command)
 
     def _left_out(self, command: c.Command | CatalogCommand) -> Reply:
-        """Nothing that the command gave out is given out a second time."""
+        """Skip a command, without giving out again any number that the command gave out."""
         if isinstance(command, AddMember):
             self.members.next_number += 1
         elif isinstance(command, SetPolicy | RemovePolicy):
@@ -236,7 +237,7 @@ class CatalogMachine:
         return QueueRemoved(1, queue.id, queue.group)
 
     def _set_policy(self, command: SetPolicy, version: int) -> Reply:
-        """count: 1 if it changes anything."""
+        """Set a policy; the reply's count is 1 if that changes anything."""
         arguments = dict(command.arguments)
         try:
             check_policy(command.name, command.pattern, command.priority)
@@ -282,7 +283,7 @@ class CatalogMachine:
         return None
 
     def _set_lease_times(self, command: SetLeaseTimes) -> Reply:
-        """count: 1 if it changes anything."""
+        """Set lease times; the reply's count is 1 if that changes anything."""
         wanted = LeaseTimes(command.lease_ms, command.step_down_ms)
         try:
             check_times(wanted)
@@ -344,14 +345,14 @@ class CatalogMachine:
 
     _LEADERS_OWN = (FoundCluster, MeetMember, ConfirmMember, FoundLeaseTimes, SettleLeaseTimes)
 
-    # ---- questions
+    # ---- queries
 
     def queue(self, name: str) -> CatalogQueue | None:
         """The queue of this name."""
         return self._by_name.get(name)
 
     def queues(self) -> list[CatalogQueue]:
-        """In no order that means anything; cheap."""
+        """All queues, in no particular order; cheap."""
         return list(self._by_name.values())
 
     def take_changes(self) -> dict[int, CatalogQueue | None]:
@@ -361,12 +362,12 @@ class CatalogMachine:
         return changed
 
     def queues_of_group(self, group: int) -> list[CatalogQueue]:
-        """By id, which is the order they were declared in."""
+        """The queues of a group by id, which is the order of their declaration."""
         return list(self._by_group.get(group, {}).values())
 
     def is_gone(self, queue: int, group: int) -> bool:
-        """Whether a queue with this id was removed, or lives in another group. That the catalog does not have it is not
-        enough: it may be this member's catalog that is wrong."""
+        """Whether a queue with this id was removed, or is in another group. It does not suffice that the catalog lacks
+        the queue, because this member's catalog may be wrong."""
         at = bisect_left(self._removed, queue)
         is_removed = at < len(self._removed) and self._removed[at] == queue
         return is_removed or any(
@@ -374,22 +375,22 @@ class CatalogMachine:
         )
 
     def effective(self, queue: CatalogQueue) -> Effective:
-        """What applies to the queue: its own arguments and its policy's."""
+        """The configuration that applies to the queue: its own arguments and its policy's."""
         return self.policies.effective(queue)
 
     @property
     def queue_groups(self) -> tuple[int, ...]:
-        """Numbers of the groups that queues may live in, ascending."""
+        """Numbers of the groups that may hold queues, ascending."""
         return tuple(self._by_group)
 
     # ---- snapshot
 
     def snapshot(self) -> bytes:
-        """The whole state, canonical: equal states give equal bytes, on every member."""
+        """The complete state, canonical: equal states give equal bytes, on every member."""
         return _json(self._state())
 
     def _state(self) -> dict[str, Any]:
-        """By field, in an order that is the same everywhere."""
+        """The state by field, in an order that is the same on every member."""
         return {
             "changes": self.changes,
             "format": SNAPSHOT_FORMAT,
@@ -418,7 +419,7 @@ class CatalogMachine:
 
     @classmethod
     def restore(cls, data: bytes) -> CatalogMachine:
-        """Raises ValueError where the bytes are no snapshot of this format."""
+        """The machine of a snapshot. Raises ValueError if the bytes are no snapshot of a readable format."""
         try:
             state = json.loads(data)
             if state["format"] not in READABLE_FORMATS:
@@ -437,7 +438,7 @@ class CatalogMachine:
                 arguments = tuple((argument, value) for argument, value in given)
                 config = effective_config(name, dict(arguments))
                 machine._add(CatalogQueue(number, name, group, arguments, config))
-            for producer, *speaker in state["speakers"]:  # shorter where an earlier build wrote it
+            for producer, *speaker in state["speakers"]:  # shorter if an earlier build wrote it
                 machine._numbering.speakers[bytes.fromhex(producer)] = Speaker(*speaker)
             for producer, *fence in state.get("fences", ()):
                 machine._numbering.fences[bytes.fromhex(producer)] = Fence(*fence)
@@ -449,8 +450,8 @@ class CatalogMachine:
         return machine
 
     def _restore_removed(self, ranges: list[list[int]] | None) -> None:
-        """ranges: None where an earlier build has written the snapshot; an id was then taken for removed if there was
-        no queue with it."""
+        """Restore the removed ids. ranges: None if an earlier build has written the snapshot; an id without a queue
+        then counted as removed."""
         if ranges is None:
             living = {queue.id for queue in self._by_name.values()}
             ids = (each for each in range(1, self.next_queue_id) if each not in living)
@@ -464,7 +465,7 @@ def _json(state: object) -> bytes:
 
 
 def _ranges(ids: Iterable[int]) -> list[list[int]]:
-    """Ascending ids as [first, last] of each range."""
+    """[first, last] of each range of ascending ids."""
     ranges: list[list[int]] = []
     for each in ids:
         if ranges and ranges[-1][1] == each - 1:
@@ -484,4 +485,4 @@ def _refuse_size(arguments: Mapping[str, ArgumentValue], version: int) -> Refuse
 
 
 def _outdated(name: str) -> Refused:
-    return Refused("outdated", f"what {name} was made from has changed since; it is to be made again")
+    return Refused("outdated", f"the state that {name} was made from has changed; make the command again")

@@ -1,13 +1,13 @@
-"""Who is wished for as a member of the cluster: the part of the catalog that groups' leaders carry out voter by voter.
+"""The desired members of the cluster: the part of the catalog that groups' leaders carry out voter by voter.
 
 A member has an *id* that is never given out again, beside the *name* that people use. A founding member's id is its
-name. Whoever joins later has `NAME~` and the beginning of its incarnation, which its data directory got at its first
-start: an emptied directory is another member, whatever name it goes by. The *number* names a member in sessions'
-addresses and is given out once, like an id.
+name. A later member's id is `NAME~` and the beginning of its incarnation, which its data directory got at its first
+start. So an emptied directory is another member, whatever its name. The *number* names a member in sessions' addresses
+and is given out once, like an id.
 
-A new member is *joining* until it votes in every group; the system group's leader sees that and says `ConfirmMember`.
-Only then the member that it replaces is removed, so that an address where nobody answers removes nobody. A joining
-member does not count as one that the others can be removed for.
+A new member is *joining* until it votes in every group; the system group's leader sees that and proposes
+`ConfirmMember`. Only then is the member that it replaces removed, so that an address without a server removes no
+member. A joining member does not count as one in whose favour others can be removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from quorum.catalog.lease_times import UNSEEN
 T = TypeVar("T")
 
 KEPT_REMOVED = 1_000
-"""Ids of removed members that are remembered, so that none is taken for one that this catalog has not heard of yet."""
+"""Number of removed members' ids that are remembered, so that none of them is taken for one that this catalog has not
+heard of yet."""
 JOINED_MARK = "~"
 INCARNATION_PART = 12
-"""Hex digits of the incarnation in the id of a member that joined: enough that no two are alike in one cluster."""
+"""Hex digits of the incarnation in the id of a member that joined: enough that all ids in a cluster differ."""
 
 
 def joined_id(name: str, incarnation: str) -> str:
@@ -37,8 +38,9 @@ def joined_id(name: str, incarnation: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CatalogMember:
-    """peer, client: host:port. incarnation: of the data directory, hex; empty until it is known (founding members).
-    is_joining: it does not vote in every group yet. replaces: the id of the member that is removed when it does."""
+    """peer, client: addresses, host:port. incarnation: of the data directory, hex; empty until it is known (founding
+    members). is_joining: the member does not vote in every group yet. replaces: the id of the member that is removed
+    once it does."""
 
     number: int
     id: str
@@ -52,7 +54,7 @@ class CatalogMember:
 
 
 def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]:
-    """What a cluster begins with: numbers from 1 in the order of names. addresses: name -> (peer, client)."""
+    """The members that found a cluster: numbers from 1 in the order of names. addresses: name -> (peer, client)."""
     return tuple(
         CatalogMember(number, name, name, *addresses[name])
         for number, name in enumerate(sorted(addresses), 1)
@@ -61,14 +63,15 @@ def founders(addresses: dict[str, tuple[str, str]]) -> tuple[CatalogMember, ...]
 
 @dataclass(frozen=True, slots=True)
 class FoundCluster:
-    """The founding members, said by the system group's first leader; nothing if they are there already."""
+    """Sets the founding members; proposed by the system group's first leader. Changes nothing if they are set
+    already."""
 
     members: tuple[CatalogMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MeetMember:
-    """A founding member's incarnation, when it is first known."""
+    """Sets a founding member's incarnation, when it is first known."""
 
     id: str
     incarnation: str
@@ -76,9 +79,8 @@ class MeetMember:
 
 @dataclass(frozen=True, slots=True)
 class AddMember:
-    """A new member. replaces: it takes the place of the present member of this name, which is removed once the new one
-    votes in every group. A newcomer that is still joining under this name is given up. seen: as in
-    commands.SeenChanges."""
+    """Adds a member. replaces: it replaces the present member of this name, which is removed once the new one votes in
+    every group. Another member of this name that is still joining is dropped. seen: as in commands.SeenChanges."""
 
     id: str
     name: str
@@ -91,14 +93,15 @@ class AddMember:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmMember:
-    """A joining member votes in every group; said by the system group's leader."""
+    """Says that a joining member votes in every group; proposed by the system group's leader."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """name: or the id, which tells a newcomer from the member that it replaces. seen: as in commands.SeenChanges."""
+    """Removes a member. name: its name or id; the id tells a joining member from the one that it replaces. seen: as in
+    commands.SeenChanges."""
 
     name: str
     seen: int = UNSEEN
@@ -106,7 +109,7 @@ class RemoveMember:
 
 @dataclass(frozen=True, slots=True)
 class DrainMember:
-    """is_drained: it shall lead nothing. seen: as in commands.SeenChanges."""
+    """Drains a member, or ends that. is_drained: it must not lead any group. seen: as in commands.SeenChanges."""
 
     name: str
     is_drained: bool
@@ -114,8 +117,8 @@ class DrainMember:
 
 
 def check_member(command: AddMember) -> None:
-    """Whether everybody can use what it says: raises ValueError. Asked before it is proposed, and again when it is
-    applied (Members.add): what stands in the catalog is used on the Raft thread of every member."""
+    """Raise ValueError unless every member can use the command's values. It is checked before the proposal, and again
+    when it is applied (Members.add), because the Raft thread of every member uses the values in the catalog."""
     check_id(command.id)
     check_name(command.name)
     host_port(command.peer)
@@ -131,7 +134,7 @@ def encode_member_command(command: MemberCommand) -> bytes:
 
 
 def decode_found(data: bytes) -> FoundCluster:
-    """Raises ValueError where the bytes are none, as the others."""
+    """Decode the command. Raises ValueError if the bytes are none, as the other decoders do."""
     value = _object(data)
     return FoundCluster(tuple(map(_member, value.get("members", ()))))
 
@@ -179,7 +182,7 @@ def _member(fields: Mapping[str, Any]) -> CatalogMember:
 
 
 def _fields(member: CatalogMember) -> dict[str, object]:
-    """As a snapshot has them: what only joining members have stands there only for them."""
+    """A member's fields in a snapshot: the fields of joining members are present only for those."""
     found = asdict(member)
     if not member.is_joining:
         del found["is_joining"], found["replaces"]
@@ -187,12 +190,12 @@ def _fields(member: CatalogMember) -> dict[str, object]:
 
 
 class Members:
-    """The members by id, in the order of their numbers. Check first, then change."""
+    """The members by id, in the order of their numbers. Each command is checked before it changes anything."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, CatalogMember] = {}
         self.removed: list[str] = []
-        """ids, the latest last"""
+        """ids, the latest one last"""
         self.next_number = 1
 
     def named(self, name: str) -> CatalogMember | None:
@@ -213,8 +216,8 @@ class Members:
         return None
 
     def add(self, command: AddMember, version: int) -> Reply:
-        """Adding the same one again is nothing: the answer may have been lost. version: the entry's; before 2 nothing
-        was checked."""
+        """Add a member. Adding the same one again changes nothing, because the reply may have been lost. version: the
+        entry's; before version 2 nothing was checked."""
         if version >= 2:
             try:
                 check_member(command)
@@ -231,7 +234,7 @@ class Members:
         if known is not None and not command.replaces:
             return Refused(
                 "in_use",
-                f"there is a member {command.name!r} already; if this is to take its place: "
+                f"there is a member {command.name!r} already; to replace it: "
                 f"quorum cluster replace {command.name}",
             )
         if known is None and command.replaces:
@@ -259,11 +262,12 @@ class Members:
         return Ok(1)
 
     def _joining(self, name: str) -> CatalogMember | None:
-        """The newcomer of this name that does not vote everywhere yet. There is one at most."""
+        """The joining member of this name, or None. There is one at most."""
         return next((each for each in self.by_id.values() if each.name == name and each.is_joining), None)
 
     def confirm(self, command: ConfirmMember) -> Reply | None:
-        """Nothing where the newcomer was given up, or is drained: somebody has to be left that may lead."""
+        """End the joining of a member. Changes nothing if the member was dropped, or is drained, because at least one
+        member must remain that may lead."""
         known = self.by_id.get(command.id)
         if known is not None and known.is_joining and not known.is_drained:
             replaced = self.by_id.get(known.replaces)
@@ -291,7 +295,7 @@ class Members:
         return Ok(int(known.is_drained != command.is_drained))
 
     def _may_lead_without(self, member: CatalogMember, version: int) -> bool:
-        """Whether others are there that may lead. Before version 2 a joining member counted too."""
+        """Whether other members are left that may lead. Before version 2 a joining member counted too."""
         others = (each for each in self.by_id.values() if each is not member and not each.is_drained)
         return any(version < 2 or not each.is_joining for each in others)
 
@@ -302,16 +306,16 @@ class Members:
     # ---- snapshot
 
     def state(self) -> list[object]:
-        """As JSON can hold it."""
+        """The JSON form."""
         return [self.next_number, [_fields(each) for each in self.by_id.values()], self.removed]
 
     @classmethod
     def restored(cls, state: Sequence[object]) -> Members:
-        """Raises ValueError, TypeError where the state is none."""
+        """The members from their JSON form. Raises ValueError or TypeError if it is none."""
         made = cls()
         number, members, removed = state
         if not isinstance(number, int) or not isinstance(members, list) or not isinstance(removed, list):
-            raise ValueError("no members")
+            raise ValueError("a catalog without members")
         made.next_number = number
         made.by_id = {each.id: each for each in map(_member, members)}
         made.removed = [str(each) for each in removed]

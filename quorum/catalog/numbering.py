@@ -1,15 +1,19 @@
-"""Who has spoken to the system group, and up to which number: the rule of `fifo.commands`, without messages.
+"""The producers of the system group, and the last number of each: the rule of `fifo.commands`, without messages.
 
 `fifo.producers` does the same for a group of queues, with what messages and consumers add. Here a session holds
 nothing.
 
-A command with n = last + 1 of the present epoch is taken; a lower n was done before, a higher one is refused. Producers
-are kept in the order of their last command, so that forgetting the longest silent one is taking the first. A producer
-is forgotten after 24 hours of silence, open or closed, because nothing here is held by a session; at once when it
-closes its session, or when a newer process of its node registers; never to make room for others: past the limits of
-`fifo.producers` a client's registration is refused. Only the nodes' own sessions speak to this group today.
+A command with n = last + 1 of the present epoch is taken; a lower n is a repeat, a higher one is refused. Producers are
+kept in the order of their last command, so that the longest silent one is the first. A producer is forgotten:
 
-A forgotten producer leaves a fence, as in `fifo.producers`: whatever of its session is sent again is not done again.
+- after 24 hours of silence, open or closed, because a session holds nothing here;
+- at once when it closes its session, or when a newer process of its node registers;
+- never to make room for others: beyond the limits of `fifo.producers` a client's registration is refused.
+
+Only the nodes' own sessions use this group today.
+
+A forgotten producer leaves a fence, as in `fifo.producers`: a command of its session that is sent again is not applied
+again.
 
 Entries of version 1 forget the longest silent producer to make room, and no other before its time.
 """
@@ -26,12 +30,13 @@ from fifo.producers import Fence, refuse_more, refuse_outdated
 FORGET_AFTER_MS = 24 * 3_600_000
 """Group time after which a silent producer is forgotten."""
 FORGOTTEN_AT_ONCE = 64
-"""Forgotten by one registration: bounds its work, and still outruns what registrations add."""
+"""Maximum number of producers forgotten by one registration. It bounds the work of one, and is still more than
+registrations add."""
 
 
 @dataclass(slots=True)
 class Speaker:
-    """A producer's epoch and the last number taken in it, at group time heard_ms. node, boot: of its session."""
+    """A producer's epoch and the last number taken in it, at group time heard_ms. node, boot: those of its session."""
 
     epoch: int
     last: int
@@ -48,12 +53,12 @@ class Numbering:
         self.limits = limits
         self.speakers: dict[bytes, Speaker] = {}
         self.fences: dict[bytes, Fence] = {}
-        """Of forgotten producers, in that order."""
+        """The fences of forgotten producers, in the order in which they were forgotten."""
         self.fences_lost_ms = -1
-        """The time of the youngest fence that went; -1 if none did."""
+        """The time of the youngest dropped fence; -1 if none was dropped."""
 
     def register(self, origin: Origin, command: RegisterProducer, now_ms: int, version: int) -> Reply:
-        """A RegisterProducer."""
+        """Apply a RegisterProducer."""
         known = self.speakers.get(origin.producer)
         if known is not None and known.epoch > origin.epoch:
             return self._fenced(origin, known)
@@ -75,12 +80,12 @@ class Numbering:
         return Registered((), known is not None)
 
     def close(self, origin: Origin, now_ms: int, version: int) -> None:
-        """The present session has ended."""
+        """Close the producer's present session."""
         if version >= 2:
             self._fence(origin.producer, now_ms)
 
     def refuse(self, origin: Origin, now_ms: int) -> Reply | None:
-        """Takes the number of any other command; a reply where it must not be carried out."""
+        """Take the number of any other command. Returns a reply if the command must not be applied."""
         known = self.speakers.get(origin.producer)
         fence = self.fences.get(origin.producer)
         if fence is not None and origin.epoch <= fence.epoch:
@@ -106,7 +111,7 @@ class Numbering:
         return Refused("fenced", f"epoch {origin.epoch} of producer {origin.producer.hex()} has ended")
 
     def _refuse_new(self, origin: Origin, command: RegisterProducer) -> Refused | None:
-        """Why a producer that is not known here cannot register."""
+        """The reason why an unknown producer cannot register."""
         fence, owner = self.fences.get(origin.producer), command.owner
         if fence is not None and origin.epoch <= fence.epoch:
             return self._ended(origin)
@@ -119,13 +124,13 @@ class Numbering:
         return refuse_more(clients, owners.count(owner), owner, self.limits.max_producers)
 
     def _forget_older(self, address: Address, now_ms: int) -> None:
-        """A node has one session of its own at a time: those of earlier processes are gone."""
+        """Forget the sessions of earlier processes of a node, because a node has one session of its own at a time."""
         for producer, speaker in list(self.speakers.items()):
             if speaker.owner == NODE and speaker.node == address.node and speaker.boot < address.boot:
                 self._fence(producer, now_ms)
 
     def _fence(self, producer: bytes, now_ms: int) -> None:
-        """Forgets the producer except for its epoch."""
+        """Forget the producer except for its epoch."""
         self.fences[producer] = Fence(self.speakers.pop(producer).epoch, now_ms)
         if len(self.fences) > self.limits.max_fences:
             self.fences_lost_ms = self.fences.pop(next(iter(self.fences))).ended_ms

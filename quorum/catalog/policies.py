@@ -1,11 +1,11 @@
-"""Policies: arguments for every queue whose name matches a pattern, for those that are there and those to come.
+"""Policies: arguments for every queue whose name matches a pattern, present and future ones.
 
-A pattern is a queue's whole name, with `*` for any characters, also none: no regular expression of a user runs inside a
-replicated machine, where one could take for ever, or mean something else on another member. One policy applies to a
+A pattern is a queue's whole name, with `*` for any characters, also none. It is no regular expression, because one
+could run without end inside a replicated machine, or mean something else on another member. One policy applies to a
 queue: of those that match, the one with the highest priority, the first by name among equals.
 
-A change of policies costs the same however many queues there are: what it means for a queue is worked out when that is
-asked for. That is local, follows from the rest, and stands in no snapshot.
+A change of policies costs the same whatever the number of queues, because its effect on a queue is computed on demand.
+The result is local, is derived from the rest, and is in no snapshot.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quorum.catalog.arguments import ArgumentError, Arguments, check_text, effec
 from quorum.catalog.queues import CatalogQueue
 
 MAX_POLICIES = 200
-"""Each is looked at for each queue when they change, and again for each new queue."""
+"""Maximum number of policies. Each is compared with each queue when policies change, and with each new queue."""
 MAX_NAME_BYTES = 255
 MAX_PATTERN_BYTES = 255
-"""As long as a queue's name."""
+"""Maximum length of a pattern, the same as of a queue's name."""
 MAX_PRIORITY = (1 << 31) - 1
-"""Either way; what the API's 32 bits hold."""
+"""Maximum of a priority's absolute value, which the API's 32 bits can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """arguments: as they were given, by name."""
+    """A policy. arguments: as they were given, by name."""
 
     name: str
     pattern: str
@@ -41,8 +41,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What applies to a queue. policy: the name of the one that does; arguments: the queue's own and the policy's, by
-    name; config: what they mean."""
+    """The configuration that applies to a queue. policy: the name of its policy; arguments: the queue's own and the
+    policy's, by name; config: their meaning."""
 
     policy: str
     arguments: Arguments
@@ -50,14 +50,14 @@ class Effective:
 
 
 class Policies:
-    """All policies of one moment; a change makes another object. `effective` keeps what it has found, so an object
-    belongs to one thread."""
+    """All policies at one moment. A change makes a new object. `effective` keeps what it has found, so an object belongs
+    to one thread."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.by_name = {policy.name: policy for policy in sorted(policies, key=lambda each: each.name)}
         self._ranked = sorted(self.by_name.values(), key=lambda each: -each.priority)  # stable: then by name
         self._found: dict[int, Effective] = {}
-        """by queue id; only those that somebody has asked about"""
+        """by queue id; only the queues that were asked for"""
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -69,18 +69,18 @@ class Policies:
         return Policies(each for each in self.by_name.values() if each.name != name)
 
     def of(self, queue: str) -> Policy | None:
-        """Which one applies to a queue of this name."""
+        """The policy that applies to a queue of this name; None if there is none."""
         return next((policy for policy in self._ranked if policy.matches(queue)), None)
 
     def effective(self, queue: CatalogQueue) -> Effective:
-        """What applies to the queue. O(policies), O(1) when it is asked again."""
+        """The configuration that applies to the queue. O(policies), and O(1) for a repeated call."""
         found = self._found.get(queue.id)
         if found is None:
             found = self._found[queue.id] = self._work_out(queue)
         return found
 
     def forget(self, queue: int) -> None:
-        """There is no such queue any more."""
+        """Forget a removed queue."""
         self._found.pop(queue, None)
 
     def _work_out(self, queue: CatalogQueue) -> Effective:
@@ -92,7 +92,7 @@ class Policies:
 
 
 def check_policy(name: str, pattern: str, priority: int) -> None:
-    """Raises ArgumentError. The arguments are judged in `arguments`."""
+    """Check a policy without its arguments; raises ArgumentError. `arguments` checks those."""
     check_text("policy name", name, MAX_NAME_BYTES)
     check_text("policy pattern", pattern, MAX_PATTERN_BYTES)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -102,8 +102,8 @@ def check_policy(name: str, pattern: str, priority: int) -> None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the whole name fits the pattern, in which `*` stands for any characters, also none. Each piece between
-    two `*` is looked for once, from where the one before it ended: no going back."""
+    """Whether the whole name matches the pattern, in which `*` stands for any characters, also none. Each piece between
+    two `*` is searched once, from the end of the one before it, without backtracking."""
     first, *rest = pattern.split("*")
     if not rest:
         return pattern == name

@@ -1,6 +1,7 @@
 """The node's one append-only log: write-ahead log, Raft journal and message store for all its groups.
 
-`Log` is the door. What a queue is, nobody here knows. docs/log-format.md describes the bytes.
+`Log` is the entry point. The package knows groups and entries, and nothing of queues. docs/log-format.md describes the
+bytes.
 """
 
 from quorum.log.collector import Collection

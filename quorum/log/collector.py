@@ -1,16 +1,17 @@
-"""Garbage collection: copy what is live of sealed segments into a new one, and let the old ones go.
+"""Garbage collection: copy the live records of sealed segments into a new segment, and delete the old ones.
 
-- Any thread surveys: how much of each sealed segment is live. The log's thread plans by that. Garbage is counted in
-  bytes. Two neighbours each more than half garbage are merged; one alone
-  is copied by itself, or with a small neighbour that costs no more than is freed; segments without anything live just
-  go. So copying writes at most twice what it frees, and once nothing is left to plan the sealed segments hold at most
-  twice what is live in them.
-- Any thread copies (`run`): records keep their LSNs, get the new file's identity, and are checked on the way. What has
-  died since the plan is skipped, chunk by chunk, before it is written. The new file is whole and durable, and no
-  manifest lists it: opening would remove it.
-- The log's thread adopts: sync, manifest (it states what the groups' records amount to now, so that no record which
-  led there is needed), and the switch under the lock. Crashes before the manifest's rename is durable leave the old
-  segments, later ones the new; what is left over begins before the active segment and is removed by opening.
+- Survey, in any thread: count the live bytes of each sealed segment. The log's thread plans from these counts.
+- Plan: segments without live records are deleted. Two neighbours that are each more than half garbage are merged. A
+  single such segment is copied by itself, or together with a small neighbour if that costs no more than is freed. So
+  copying writes at most twice what it frees. When nothing is left to plan, the sealed segments hold at most twice their
+  live bytes.
+- Copy (`run`), in any thread: records keep their LSNs, are checked, and get the new file's identity. Records that died
+  since the plan are skipped, chunk by chunk. The new file is complete and durable, but no manifest lists it: a restart
+  would remove it.
+- Adopt, in the log's thread: sync, write the manifest, and switch under the lock. The manifest states the groups'
+  present journals, so that the records which led there are no longer needed. A crash before the manifest's rename is
+  durable leaves the old segments in force, a later one the new. The other files begin before the active segment, and
+  opening removes them.
 """
 
 from __future__ import annotations
@@ -32,47 +33,47 @@ from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Body, GroupTable, Rows
 
 SURVEY_ROWS = 1 << 14
-"""Rows looked at in one go: under a millisecond, so that other threads get their turns."""
+"""Rows that the survey reads at once: under a millisecond, so that other threads get their turns."""
 MOST_AT_ONCE = 64
-"""Segments that one collection lets go."""
+"""Maximum number of segments that one collection deletes."""
 
 
 class Survey:
-    """How much of each sealed segment is live, as last looked at. It only ever becomes less."""
+    """The live bytes of each sealed segment, as last surveyed. A segment's live bytes only decrease."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[bytes, tuple[int, int]] = {}
         self._pages: dict[bytes, dict[int, Rows]] = {}
-        """The rows of its pages by group: few, and in nearly every segment some have died."""
+        """The rows of each segment's pages by group: few, and in nearly every segment some have died."""
         self._spoiled: dict[bytes, int] = {}
         self._epoch = 0
 
     def spoiled(self, sealed: Sealed) -> None:
-        """It cannot be copied; not before something else has changed."""
+        """Note that the segment cannot be copied. It is tried again when something else has changed."""
         self._spoiled[sealed.listed.file_id] = self._epoch
 
     def is_spoiled(self, sealed: Sealed) -> bool:
-        """Whether a collection failed over this segment and nothing changed since."""
+        """Whether a collection failed at this segment and nothing has changed since."""
         return self._spoiled.get(sealed.listed.file_id) == self._epoch
 
     def changed(self) -> None:
-        """Something may have become garbage."""
+        """Note that bodies or pages may have become garbage."""
         self._epoch += 1
 
     def live_bytes(self, sealed: Sealed) -> int:
-        """As last looked at; all that can be read, if it never was."""
+        """The live bytes as last surveyed; all readable bytes if the segment was never surveyed."""
         known = self._known.get(sealed.listed.file_id)
         return sum(part.size for part in sealed.parts.values()) if known is None else known[1]
 
     def refresh(self) -> None:
-        """Look at the segments that may have changed. Any thread, one at a time."""
+        """Survey the segments that may have changed. Any thread, one at a time."""
         for sealed in list(self._store.history.sealed):
             if self._known.get(sealed.listed.file_id, (-1, 0))[0] != self._epoch:
                 self.look_at(sealed)
 
     def look_at(self, sealed: Sealed) -> None:
-        """Look at one segment. Any thread."""
+        """Survey one segment. Any thread."""
         live, unclear = 0, []
         with self._store.mutex:
             if not self._store.has(sealed):
@@ -107,7 +108,7 @@ class Survey:
         kept = self._pages.setdefault(sealed.listed.file_id, {})
         if part.group not in kept:
             rows = self._store.history.columns(sealed).rows(part)
-            kept[part.group] = rows.take(np.arange(part.count))  # copies, so that the rest can go
+            kept[part.group] = rows.take(np.arange(part.count))  # copies, so that the other rows can be freed
         return kept[part.group]
 
     def has_died(self, sealed: Sealed) -> bool:
@@ -119,14 +120,14 @@ class Survey:
             )
 
     def forget(self, sealed: Sealed) -> None:
-        """The segment is gone."""
+        """Forget a segment that was deleted."""
         self._known.pop(sealed.listed.file_id, None)
         self._pages.pop(sealed.listed.file_id, None)
         self._spoiled.pop(sealed.listed.file_id, None)
 
 
 class Collection:
-    """Some neighbouring segments, to be replaced by what is live of them."""
+    """Some neighbouring segments, to be replaced by a copy of their live records."""
 
     def __init__(
         self,
@@ -142,10 +143,10 @@ class Collection:
     ) -> None:
         self.sources = tuple(sources)
         self.result: Sealed | None = None
-        """What takes their place; None if nothing does."""
+        """The segment that replaces them; None if they had nothing live."""
         self.is_run = False
         self.damage: Damage | None = None
-        """A live body that cannot be copied: then nothing changes."""
+        """Damage of a live body that cannot be copied; the collection then changes nothing."""
         self._files = files
         self._store = store
         header = SegmentHeader(number, sources[0].listed.first_lsn, HEADER_BLOCK, file_id)
@@ -154,11 +155,11 @@ class Collection:
         self._refused = refused
 
     def run(self) -> None:
-        """Copy, once, from any thread. LogFull if there is no room: then it is as if this had never been planned.
-        LogFailed is final."""
+        """Copy, once, from any thread. LogFull if there is no space: the collection then leaves no trace. LogFailed is
+        final."""
         with self._store.mutex:
             if any(sealed.segment.is_replaced for sealed in self.sources):
-                self.is_run = True  # planned long ago, and others were faster: it is not going to be adopted
+                self.is_run = True  # another collection was faster: this one will not be adopted
                 return
             for sealed in self.sources:
                 self._store.hold(sealed)
@@ -195,14 +196,14 @@ class Collection:
                 tables[part.group].move(self._copy.columns.rows(part))
 
     def discard(self) -> None:
-        """Remove what was copied, if it is not going to be adopted: the log's thread."""
+        """Remove the copy if it will not be adopted. The log's thread."""
         self._copy.abandon()
         if self.result is not None:
             self._store.history.cache.drop(self.result)
             self.result = None
 
     def _copy_from(self, sealed: Sealed) -> None:
-        """Copy what is live of one segment, a chunk's worth of records at a time."""
+        """Copy the live records of one segment, a chunk's worth at a time."""
         columns = self._store.history.columns(sealed)
         order = np.argsort(columns.offsets, kind="stable")
         groups = np.zeros(len(columns.offsets), np.int64)
@@ -255,12 +256,12 @@ class Collection:
             if found is not None and found.lsn == lsn:
                 self._store.note_damage(damage)
                 raise LogDamaged(damage)
-            return  # a copy from another member holds in its place
+            return  # a copy from another member is valid instead
         self._copy.add(body, key, Body(lsn, 0, length, term, kind), group, header.synced)
 
 
 class _Copy:
-    """A segment that grows under a temporary name, in room that was had beforehand."""
+    """A segment that grows under a temporary name, in space that was allocated beforehand."""
 
     def __init__(self, files: Files, segment: Segment, allocated: int, reserve: Reserve | None) -> None:
         self._files = files
@@ -277,7 +278,7 @@ class _Copy:
         self._is_renamed = False
 
     def add(self, body: bytes, key: int, found: Body, group: int, synced: int) -> None:
-        """Put one record behind the last."""
+        """Append one record."""
         is_page = found.kind == RecordKind.PAGE
         index = 0 if is_page else key
         header = self._segment.stamp.encode(
@@ -293,7 +294,7 @@ class _Copy:
             self._flush()
 
     def finish(self, last_lsn: int) -> Sealed | None:
-        """Make the file durable under its name; None if it would be empty."""
+        """Make the file durable under its name and return the segment; None if it would be empty."""
         if self._position == HEADER_BLOCK:
             return None
         self._flush()
@@ -313,7 +314,7 @@ class _Copy:
         return Sealed(self._segment, listed, parts)
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove the file."""
         if self._is_created:
             self._is_created = False
             self._segment.file.close()
@@ -323,7 +324,7 @@ class _Copy:
                 self._files.unlink(index_path(path))
 
     def _create(self) -> None:
-        """Have room from the disk, or if that has none, from the reserve."""
+        """Allocate the file from the disk; if that has no space, from the reserve."""
         temporary = temporary_path(self._segment.path)
         self._segment.file = self._files.create(temporary)
         self._is_created = True
@@ -348,7 +349,7 @@ class _Copy:
 
 
 class Collector:
-    """Decides what is worth collecting. The log's thread."""
+    """Decides which segments are worth collecting. The log's thread."""
 
     def __init__(self, store: Store, segment_bytes: int) -> None:
         self.survey = Survey(store)
@@ -357,8 +358,8 @@ class Collector:
         self._outstanding: weakref.ref[Collection] | None = None
 
     def choose(self) -> list[Sealed]:
-        """Neighbouring segments worth replacing, or any number without anything live, as the survey has last seen them;
-        none if nothing is worth it."""
+        """Neighbouring segments worth replacing, or any number without live records, as last surveyed; empty if
+        collecting is not worthwhile."""
         if self.is_busy:
             return []
         with self._store.mutex:
@@ -389,13 +390,13 @@ class Collector:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a planned collection is still in somebody's hands."""
+        """Whether a planned collection is still in use."""
         return self._outstanding is not None and self._outstanding() is not None
 
     def planned(self, collection: Collection) -> None:
-        """One at a time."""
+        """Note the planned collection; there is only one at a time."""
         self._outstanding = weakref.ref(collection)
 
     def done(self) -> None:
-        """The planned one was adopted or discarded."""
+        """Note that the planned collection was adopted or discarded."""
         self._outstanding = None

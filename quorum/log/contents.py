@@ -1,5 +1,5 @@
-"""What all records of a log add up to: one table a group. Live appends and recovery fold records in here
-alike."""
+"""The state that all records of a log add up to: one table for each group. Live appends and recovery apply records to
+it in the same way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorum.log.table import Body, Cut, GroupState, GroupTable, Rows
 MAX_GROUP = (1 << 32) - 1
 
 _NO_TABLE = GroupTable()
-"""What a MARK changes: nothing."""
+"""The table that a MARK belongs to, because it changes no group."""
 
 
 def encode_vote(vote: str | None) -> bytes:
@@ -24,34 +24,34 @@ def decode_vote(body: bytes) -> str | None:
 
 
 def encode_number(number: int) -> bytes:
-    """The body of a RESET record (the index up to which bodies stay) and of a COMPACT that moves the view back (the
-    term before it)."""
+    """The body of a RESET record (the index up to which bodies stay) or of a COMPACT that moves the view back (the term
+    before it)."""
     return number.to_bytes(8, "little")
 
 
 def decode_number(body: bytes) -> int:
-    """The number in such a body."""
+    """The number in a body that `encode_number` made."""
     return int.from_bytes(body, "little")
 
 
 class Contents:
-    """The tables of all groups. `check` first, then `fold`: a refused record leaves everything as it was."""
+    """The tables of all groups. Call `check` first, then `fold`: a refused record changes nothing."""
 
     def __init__(self, history: History) -> None:
         self.tables: dict[int, GroupTable] = {}
         self.history = history
 
     def table(self, group: int) -> GroupTable:
-        """The group's table, made when first asked for."""
+        """The group's table, made on first use."""
         table = self.tables.get(group)
         if table is None:
             if not 0 <= group <= MAX_GROUP:
-                raise ValueError(f"a group's number has 32 bits, {group} has not")
+                raise ValueError(f"a group's number must fit into 32 bits, {group} does not")
             table = self.tables[group] = GroupTable()
         return table
 
     def states(self, active_first_lsn: int) -> dict[int, GroupState]:
-        """What the manifest has to state. Cuts that no sealed segment can have anything of are forgotten."""
+        """The groups' states for the manifest. Cuts that no sealed segment can contain entries of are dropped."""
         for group, table in self.tables.items():
             if table.cuts:
                 table.cuts = [
@@ -62,19 +62,19 @@ class Contents:
         }
 
     def _is_needed(self, group: int, cut: Cut) -> bool:
-        """Whether a sealed segment may have an entry that this cut took."""
+        """Whether a sealed segment may have an entry that this cut removed."""
         return any(
             sealed.listed.first_lsn < cut.lsn
             for sealed in self.history.overlapping(group, cut.first, cut.last)
         )
 
     def between(self, group: int, table: GroupTable, first: int) -> Rows | None:
-        """The rows of all entries from first to the tail, None if one is missing."""
+        """The rows of all entries from first to the tail; None if one is missing."""
         return self.history.gather(group, first, table.tail_from - 1, table.cuts, table.loose)
 
     def check(self, kind: int, group: int, term: int, index: int, body: bytes, length: int) -> GroupTable:
-        """The group's table, or ValueError if this record would make no sense now. Of a damaged body there is only
-        the length."""
+        """The group's table; ValueError if this record does not follow from the present state. Of a damaged body only
+        the length is known."""
         if kind == RecordKind.MARK:
             return _NO_TABLE
         table = self.table(group)
@@ -114,7 +114,7 @@ class Contents:
         place: int,
         length: int,
     ) -> None:
-        """Add one checked record. Records must come in the order of their LSN: the highest one wins."""
+        """Apply one checked record. Records must come in the order of their LSN, because the highest one is valid."""
         if kind == RecordKind.ENTRY:
             table.add_entry(index, term, place, lsn, length)
         elif kind == RecordKind.TRUNCATE:

@@ -1,11 +1,11 @@
-"""What can go wrong with a node's log, and whose business it is.
+"""The errors of a node's log, and who has to act on them.
 
 LogError
-  LogFailed         a write or sync failed: the process must stop, the log refuses everything from here on
+  LogFailed         a write or sync failed: the process must stop; the log refuses every later call
     DiskFull        ... because the disk had no room for bytes that were promised to it
-  LogFull           no room for another segment: nothing of the append was taken, the log stays usable
-  LogDamaged        bytes that were once synced are wrong or gone: an operator's or a peer's business
-  LogUnknown        written by a newer format than this program knows
+  LogFull           no room for another segment: no part of the append was taken, the log stays usable
+  LogDamaged        bytes that were once synced are wrong or gone: an operator or a peer has to repair them
+  LogUnknown        the file has a newer format than this program knows
   LogLocked         another process holds the directory
   LogClosed         used before open() or after close()
   EntryMissing      no such (group, index) here
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 
 class LogError(Exception):
-    """Anything this package raises on purpose, misuse (ValueError) apart."""
+    """Base of all errors that this package raises on purpose, except misuse (ValueError)."""
 
 
 class LogFailed(LogError):
-    """A write or sync failed. What is on disk is unknown; it is never retried, the process has to stop."""
+    """A write or sync failed. The content of the disk is unknown; nothing is retried, and the process must stop."""
 
 
 class DiskFull(LogFailed):
@@ -29,13 +29,13 @@ class DiskFull(LogFailed):
 
 
 class LogFull(LogError):
-    """There is no room for another segment. The append that raised this left no trace."""
+    """There is no space for another segment. The append that raised this left no trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damaged place. lsn is None if no record can be named, known (group, term, index) if legible; of a page
-    term and index are 0, the LSN is its name."""
+    """One damaged place. lsn is None if the record is not known; known is (group, term, index) if legible. For a page
+    term and index are 0, and its LSN is its name."""
 
     path: str
     offset: int
@@ -43,9 +43,9 @@ class Damage:
     reason: str
     known: tuple[int, int, int] | None = None
     kind: str | None = None
-    """The record's kind, where known: ENTRY, COPY, PAGE and so on."""
+    """The record's kind if known: ENTRY, COPY, PAGE and so on."""
     groups: tuple[int, ...] | None = None
-    """The groups whose records may be affected; None: nobody can say, so it may be any."""
+    """The groups whose records may be affected; None if that is unknown, so that it may be any."""
 
     def affected(self) -> tuple[int, ...] | None:
         """The groups affected, None if it may be any."""
@@ -60,7 +60,7 @@ class Damage:
 
 
 class LogDamaged(LogError):
-    """Synced bytes are wrong or gone. Nothing was changed on disk."""
+    """Synced bytes are wrong or missing. No file was changed."""
 
     def __init__(self, *damages: Damage) -> None:
         super().__init__("; ".join(str(damage) for damage in damages))

@@ -1,7 +1,7 @@
-"""Looking at the files of an open log, of whatever kind: as they lie on the disk now, against what the log knows.
+"""Checking the files of an open log: the bytes on the disk now are compared with what the log knows.
 
-What is bad of bodies and pages goes to the log's damages. All else is a `Finding`: the log knows what should stand
-there, so its own thread can put that back (`mending`). Nothing here writes.
+Damaged bodies and pages are added to the log's damages. Everything else is a `Finding`: the log knows the right
+content, so its own thread can restore it (`mending`). Nothing in this module writes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Remedy(Enum):
-    """What puts it right."""
+    """The repair of a finding."""
 
     MANIFEST = "the manifest is written again"
     BLOCK = "the segment's first block is written again"
-    LENGTH = "the segment is made as long as it was; what stood there is fetched"
-    NAME = "the file is copied back from what this process has open"
+    LENGTH = "the segment gets its old length again; the lost records are fetched"
+    NAME = "the file is copied back from the one that this process has open"
     INDEX = "the index file is made again"
     ROLL = "the segment is sealed: what its records led to stands in the manifest then"
     SNAPSHOT = "the next snapshot takes its place"
@@ -40,26 +40,26 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something of the log's own that is not as it must be."""
+    """A defect in the log's own files."""
 
     damage: Damage
     remedy: Remedy
     segment: int = 0
     pieces: list[bytes] = field(default_factory=list)
-    """of an index file, what it should be"""
+    """the correct content of an index file"""
 
     def __str__(self) -> str:
         return f"{self.damage}; {self.remedy.value}"
 
 
 class Findings:
-    """Findings that wait to be mended. The scrubbing thread adds, the log's thread takes; never both at a time."""
+    """Findings that wait for repair. The scrubbing thread adds, the log's thread takes; never both at a time."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, Remedy], Finding] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings; a file that was found twice with the same remedy waits once."""
+        """Add findings; a file found twice with the same remedy waits once."""
         for finding in findings:
             self._waiting.setdefault((finding.damage.path, finding.remedy), finding)
 
@@ -70,12 +70,12 @@ class Findings:
 
 
 def examine_manifest(files: Files, directory: Path) -> Iterator[Finding]:
-    """The list of segments."""
+    """Findings in the list of segments."""
     path = directory / MANIFEST
     try:
         if read_manifest(files, directory) is not None:
             return
-        reason = "it is gone"
+        reason = "the file is missing"
     except LogDamaged as error:
         reason = error.damages[0].reason
     except (LogUnknown, OSError) as error:
@@ -84,13 +84,13 @@ def examine_manifest(files: Files, directory: Path) -> Iterator[Finding]:
 
 
 def examine_file(files: Files, segment: Segment, end: int) -> Iterator[Finding]:
-    """A segment's name, first block and length. The segment must be held."""
+    """Findings in a segment's name, first block and length. The segment must be held."""
     path, number, block = segment.path, segment.number, segment.header.encode()
     try:
         with closing(files.open(path)) as file:
             found, size = file.pread(HEADER_BLOCK, 0), file.size()
     except FileNotFoundError:
-        yield Finding(Damage(str(path), 0, None, "it is gone"), Remedy.NAME, number)
+        yield Finding(Damage(str(path), 0, None, "the file is missing"), Remedy.NAME, number)
         return
     except OSError as error:
         yield Finding(Damage(str(path), 0, None, f"cannot be read: {error}"), Remedy.NONE, number)
@@ -114,16 +114,16 @@ def _first_block(segment: Segment) -> bytes:
 
 
 def examine_index(files: Files, sealed: Sealed, columns: Columns) -> Iterator[Finding]:
-    """A sealed segment's index file."""
+    """Findings in a sealed segment's index file."""
     path = index_path(sealed.segment.path)
-    reason = "not a whole index file of its segment"
+    reason = "not a complete index file of its segment"
     try:
         decoded = decode_index(read_file(files, path))
         number, parts, _ = decoded or (None, [], None)
         if number == sealed.number and {(part.is_page, part.group): part for part in parts} == sealed.parts:
             return
     except FileNotFoundError:
-        reason = "it is gone"
+        reason = "the file is missing"
     except OSError as error:
         reason = f"cannot be read: {error}"
     pieces = encode_index(sealed.listed, list(sealed.parts.values()), columns)
@@ -131,10 +131,10 @@ def examine_index(files: Files, sealed: Sealed, columns: Columns) -> Iterator[Fi
 
 
 class ActiveExamination:
-    """Goes through what is written of the active segment. What opening could not step over is a finding."""
+    """Checks the written part of the active segment. A defect at which opening the log would fail is a finding."""
 
     def __init__(self, store: Store, segment: Segment, written: int) -> None:
-        """written: up to where this goes; what comes later is the next round's."""
+        """written: the end of the check; later records belong to the next round."""
         self.segment = segment
         self._store = store
         self._written = written
@@ -143,7 +143,7 @@ class ActiveExamination:
         self.findings: list[Finding] = []
 
     def go_on(self, budget_bytes: int) -> int:
-        """Check about so many bytes; how many were, 0 at the end. The segment must be held."""
+        """Check about budget_bytes; returns how many were checked, 0 at the end. The segment must be held."""
         written = self._written
         scanner = Scanner(self.segment.path, self.segment.file, written)
         begin = self._offset
@@ -151,13 +151,13 @@ class ActiveExamination:
             try:
                 if not self._good_ones(scanner, begin + budget_bytes):
                     self._bad_one(scanner)
-            except LogDamaged as error:  # the disk does not say what stands there
+            except LogDamaged as error:  # the disk cannot read this place
                 self.findings.append(Finding(error.damages[0], Remedy.ROLL, self.segment.number))
                 self._offset = written
         return self._offset - begin
 
     def _good_ones(self, scanner: Scanner, upto: int) -> bool:
-        """False at a record that is not."""
+        """Check records up to an offset; False at a bad record."""
         for offset, header, _ in scan(scanner, self.segment.stamp, self._offset):
             self._offset, self._lsn = offset + HEADER_BYTES + header.length, header.lsn + 1
             if self._offset >= upto:
@@ -185,7 +185,8 @@ class ActiveExamination:
         self._lsn = lsn + 1
 
     def _row(self, offset: int) -> tuple[int, Damage] | None:
-        """The length of the body whose record stands there, and its damage, if the log knows of one."""
+        """The length of the body whose record begins at this offset, and its damage; None if the log knows no such
+        record."""
         place = self.segment.number << PLACE_SHIFT | offset
         with self._store.mutex:
             found: list[tuple[int, Rows]] = []

@@ -1,11 +1,11 @@
-"""The disk as the log sees it: the few calls it needs, so that a simulated disk can take their place.
+"""The disk as the log sees it: the few calls that the log needs, so that a simulated disk can replace the real one.
 
-What the log relies on, and nothing more:
+The log relies on these guarantees only:
 
-- bytes written to a file survive a power cut after that file's `sync` or `sync_data`, not before; until then
-  any 512-byte sector may hold its old or its new bytes, independently of its neighbours;
-- a created, renamed or removed name survives after `sync_directory`;
-- `allocate` makes the file that long, reads as zeros, and later writes inside need no new room.
+- Bytes written to a file survive a power cut once that file's `sync` or `sync_data` has returned. Until then any
+  512-byte sector may hold its old or its new bytes, independently of its neighbours.
+- A created, renamed or removed name survives once `sync_directory` has returned.
+- `allocate` makes the file that long; the new bytes read as zeros, and later writes inside need no new space.
 
 Errors are OSError, as the operating system raises them.
 """
@@ -24,34 +24,34 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 TEMPORARY = ".new"
-"""The end of the name of a file that is not whole yet; what a crash leaves of such files is removed."""
+"""Suffix of a file that is not complete yet; opening removes such files after a crash."""
 
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""What an OSError says where no more files can be open, of this process or of the system."""
+"""Errors that mean no more files can be opened, by this process or by the system."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_DESCRIPTORS
-"""What an OSError says where there is no room, on the disk or for an open file: the disk has not failed."""
+"""Errors that mean there is no space, on the disk or for an open file: the disk has not failed."""
 SPARE_DESCRIPTORS = 32
-"""Open files that a member keeps for its log: a snapshot, a segment with its index, and directories that are synced,
-of several groups and threads at a time."""
+"""Open files that a member keeps for its log. They suffice for a snapshot, a segment with its index, and directories
+that are being synced, by several groups and threads at a time."""
 
 
 class File(Protocol):
     """An open file. `pread` may be called from any thread, everything else from one."""
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> int:
-        """Write the buffers one after the other at offset; how many bytes were taken, perhaps not all."""
+        """Write the buffers one after the other at offset; returns the number of bytes taken, perhaps not all."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """At most length bytes from offset; fewer only at the end of the file."""
 
     def sync_data(self) -> None:
-        """Everything written so far survives a power cut (fdatasync)."""
+        """Make all bytes written so far survive a power cut (fdatasync)."""
 
     def sync(self) -> None:
         """The same, with the file's metadata (fsync)."""
 
     def allocate(self, length: int) -> None:
-        """Reserve room for length bytes from the start and make the file at least that long."""
+        """Reserve space for length bytes from the start and make the file at least that long."""
 
     def truncate(self, length: int) -> None:
         """Make the file this long."""
@@ -60,49 +60,49 @@ class File(Protocol):
         """The file's length in bytes."""
 
     def close(self) -> None:
-        """Give the handle back. Syncs nothing."""
+        """Close the file. Syncs nothing."""
 
 
 class Lock(Protocol):
     """An exclusive hold on a directory."""
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the directory."""
 
 
 class Files(Protocol):
-    """Everything that is done with names."""
+    """Operations on file names and directories."""
 
     def make_directory(self, path: Path) -> None:
         """Make sure that the directory exists, durably."""
 
     def create(self, path: Path) -> File:
-        """A new empty file to write and read; an old one of this name is emptied."""
+        """Create an empty file to write and read; an old file of this name is emptied."""
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        """An existing file; FileNotFoundError if there is none."""
+        """Open an existing file; FileNotFoundError if there is none."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, replacing what had it."""
+        """Give a file another name; a file that had this name is replaced."""
 
     def unlink(self, path: Path) -> None:
         """Remove a name."""
 
     def sync_directory(self, path: Path) -> None:
-        """Names made, changed and removed in this directory survive a power cut."""
+        """Make the names created, changed and removed in this directory survive a power cut."""
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a directory, sorted."""
 
     def free_bytes(self, path: Path) -> int:
-        """Room left where this directory lives."""
+        """Free bytes on the file system of this directory."""
 
     def lock(self, path: Path) -> Lock:
-        """Hold this lock file exclusively; BlockingIOError if another holds it."""
+        """Hold this lock file exclusively; BlockingIOError if another process holds it."""
 
 
 class RealFile:
-    """A file descriptor. close: how it is closed."""
+    """A file descriptor. close: the function that closes it."""
 
     def __init__(self, descriptor: int, close: Callable[[int], None] = os.close) -> None:
         self._fd = descriptor
@@ -145,7 +145,7 @@ class RealFile:
 
 
 class RealLock:
-    """flock on an open descriptor: the kernel lets go of it when the process dies."""
+    """flock on an open descriptor: the kernel releases it when the process dies."""
 
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
@@ -155,7 +155,7 @@ class RealLock:
 
 
 class SpareDescriptors:
-    """Descriptors that are open for nothing, so that some can be closed when no more can be had. Any thread."""
+    """Spare descriptors, open on nothing, that can be closed when no more files can be opened. Any thread."""
 
     def __init__(self, count: int) -> None:
         self._most = count
@@ -167,7 +167,7 @@ class SpareDescriptors:
         return len(self._kept)
 
     def release(self) -> bool:
-        """Closes one; False if none is left."""
+        """Close one spare descriptor; False if none is left."""
         with self._lock:
             if not self._kept:
                 return False
@@ -175,7 +175,8 @@ class SpareDescriptors:
             return True
 
     def close(self, descriptor: int) -> None:
-        """Closes a file. Where a spare one is missing it becomes that, so that nobody else gets it in between."""
+        """Close a file. If a spare descriptor is missing, the file's descriptor becomes one, so that no other open gets
+        it in between."""
         with self._lock:
             if len(self._kept) < self._most:
                 os.dup2(self._null, descriptor, inheritable=False)
@@ -184,20 +185,22 @@ class SpareDescriptors:
         os.close(descriptor)
 
     def refill(self) -> None:
-        """Opens what is missing, as far as the system allows."""
+        """Open the missing spare descriptors, as far as the system allows."""
         with self._lock, suppress(OSError):
             while len(self._kept) < self._most:
                 self._kept.append(os.dup(self._null))
 
 
 class RealFiles:
-    """The operating system's files. spare: used where no more files can be open, and opened again afterwards."""
+    """The operating system's files. spare: number of descriptors used when no more files can be opened; they are opened
+    again afterwards."""
 
     def __init__(self, spare: int = 0) -> None:
         self.spare = SpareDescriptors(spare)
 
     def _open(self, do: Callable[[], T]) -> T:
-        """do() opens a file, perhaps for a moment only; it is called again as long as a spare descriptor helps."""
+        """Call do(), which opens a file, perhaps only for a moment. It is called again as long as a spare descriptor
+        helps."""
         while True:
             try:
                 done = do()
@@ -256,10 +259,10 @@ class RealFiles:
 
 
 def write_fully(file: File, buffers: Sequence[bytes], offset: int, *, most: int = 1024) -> int:
-    """Write all buffers at offset, however few bytes one call takes; the offset behind them.
+    """Write all buffers at offset, however few bytes one call takes; returns the offset after them.
 
-    most is how many buffers one call may carry (IOV_MAX). A call that takes nothing is an error: trying for
-    ever would hang the node.
+    most is the number of buffers that one call may carry (IOV_MAX). A call that takes nothing is an error, because
+    trying for ever would hang the node.
     """
     start = 0
     count = len(buffers)
@@ -282,7 +285,7 @@ def write_fully(file: File, buffers: Sequence[bytes], offset: int, *, most: int 
 
 
 def read_file(files: Files, path: Path) -> bytes:
-    """A small file, whole."""
+    """The content of a small file."""
     file = files.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -292,7 +295,7 @@ def read_file(files: Files, path: Path) -> bytes:
 
 @contextmanager
 def temporary_file(files: Files, path: Path) -> Iterator[File]:
-    """A new file under the temporary name of `path`, to be written. An OSError leaves nothing behind."""
+    """A new file to write, under the temporary name of `path`. After an OSError it is removed."""
     temporary = temporary_path(path)
     file = files.create(temporary)
     try:
@@ -304,27 +307,25 @@ def temporary_file(files: Files, path: Path) -> Iterator[File]:
 
 
 def prepare_file(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
-    """Write a file's bytes under a temporary name, synced. An OSError leaves nothing behind, the old file
-    stays."""
+    """Write a file's bytes under a temporary name, synced. After an OSError it is removed, and the old file stays."""
     with temporary_file(files, path) as file:
         write_fully(file, buffers, 0)
         file.sync()
 
 
 def replace_unsynced(files: Files, path: Path, buffers: Sequence[bytes]) -> None:
-    """Put a file that may be lost in its place, or in the place of another. An OSError while writing leaves nothing
-    behind."""
+    """Write a file that may be lost, and replace an old one. An OSError while writing leaves no temporary file."""
     with temporary_file(files, path) as file:
         write_fully(file, buffers, 0)
     files.rename(temporary_path(path), path)
 
 
 def commit_file(files: Files, path: Path) -> None:
-    """Put a prepared file in its place, durably. After an OSError either file may be there."""
+    """Give a prepared file its name, durably. After an OSError either file may be there."""
     files.rename(temporary_path(path), path)
     files.sync_directory(path.parent)
 
 
 def temporary_path(path: Path) -> Path:
-    """The name a file has until it is whole."""
+    """The name of a file until it is complete."""
     return path.with_name(path.name + TEMPORARY)

@@ -1,7 +1,7 @@
-"""The sealed segments, oldest first, and what can be found in them.
+"""The sealed segments, oldest first, and the lookup of records in them.
 
-The list of segments belongs to the log's own thread; others look at it under the log's lock and hold a segment while
-they look into it. Columns come through a bounded cache from any thread.
+The list of segments belongs to the log's own thread. Other threads read it under the log's lock, and hold a segment
+while they read from it. Columns come through a bounded cache, from any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorum.log.table import Body, Cut, Ints, Rows, not_cut
 
 
 class _Ranges:
-    """Which segments have bodies of one group, with the range of their indexes."""
+    """The segments that have bodies of one group, with the range of their indexes."""
 
     def __init__(self, sealed: list[Sealed], group: int) -> None:
         self.sealed = [found for found in sealed if (False, group) in found.parts]
@@ -27,7 +27,7 @@ class _Ranges:
         self.highs = np.array([part.high for part in parts], np.int64)
 
     def overlapping(self, low: int, high: int) -> list[Sealed]:
-        """Those that may have bodies from low to high, oldest first."""
+        """The segments that may have bodies from low to high, oldest first."""
         found = np.flatnonzero((self.lows <= high) & (self.highs >= low))
         return [self.sealed[at] for at in found.tolist()]
 
@@ -41,7 +41,7 @@ class History:
         self._ranges: dict[int, _Ranges] = {}
 
     def set(self, sealed: list[Sealed]) -> None:
-        """From here on these."""
+        """Replace the list of segments."""
         self.sealed = sealed
         self._ranges = {}
 
@@ -61,7 +61,7 @@ class History:
         return None
 
     def columns(self, sealed: Sealed) -> Columns:
-        """All rows of a segment; LogDamaged if neither the index file nor the segment can tell them."""
+        """All rows of a segment; LogDamaged if neither the index file nor the segment can be read."""
         found = self.cache.get(sealed)
         if found is None:
             _, found, _ = rebuild(sealed.segment, sealed.listed)
@@ -71,8 +71,7 @@ class History:
     def gather(
         self, group: int, first: int, last: int, cuts: Sequence[Cut], loose: Mapping[int, Body]
     ) -> Rows | None:
-        """The rows of all entries first..last, a copy in the place of the entry it is of; None if one is
-        missing."""
+        """The rows of all entries first..last, with a copy instead of the entry it copies; None if one is missing."""
         count = max(0, last - first + 1)
         found = Rows.zeros(count)
         for sealed in self.overlapping(group, first, last):
@@ -84,8 +83,8 @@ class History:
 
 
 def put(found: Rows, rows: Rows, first: int, cuts: Sequence[Cut]) -> None:
-    """Put rows of later LSNs into dense columns that begin at an index: entries always, a copy unless another
-    entry stands there."""
+    """Put rows of later LSNs into dense columns that begin at index `first`: entries always, a copy unless another
+    entry is there."""
     rows = rows.take(not_cut(cuts, rows))
     is_entry = rows.kinds == RecordKind.ENTRY
     for mine in (is_entry, ~is_entry):
@@ -101,7 +100,7 @@ def put(found: Rows, rows: Rows, first: int, cuts: Sequence[Cut]) -> None:
 
 
 def find_body(columns: Columns, sealed: Sealed, group: int, index: int, cuts: Iterable[Cut]) -> Body | None:
-    """The body of an entry in this segment with the highest LSN, None if it has none."""
+    """The body of an entry in this segment with the highest LSN; None if there is none."""
     rows = columns.rows(sealed.parts[False, group], index, index)
     for at in range(len(rows.keys) - 1, -1, -1):
         kind, lsn = int(rows.kinds[at]), int(rows.lsns[at])
@@ -120,7 +119,7 @@ def find_page(columns: Columns, sealed: Sealed, group: int, page: int) -> Body |
 
 
 def is_here(rows: Rows, cuts: Sequence[Cut], trusted: int) -> Ints:
-    """The indexes of these rows for which a body can be relied on: entries up to `trusted`, and copies."""
+    """The indexes of these rows whose bodies can be relied on: entries up to `trusted`, and copies."""
     good = (rows.keys <= trusted) | (rows.kinds == RecordKind.COPY)
     here: Ints = rows.keys[good & not_cut(cuts, rows)]
     return here

@@ -7,10 +7,10 @@
               lowest key 8, highest key 8, bytes of these records in the segment 8
     columns   keys 8, LSNs 8, terms 8, offsets 4, lengths 4, kinds 1, each for all rows
 
-The key of a body is its entry's index, of a page its LSN; within a part rows ascend by key, then LSN. Everything here
-can be made again from the segment, so the file is not synced when a segment is sealed: one that is missing, torn or
-of another segment is made again, and that reads and checks the whole segment. The parts stay in memory, columns are
-read when somebody looks into them and kept within a bound.
+The key of a body is its entry's index, of a page its LSN; within a part rows ascend by key, then LSN. All of it
+can be rebuilt from the segment, so the file is not synced when a segment is sealed. A file that is missing, torn or
+of another segment is rebuilt, which reads and checks the whole segment. The parts stay in memory; columns are read on
+demand into a bounded cache.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from quorum.log.table import PLACE_SHIFT, Rows
 
 FORMAT = 1
 CACHE_BYTES = 12 << 20
-"""Columns kept in memory: of one segment full of single messages, or of many (33 bytes a row: 10 MB where records have
-200 bytes). Reading such a file again takes some milliseconds."""
+"""Size of the columns kept in memory: those of one segment full of single messages, or of many segments. A row has 33
+bytes: 10 MB where records have 200 bytes. Reading such a file again takes some milliseconds."""
 
 _MAGIC = b"QUORUMIX"
 _HEADER = struct.Struct("<8sIIQQ16sQII")
@@ -64,7 +64,7 @@ class Columns:
         self.size = sum(column.nbytes for column in columns)
 
     def rows(self, part: Part, low: int | None = None, high: int | None = None) -> Rows:
-        """A part's rows, those with keys low..high only if given."""
+        """A part's rows; only those with keys low..high if given."""
         start, end = part.start, part.start + part.count
         if low is not None and high is not None:
             keys = self.keys[start:end]
@@ -84,7 +84,7 @@ class Columns:
 
 
 class Sealed:
-    """A sealed segment and what its index file says."""
+    """A sealed segment and the content of its index file."""
 
     def __init__(self, segment: Segment, listed: Listed, parts: Iterable[Part]) -> None:
         self.segment = segment
@@ -103,15 +103,15 @@ class Sealed:
 
 
 def index_path(segment: Path) -> Path:
-    """Where the index file of this segment file lives."""
+    """The path of this segment file's index file."""
     return segment.with_suffix(".index")
 
 
 def arrange(
     bodies: Iterable[tuple[int, Rows]], pages: Iterable[tuple[int, Rows]], number: int
 ) -> tuple[list[Part], Columns]:
-    """Parts and columns from the rows of each group, which may live on in them; rows ascend by key, groups in any
-    order."""
+    """Parts and columns from the rows of each group. Rows ascend by key, groups come in any order; the columns may
+    share the rows' memory."""
     parts: list[Part] = []
     collected: list[Rows] = []
     start = 0
@@ -137,7 +137,7 @@ def arrange(
 
 
 def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> list[bytes]:
-    """The file's bytes, in pieces."""
+    """The index file's bytes, in pieces."""
     lines = [
         _PART.pack(part.is_page, part.group, part.start, part.count, part.low, part.high, part.size)
         for part in parts
@@ -164,12 +164,12 @@ def encode_index(listed: Listed, parts: Iterable[Part], columns: Columns) -> lis
 
 
 def write_index(files: Files, segment: Path, pieces: list[bytes]) -> None:
-    """Put an index file in place, not synced. An OSError while writing leaves nothing behind."""
+    """Write an index file, not synced. An OSError while writing leaves no temporary file."""
     replace_unsynced(files, index_path(segment), pieces)
 
 
 def write_index_if_room(files: Files, segment: Path, pieces: list[bytes]) -> None:
-    """The same; without room for it there is none: it can be made again."""
+    """The same, but skip it if there is no space, because it can be made again."""
     try:
         write_index(files, segment, pieces)
     except OSError as error:
@@ -190,7 +190,7 @@ def _decode_header(data: bytes) -> tuple[int, int, int, bytes, int, int, int] | 
 
 
 def read_parts(files: Files, segment: Path, listed: Listed) -> list[Part] | None:
-    """What the index file says its segment holds; None if there is no whole one of this segment."""
+    """The parts that the index file lists; None if there is no complete index file of this segment."""
     try:
         file = files.open(index_path(segment))
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def read_parts(files: Files, segment: Path, listed: Listed) -> list[Part] | None
 
 
 def decode_index(data: bytes) -> tuple[int, list[Part], Columns] | None:
-    """Segment number, parts and columns of a whole index file; None if it is not one."""
+    """Segment number, parts and columns of a complete index file; None if it is not one."""
     header = _decode_header(data)
     if header is None:
         return None
@@ -229,7 +229,7 @@ def decode_index(data: bytes) -> tuple[int, list[Part], Columns] | None:
 
 
 class IndexCache:
-    """Columns of sealed segments, read when asked for, bounded by bytes. Any thread."""
+    """Columns of sealed segments, read on demand, bounded by bytes. Any thread."""
 
     def __init__(self, files: Files, limit_bytes: int) -> None:
         self._files = files
@@ -249,14 +249,14 @@ class IndexCache:
         try:
             decoded = decode_index(read_file(self._files, index_path(sealed.segment.path)))
         except OSError:
-            decoded = None  # whatever keeps it from being read, the segment itself says the same
+            decoded = None  # whatever the reason, the segment itself has the same information
         if decoded is None or {(part.is_page, part.group): part for part in decoded[1]} != sealed.parts:
             return None
         self.put(sealed, decoded[2])
         return decoded[2]
 
     def put(self, sealed: Sealed, columns: Columns) -> None:
-        """Keep these columns, and let others go for them."""
+        """Keep these columns, and evict others for them."""
         with self._lock:
             if sealed.listed.file_id in self._loaded:
                 return
@@ -266,7 +266,7 @@ class IndexCache:
                 self._bytes -= self._loaded.popitem(last=False)[1].size
 
     def drop(self, sealed: Sealed) -> None:
-        """The segment is gone."""
+        """Drop the columns of a deleted segment."""
         with self._lock:
             columns = self._loaded.pop(sealed.listed.file_id, None)
             if columns is not None:

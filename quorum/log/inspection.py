@@ -1,4 +1,4 @@
-"""One file of a log, for people: what it says, piece by piece. Reads only, believes nothing, needs no other file."""
+"""One file of a log, decoded for people, piece by piece. Reads only, checks everything, and needs no other file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorum.log.table import PLACE_SHIFT
 
 @dataclass(frozen=True, slots=True)
 class RecordInfo:
-    """One record as it stands in a segment file, or as its index file has it (`synced` is 0 then)."""
+    """One record as it is in a segment file, or as its index file has it (`synced` is 0 then)."""
 
     offset: int
     kind: str
@@ -35,10 +35,10 @@ class RecordInfo:
 
 
 def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
-    """The records of a segment file in order, bad and left-over ones included, each with its problem if any; or
-    what an index file says of its segment, by offset.
+    """The records of a segment file in order, bad and left-over ones included, each with its problem if any; or the
+    rows of an index file, by offset.
 
-    LogDamaged or LogUnknown if the file does not begin as a segment does, LogDamaged if an index file is not whole.
+    LogDamaged or LogUnknown if the file does not begin as a segment does. LogDamaged if an index file is not complete.
     """
     if path.suffix == ".index":
         yield from _inspect_index(path, RealFiles() if files is None else files)
@@ -50,7 +50,7 @@ def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
         expected = HEADER_BLOCK
         for offset, header in headers_from(scanner, stamp, HEADER_BLOCK):
             if offset < expected:
-                continue  # inside a body: a copy of a header that somebody stored
+                continue  # inside a body: a client stored a copy of a header
             body = file.pread(header.length, offset + HEADER_BYTES)
             good = body_is_good(header, body)
             problem = None if good else "the body fails its CRC"
@@ -64,7 +64,7 @@ def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
 
 
 class FileKind(Enum):
-    """What a file of a log is, as its first bytes say."""
+    """The kinds of a log's files, as their first bytes say."""
 
     SEGMENT = "segment"
     SNAPSHOT = "snapshot"
@@ -82,7 +82,7 @@ _FIRST_BYTES = {
 
 
 def kind_of(path: Path, files: Files | None = None) -> FileKind | None:
-    """What this file is; None if it is none of a log's files, or its first bytes are damaged."""
+    """The kind of this file; None if it is none of a log's files, or its first bytes are damaged."""
     file = (RealFiles() if files is None else files).open(path)
     try:
         first = file.pread(8, 0)
@@ -105,7 +105,7 @@ class SnapshotInfo:
 
 
 def inspect_snapshot(path: Path, files: Files | None = None) -> SnapshotInfo:
-    """What a snapshot file holds, all of it checked. LogDamaged if its header says nothing."""
+    """The content of a snapshot file, all of it checked. LogDamaged if its header cannot be read."""
     data = read_file(RealFiles() if files is None else files, path)
     try:
         group, index, term, length = decode_snapshot_header(data)
@@ -126,7 +126,7 @@ def inspect_manifest(path: Path, files: Files | None = None) -> list[Listed]:
 def _inspect_index(path: Path, files: Files) -> Iterator[RecordInfo]:
     decoded = decode_index(read_file(files, path))
     if decoded is None:
-        raise LogDamaged(Damage(str(path), 0, None, "not a whole index file; opening the log makes it again"))
+        raise LogDamaged(Damage(str(path), 0, None, "not a complete index file; opening the log rebuilds it"))
     _, parts, columns = decoded
     found = []
     for part in parts:

@@ -1,10 +1,10 @@
 """One group's part of the log as a Raft journal: entries, terms, hard state, snapshots.
 
-Nothing here keeps a body: entries are read back through the log. Every change is a record in the log and
-counts when the log's synced LSN has reached it. One thread, the log's.
+The journal holds no bodies: entries are read back through the log. Every change is a record in the log, and counts once
+the log's synced LSN has reached it. Only the log's thread may call it.
 
-The view is first_index .. last_index (empty if last_index is first_index - 1); the term of the entry just
-before first_index is known too, so that an append after it can be checked.
+The view is first_index .. last_index; it is empty if last_index is first_index - 1. The term of the entry just before
+first_index is known too, so that an append after it can be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorum.log.table import GroupTable
 
 
 class Appender(Protocol):
-    """The part of the log that journals use. Its methods are described at `Log`."""
+    """The part of the log that journals use. `Log` describes its methods."""
 
     @property
     def last_lsn(self) -> int: ...
@@ -72,7 +72,7 @@ class Journal:
         return self._table.term_at(index)
 
     def length_at(self, index: int) -> int:
-        """How many bytes the body of an entry of the view has."""
+        """The length in bytes of the body of an entry of the view."""
         table = self._table
         return table.lengths[table.at(index)]
 
@@ -81,7 +81,7 @@ class Journal:
         return self._table.indices_of_length(length)
 
     def lsn_at(self, index: int) -> int:
-        """The LSN of an entry of the view: it is durable once synced_lsn has reached that."""
+        """The LSN of an entry of the view. The entry is durable once synced_lsn has reached it."""
         table = self._table
         return table.lsns[table.at(index)]
 
@@ -90,34 +90,34 @@ class Journal:
         return self._log.read(self.group, index)
 
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> int:
-        """Put an entry behind the last; its LSN. index must be last_index + 1, term must not go back."""
+        """Append an entry and return its LSN. index must be last_index + 1, and term must not decrease."""
         return self._log.append(RecordKind.ENTRY, self.group, term, index, parts)
 
     def truncate_from(self, index: int) -> int:
-        """Cut the entries from index on; the LSN of the record that says so. index must be in the view."""
+        """Cut the entries from index on, and return the LSN of the record that says so. index must be in the view."""
         return self._log.append(RecordKind.TRUNCATE, self.group, 0, index)
 
     def compact_to(self, index: int, term: int) -> int:
-        """Entries below index leave the view: a durable snapshot covers them. Their bodies stay readable as long
-        as they are retained.
+        """Remove the entries below index from the view, because a durable snapshot covers them. Their bodies stay
+        readable as long as they are retained.
 
-        Entry index itself stays, so its term is known; term is compared with it. Nothing is written, and the
-        newest LSN returned, if there is no entry below index.
+        Entry index itself stays, so its term is known; term is compared with it. If there is no entry below index,
+        nothing is written and the newest LSN is returned.
         """
         if index <= self._table.first_index:
             return self._log.last_lsn
         return self._log.append(RecordKind.COMPACT, self.group, term, index)
 
     def reset_to_snapshot(self, index: int, term: int, *, keep_bodies_to: int = 0) -> int:
-        """An installed snapshot at (index, term) replaces the whole view: the next entry is index + 1.
+        """Replace the whole view with an installed snapshot at (index, term): the next entry is index + 1.
 
-        Bodies of entries above keep_bodies_to can no longer be read; up to there (at most the commit index
-        this member had) they still can.
+        Bodies of entries above keep_bodies_to can no longer be read; up to there (at most the commit index that this
+        member had) they still can.
         """
         return self._log.append(RecordKind.RESET, self.group, term, index, [encode_number(keep_bodies_to)])
 
     def memory_bytes(self) -> int:
-        """What the index of this group's entries holds in memory."""
+        """Bytes of memory that the index of this group's entries uses."""
         return self._table.memory_bytes()
 
     # ---- hard state
@@ -129,28 +129,31 @@ class Journal:
 
     @property
     def hard_state_lsn(self) -> int:
-        """The LSN of the record that set it, 0 if none did."""
+        """The LSN of the record that set the hard state, 0 if none did."""
         return self._table.hard_state_lsn
 
     def set_hard_state(self, term: int, vote: str | None) -> int:
-        """Set term and vote; the LSN at which they are durable. The term must not go back."""
+        """Set term and vote, and return the LSN at which they are durable. The term must not decrease."""
         return self._log.append(RecordKind.HARD_STATE, self.group, term, 0, [encode_vote(vote)])
 
     # ---- snapshots
 
     def save_snapshot(self, index: int, term: int, state: bytes) -> None:
-        """Put a snapshot in place, durably; the last two are kept.
+        """Save a snapshot durably; the last two are kept.
 
-        The entries it covers, as far as this log has them, are synced first, so that a snapshot never knows
-        more of this member's own log than the log itself does. LogFull if neither the disk nor the reserve has room:
-        then the snapshots that were there still are.
+        The entries it covers, as far as this log has them, are synced first, so that a snapshot never knows more of
+        this member's own log than the log itself does. LogFull if neither the disk nor the reserve has space: the
+        earlier snapshots are then unchanged.
         """
         self._sync_to(index)
         self._write(lambda: self._snapshots.save(index, term, state), f"at {index}")
 
     def receive_snapshot(self, index: int, term: int, size: int, crc: int) -> ReceivedSnapshot:
-        """A file for another member's snapshot, which comes in pieces; what an earlier process has received of the same
-        one is still there. size, crc: of its state. LogFull, here and from its methods: all is as it was."""
+        """Open a file for another member's snapshot, which arrives in pieces. Pieces of the same snapshot that an
+        earlier process received are still there.
+
+        size, crc: of the snapshot's state. LogFull, here and from the file's methods: nothing has changed.
+        """
 
         def write(do: Callable[[], None]) -> None:
             self._write(do, f"at {index} from another member")
@@ -167,7 +170,7 @@ class Journal:
             self._log.sync()
 
     def _write(self, do: Callable[[], None], which: str) -> None:
-        """do() writes to snapshot files, and may be called again if there was no room."""
+        """Call do(), which writes to snapshot files. It may be called again if there was no space."""
         doing = f"save a snapshot of group {self.group} {which}"
         while True:
             try:
@@ -181,10 +184,9 @@ class Journal:
     def load_snapshot(self) -> tuple[int, int, bytes] | None:
         """The newest good snapshot as (index, term, state), or None if there is none; the view follows it.
 
-        If the newest is damaged, the one before it is taken and the view begins earlier again, so that no
-        entry between is missed; LogDamaged if those entries are not here. If the snapshot is of another
-        history than the entries, or ahead of them, an installation was cut short: it is finished, the view
-        becomes empty behind it.
+        If the newest is damaged, the one before it is taken, and the view begins earlier, so that no entry between is
+        missed; LogDamaged if those entries are not here. If the snapshot is of another history than the entries, or
+        ahead of them, an installation was interrupted. It is then finished, and the view becomes empty after it.
         """
         found = self._snapshots.load()
         index, term = (0, 0) if found is None else (found[0], found[1])
@@ -192,43 +194,43 @@ class Journal:
         if index + 1 < table.first_index:
             self._widen(index, term)
         elif index > table.last_index or table.term_at(index) != term:
-            # What an earlier snapshot covered was committed; of later bodies here nobody can say.
+            # The entries that an earlier snapshot covered were committed; for later bodies here that is unknown.
             committed = table.first_index - 1
             self.reset_to_snapshot(index, term, keep_bodies_to=min(index, committed))
             self._log.sync()
         return found
 
     def load_older_snapshots(self, than: int) -> list[tuple[int, int, bytes]]:
-        """All good snapshots that are kept below this index, the newest first, as (index, term, state). Nothing follows
-        from that."""
+        """All good snapshots that are kept below this index, newest first, as (index, term, state). Changes nothing."""
         return self._snapshots.load_older(than)
 
     def snapshot_indices(self) -> list[int]:
-        """Of the snapshots that stay, not known to be damaged, the newest first: what they refer to has to stay."""
+        """Indexes of the kept snapshots that are not known to be damaged, newest first. What they refer to must be
+        kept."""
         return self._snapshots.indices()
 
     def open_snapshot(self) -> SnapshotFile | None:
-        """The newest snapshot, to be read piece by piece; the caller closes it. Nothing follows from it here."""
+        """The newest snapshot, to be read piece by piece; the caller closes it. Changes nothing."""
         return self._snapshots.open()
 
     def discard_snapshots(self, reason: str) -> None:
-        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        """Mark all snapshots here as unusable; the next saved snapshot replaces them."""
         self._snapshots.discard(reason)
 
     def remove_snapshots_before(self, index: int) -> None:
-        """Removes the snapshots below this index, durably: their states are wrong."""
+        """Remove the snapshots below this index, durably, because their states are wrong."""
         self._snapshots.remove_before(index)
 
     def note_damaged_snapshot(self, index: int, term: int, reason: str) -> None:
-        """This snapshot could not be read to its end: it is not offered again."""
+        """Note that this snapshot could not be read to its end: it is not offered again."""
         self._snapshots.note_damaged(index, term, reason)
 
     def check_snapshots(self) -> tuple[int, list[Damage]]:
-        """Read and check the snapshots that are kept: how many bytes, and what is bad. Any thread."""
+        """Read and check the kept snapshots; returns the bytes checked and the damages. Any thread."""
         return self._snapshots.check()
 
     def _widen(self, index: int, term: int) -> None:
-        """Begin the view so early that it follows a snapshot at (index, term); LogDamaged if entries are gone."""
+        """Begin the view early enough to follow a snapshot at (index, term); LogDamaged if entries are missing."""
         first_term = self._log.term_below_view(self.group, index + 1)
         if first_term is None:
             needed = self._table.first_index - 1
@@ -240,5 +242,5 @@ class Journal:
 
     @property
     def damaged_snapshots(self) -> tuple[str, ...]:
-        """Snapshot files that cannot be used, with the reason; they go when the next one is saved."""
+        """Snapshot files that cannot be used, with the reason; they are removed when the next one is saved."""
         return self._snapshots.damaged

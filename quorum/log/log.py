@@ -1,7 +1,7 @@
-"""The node's log as others see it: append, sync, read, and a journal for each group.
+"""The node's log as other packages see it: append, sync, read, and a journal for each group.
 
-Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be
-called from any thread at any time (`store`), and a collection runs in any thread (`collector`).
+Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be called
+from any thread at any time (`store`), and a collection runs in any thread (`collector`).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from quorum.log.table import PLACE_SHIFT
 from quorum.log.writer import LogStats, Writer, failure_of, is_small
 
 QUIET_MS = 10
-"""A log that was quiet this long states what is synced, so that damage behind it is never taken for a torn
+"""A log that was quiet this long writes a record of what is synced, so that later damage is never taken for a torn
 end."""
 
 LOCK = "LOCK"
 
 MOVES_BOUNDS = frozenset({RecordKind.TRUNCATE, RecordKind.COMPACT, RecordKind.RESET})
-"""Records by which bodies may become garbage."""
+"""Records that may turn bodies into garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room on the disk. free_bytes is beside the reserve; is_low: below the limit, or the reserve is not whole."""
+    """Space on the disk. free_bytes excludes the reserve. is_low: below the limit, or the reserve is not complete."""
 
     free_bytes: int
     limit_bytes: int
@@ -67,7 +67,7 @@ class Log:
         random_bytes: Callable[[int], bytes] = os.urandom,
         retention: Callable[[int], Retention] = Retention,
     ) -> None:
-        """reserve_segments: how many segments are put by for a full disk; a member has RESERVE_SEGMENTS."""
+        """reserve_segments: number of segments kept in reserve for a full disk; a member has RESERVE_SEGMENTS."""
         if not HEADER_BLOCK < segment_bytes <= MAX_SEGMENT_BYTES:
             raise ValueError(
                 f"a segment has {HEADER_BLOCK + 1} to {MAX_SEGMENT_BYTES} bytes, not {segment_bytes}"
@@ -91,12 +91,12 @@ class Log:
         self._quiet_lsn = 0
         self._quiet_since_ms = 0
         self.cut_records = 0
-        """Whole unsynced records that the last open() cut."""
+        """Complete unsynced records that the last open() cut."""
 
-    # ---- life
+    # ---- opening and closing
 
     def open(self) -> None:
-        """Recover what is there, or begin. Everything found counts as synced afterwards.
+        """Recover the log in the directory, or begin one. Everything found counts as synced afterwards.
 
         Raises LogLocked, LogDamaged, LogUnknown, LogFailed.
         """
@@ -136,7 +136,7 @@ class Log:
                 raise
 
     def close(self) -> None:
-        """Close the files. What was appended and not synced is lost, as in a crash."""
+        """Close the files. Unsynced records are lost, as in a crash."""
         opened = self._opened
         if opened is None:
             return
@@ -154,11 +154,10 @@ class Log:
     def append(
         self, kind: RecordKind, group: int, term: int, index: int, parts: Sequence[bytes | memoryview] = ()
     ) -> int:
-        """Collect one record; its LSN. It is readable at once and durable when synced_lsn has reached it.
+        """Collect one record and return its LSN. It is readable at once, and durable when synced_lsn has reached it.
 
-        The parts are joined (one single bytes object is taken as it is). ValueError if the record does not
-        follow from those before it, LogFull if no room can be had: nothing has changed then. LogFailed is
-        final.
+        The parts are joined (one single bytes object is taken as it is). ValueError if the record does not follow from
+        those before it, LogFull if there is no space: nothing has changed then. LogFailed is final.
         """
         opened = self._opened or self._closed()
         writer = opened.writer
@@ -194,21 +193,22 @@ class Log:
         return lsn
 
     def write_page(self, group: int, parts: Sequence[bytes | memoryview]) -> int:
-        """Put a piece of the group's state into the log; its name, which is its LSN. As `append`."""
+        """Append a piece of the group's state and return its name, which is its LSN. Errors as for `append`."""
         return self.append(RecordKind.PAGE, group, 0, 0, parts)
 
     def put_copy(self, group: int, index: int, term: int, parts: Sequence[bytes | memoryview]) -> int:
-        """Put the body of a committed entry, as another member sent it, in the place of the one here; its LSN.
+        """Store the body of a committed entry, as another member sent it, to replace the one here; returns its LSN.
 
-        No journal changes by that. As `append`; ValueError too if the entry here has another length.
+        No journal changes. Errors as for `append`; ValueError too if the entry here has another length.
         """
         return self.append(RecordKind.COPY, group, term, index, parts)
 
     def retain(self, group: int, kept: Sequence[Retained]) -> None:
-        """Say what the group's snapshots that count refer to: it replaces what was told before.
+        """Replace the set of entries and pages that the group's valid snapshots refer to.
 
-        Everything at or below the oldest of them that none refers to, and the journal's view has not, is garbage
-        from here on. So the snapshots must be durable, and one is begun only after the one before it was told.
+        Everything at or below the oldest of these snapshots becomes garbage if no snapshot refers to it and it is not
+        in the journal's view. So the snapshots must be durable, and a snapshot is begun only after the one before it
+        was told.
         """
         opened = self._opened or self._closed()
         with opened.store.mutex:
@@ -216,7 +216,7 @@ class Log:
             opened.collector.survey.changed()
 
     def sync(self) -> int:
-        """Write and sync everything appended, of all groups, at once; the synced LSN. LogFailed is final."""
+        """Write and sync everything appended, of all groups, at once; returns the synced LSN. LogFailed is final."""
         opened = self._opened or self._closed()
         lsn = opened.writer.sync()
         with opened.store.mutex:
@@ -224,8 +224,7 @@ class Log:
         return lsn
 
     def mark_if_quiet(self, now_ms: int) -> bool:
-        """To be called now and then: after 10 ms without appends, write and sync once what is known to be
-        synced."""
+        """Write and sync a record of what is synced, once, after 10 ms without appends. To be called regularly."""
         writer = self._writer()
         writer.check()
         last = writer.last_lsn
@@ -256,58 +255,58 @@ class Log:
 
     @property
     def failure(self) -> Exception | None:
-        """What made the log refuse everything, if anything did."""
+        """The failure because of which the log refuses everything; None if there is none."""
         return self._writer().failure
 
     def fail(self, error: OSError, doing: str) -> LogFailed:
-        """Note that the disk has failed beside the segments: the log takes nothing more. The failure, to be raised."""
+        """Note that the disk has failed outside the segments: the log refuses everything. Returns the failure, to be
+        raised."""
         writer = self._writer()
         writer.failure = writer.failure or failure_of(error, doing)
         return writer.failure
 
-    # ---- room
+    # ---- space
 
     def free_bytes(self) -> int:
-        """Room left on the disk, beyond what the active segment and the reserve have allocated."""
+        """Free bytes on the disk, beyond the space that the active segment and the reserve have allocated."""
         return self.files.free_bytes(self.directory)
 
     def space(self) -> Space:
-        """Room left, and whether that is little. LogFailed if the disk does not say."""
+        """The free space, and whether it is low. LogFailed if the disk does not say."""
         try:
             free = self.free_bytes()
         except OSError as error:
-            raise self.fail(error, "ask for the room on the disk") from error
+            raise self.fail(error, "read the free space of the disk") from error
         reserve = self._reserve
         is_low = free < self._free_limit_bytes or (reserve is not None and not reserve.is_whole)
         return Space(free, self._free_limit_bytes, 0 if reserve is None else reserve.size_bytes, is_low)
 
     def make_room(self, length: int, count: int = 1) -> bool:
-        """Whether so many records, with bodies of this length together, will find room, so that none of them raises
-        LogFull. Goes on in a new segment if that is needed."""
+        """Make room for `count` records whose bodies have `length` bytes together, in a new segment if needed. If it
+        returns True, none of these records raises LogFull."""
         writer = self._writer()
         writer.check()
         return not writer.needs_roll(length, count=count) or self._try_roll(length, count)
 
     def make_small_room(self) -> bool:
-        """The same for what a group has to write to take part at all: terms, votes, cuts. It is kept in each segment;
-        False means that it is nearly used up."""
+        """The same for the small records that a group needs to take part at all: terms, votes, cuts. Each segment keeps
+        room for them; False means that it is nearly used up."""
         writer = self._writer()
         writer.check()
         return not writer.small_room_is_short or self._try_roll(0, 1)
 
     def refill_reserve(self) -> bool:
-        """Put by a part of what was used of the reserve, if there is room again. To be called now and then; True if
-        it did."""
+        """Allocate a missing part of the reserve, if there is space again. True if it did. To be called regularly."""
         self._writer().check()
         try:
             return self._reserve is not None and self._reserve.refill()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 return False
-            raise self.fail(error, "put by a reserve") from error
+            raise self.fail(error, "allocate the reserve") from error
 
     def release_reserve(self) -> bool:
-        """Give a part of the reserve back to the disk, for what is no record; False if nothing is left."""
+        """Return a part of the reserve to the disk, for data other than records; False if nothing is left."""
         return self._reserve is not None and self._reserve.release()
 
     def _try_roll(self, length: int, count: int) -> bool:
@@ -320,7 +319,7 @@ class Log:
     # ---- groups
 
     def journal(self, group: int) -> Journal:
-        """The group's journal; the same object every time."""
+        """The group's journal, always the same object."""
         opened = self._opened or self._closed()
         journal = opened.journals.get(group)
         if journal is None:
@@ -335,7 +334,7 @@ class Log:
         return sorted(group for group, table in opened.contents.tables.items() if not table.is_empty)
 
     def term_below_view(self, group: int, index: int) -> int | None:
-        """The term of an entry that has left the view, if it and all behind it are still here; else None."""
+        """The term of an entry that has left the view, if it and all later entries are still here; else None."""
         contents = (self._opened or self._closed()).contents
         table = contents.table(group)
         if table.tail_from <= index <= table.last_index:
@@ -346,13 +345,14 @@ class Log:
     # ---- garbage: plan and adopt in the Raft thread, survey and run in any
 
     def survey(self) -> None:
-        """Look how much of the sealed segments is live, as far as that may have changed. Any thread, one at a time."""
+        """Update the count of live bytes of the sealed segments, where it may have changed. Any thread, one at a
+        time."""
         (self._opened or self._closed()).collector.survey.refresh()
 
     def plan_collection(self) -> Collection | None:
-        """Segments worth replacing, by what the last survey has seen, to be run, then adopted; None if there are none,
-        or while a planned one is still in somebody's hands. One that is dropped instead leaves at most a file that the
-        next opening removes."""
+        """Plan the collection of segments that are worth replacing, as last surveyed. The collection is then run and
+        adopted. None if no segment is worth it, or while a planned collection is in use. A collection that is dropped
+        instead leaves at most a file that the next opening removes."""
         opened = self._opened or self._closed()
         opened.writer.check()
         self._removing(opened)
@@ -367,21 +367,21 @@ class Log:
             file_id=self._random_bytes(16),
             reserve=self._reserve,
             expected_bytes=sum(opened.collector.survey.live_bytes(source) for source in sources),
-            refused=lambda error: opened.writer.refused(error, "copy what is live of old segments"),
+            refused=lambda error: opened.writer.refused(error, "copy the live records of old segments"),
         )
         opened.collector.planned(collection)
         return collection
 
     def adopt(self, collection: Collection) -> bool:
-        """Put what a collection has copied in the place of its sources, durably; whether it was.
+        """Replace a collection's sources with its copy, durably; returns whether it did.
 
-        It is not, and removed, if it met damage (`damages` has it) or its sources were replaced meanwhile. LogFull
-        if there is no room for the manifest: then it is removed too.
+        If the collection met damage (`damages` has it), or its sources were replaced meanwhile, its copy is removed
+        instead. LogFull if there is no space for the manifest: then the copy is removed too.
         """
         opened = self._opened or self._closed()
         opened.writer.check()
         if not collection.is_run:
-            raise ValueError("a collection is adopted after it was run")
+            raise ValueError("a collection can be adopted only after it was run")
         store, survey = opened.store, opened.collector.survey
         sources, result = collection.sources, collection.result
         if result is not None and survey.has_died(result):  # while it was copied
@@ -394,7 +394,7 @@ class Log:
             try:
                 opened.writer.replace([source.listed for source in sources], listed, states)
             except LogFull:
-                self._discard(opened, collection)  # it takes the room that is missing
+                self._discard(opened, collection)  # it uses the space that is missing
                 opened.collector.done()
                 raise
             first = sealed.index(sources[0])
@@ -422,20 +422,22 @@ class Log:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """Bodies and pages that were found to be bad and that no copy has replaced, by LSN. Any thread."""
+        """Bad bodies and pages that no copy has replaced, by LSN. Any thread."""
         store = (self._opened or self._closed()).store
         with store.mutex:
             return tuple(damage for _, damage in sorted(store.damages.items()))
 
     def scrub(self, budget_bytes: int) -> int:
-        """Read and check about so many bytes of the log's files, going on where the last call ended, in this life or
-        the one before; how many were checked, 0 at the end of a round. What is bad of bodies and pages is in `damages`
-        then, what is bad of snapshots in their journals, and all else waits for `mend`. Any thread, one at a time."""
+        """Read and check about budget_bytes of the log's files; returns how many were checked, 0 at the end of a round.
+
+        It continues where the last call ended, also after a restart. Afterwards `damages` has bad bodies and pages, and
+        the journals have bad snapshots; everything else waits for `mend`. Any thread, one at a time.
+        """
         return (self._opened or self._closed()).scrubber.scrub(budget_bytes)
 
     def mend(self) -> list[Finding]:
-        """Put right what scrubbing has found of the log's own files, and tell it. The log's own thread, and not while
-        `scrub` is at work. What finds no room is tried again the next time."""
+        """Repair what scrubbing has found in the log's own files, and return the findings. The log's own thread, and
+        not while `scrub` runs. A repair without space is tried again the next time."""
         opened = self._opened or self._closed()
         opened.writer.check()
         return opened.mender.mend()
@@ -443,7 +445,7 @@ class Log:
     # ---- reading: any thread
 
     def read(self, group: int, index: int) -> bytes:
-        """The body of an entry, checked: of the view, or below it as long as it is live. EntryMissing, LogDamaged."""
+        """The body of an entry, checked: from the view, or below it while it is live. EntryMissing, LogDamaged."""
         return (self._opened or self._closed()).store.read(group, index)
 
     def read_entry(self, group: int, index: int) -> tuple[int, bytes]:
@@ -451,7 +453,7 @@ class Log:
         return (self._opened or self._closed()).store.read_entry(group, index)
 
     def in_memory(self, group: int, index: int) -> bool:
-        """Whether reading this entry now needs no disk: it is among the recent ones."""
+        """Whether this entry can be read now without the disk, because it is among the recent ones."""
         return (self._opened or self._closed()).store.in_memory(group, index)
 
     def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
@@ -463,13 +465,13 @@ class Log:
         return (self._opened or self._closed()).store.read_page(group, page)
 
     def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of just this entry is here and not known to be bad; no body is read."""
+        """Whether a body of exactly this entry is here and not known to be bad; no body is read."""
         return (self._opened or self._closed()).store.has_body(group, index, term)
 
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
-        """Those of the ascending indexes (array of type Q) that have no good body here; no body is read.
+        """The indexes without a good body here, of the given ascending ones (array of type Q); no body is read.
 
-        Entries above `committed` may be of another history than the asker's: there only copies count.
+        Entries above `committed` may be of another history than the caller's: for them only copies count.
         """
         return (self._opened or self._closed()).store.missing(group, indexes, committed)
 
@@ -482,7 +484,7 @@ class Log:
         return (self._opened or self._closed()).writer
 
     def _mark(self) -> bool:
-        """State what is synced; a full disk may have no room for that, then the end stays as it is."""
+        """Write a record of what is synced. If a full disk has no space for it, nothing changes."""
         try:
             lsn = self.append(RecordKind.MARK, 0, 0, 0)
         except LogFull:
@@ -493,7 +495,7 @@ class Log:
         return True
 
     def _roll(self, opened: _Opened, length: int, count: int) -> None:
-        """Go on in a new segment, and write the index file of the old one."""
+        """Continue in a new segment, and write the index file of the old one."""
         writer, store = opened.writer, opened.store
         old = writer.active
         listed = writer.roll(length, opened.contents.states(old.header.first_lsn), count=count)
@@ -523,7 +525,7 @@ class Log:
 
 
 class _Opened:
-    """What a log is made of while it is open."""
+    """The parts of an open log."""
 
     def __init__(self, log: Log, found: Recovered) -> None:
         self.contents = found.contents

@@ -1,11 +1,11 @@
-"""The manifest: which segments there are, and what a group's records up to some LSN amount to.
+"""The manifest: the list of segments, and the state of each group's journal up to a stated LSN.
 
-Text, replaced as a whole: a title with format and CRC, then JSON lines.
+It is text and is replaced as a whole: a title with format and CRC, then JSON lines.
 
-- A line a segment, in the order of their LSNs. The last is active, all others are sealed.
-- A line a group: journal bounds, terms, hard state and cuts as they were at `stated` LSN, the end of the last sealed
-  segment or later, and synced. So no record of a sealed segment but its bodies and pages is needed any more: opening
-  begins with these lines, the collector may drop what led to them.
+- One line for each segment, in the order of their LSNs. The last is active, all others are sealed.
+- One line for each group: journal bounds, terms, hard state and cuts as they were at `stated` LSN. That LSN is synced,
+  and is the end of the last sealed segment or later. So the only records of a sealed segment that are still needed are
+  bodies and pages: opening begins with these lines, and the collector may drop the other records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TITLE = "quorum-log-manifest"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the manifest says."""
+    """The content of the manifest."""
 
     segments: Sequence[Listed]
     stated: int = 0
@@ -67,7 +67,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, path: Path) -> Manifest:
-    """The manifest; LogDamaged or LogUnknown if this is no whole one."""
+    """The manifest; LogDamaged or LogUnknown if the bytes are not a complete one."""
     title, _, rest = data.partition(b"\n")
     words = title.decode("latin-1").split(" ")
     if len(words) != 3 or words[0] != _TITLE:
@@ -101,7 +101,7 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
 
 
 def read_manifest(files: Files, directory: Path) -> Manifest | None:
-    """What the manifest says, or None if there is none."""
+    """The content of the manifest, or None if there is none."""
     path = directory / MANIFEST
     try:
         data = read_file(files, path)
@@ -116,5 +116,5 @@ def prepare_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
 
 
 def commit_manifest(files: Files, directory: Path) -> None:
-    """Make the prepared manifest the one that counts, durably."""
+    """Put the prepared manifest in force, durably."""
     commit_file(files, directory / MANIFEST)

@@ -1,6 +1,6 @@
-"""Putting right what scrubbing has found of the log's own files: the log's own thread, which knows what they should be.
+"""Repair of the log's own files after scrubbing: done by the log's own thread, because it knows their right content.
 
-What cannot be mended for want of room is tried again. An error of the disk is final, as everywhere in the log.
+A repair that fails for lack of space is tried again. A disk error is final, as everywhere in the log.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from quorum.log.snapshot_files import parse_name
 from quorum.log.writer import Writer
 
 COPY_BYTES = 1 << 20
-"""Read and written in one piece."""
+"""Bytes read and written in one piece."""
 
 
 def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
-    """A sealed segment's first block, its length, or its name, durably. An OSError without room changes nothing."""
+    """Restore a sealed segment's first block, length or name, durably. An OSError for lack of space changes nothing."""
     if remedy is Remedy.NAME:
         _copy_back(files, segment, end)
         return
     with closing(files.open(segment.path, writable=True)) as file:
         if remedy is Remedy.LENGTH:
-            file.allocate(end)  # what is missing reads as zeros, which no record is
+            file.allocate(end)  # lost bytes read as zeros, which are no record
         else:
             write_fully(file, [segment.header.encode()], 0)
         file.sync()
@@ -46,7 +46,7 @@ def _copy_back(files: Files, segment: Segment, end: int) -> None:
 
 
 class Mender:
-    """See the module's text."""
+    """Repairs findings with the log's own state (see the module's text)."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Mender:
         self._journal = journal
 
     def mend(self) -> list[Finding]:
-        """Everything that waits; what was done, or can be done only by others."""
+        """Repair everything that waits; returns the findings that were repaired, or that only others can repair."""
         done = []
         for finding in self._findings.take():
             try:
@@ -78,7 +78,8 @@ class Mender:
         return done
 
     def _mend(self, finding: Finding) -> bool:
-        """False if it was none: the log's own thread was just at work there when it was looked at."""
+        """Repair one finding; False if it was none, because the log's own thread was changing that place when it was
+        checked."""
         remedy = finding.remedy
         if remedy is Remedy.MANIFEST:
             active = self._writer.active
@@ -110,7 +111,7 @@ class Mender:
         if finding.segment == active.number:
             if not any(examine_file(self._files, active, active.header.allocated)):
                 return False
-            self._roll()  # nothing is written to its file any more, and none of its records but bodies is needed
+            self._roll()  # its file is no longer written, and of its records only bodies are still needed
         sealed = self._sealed(finding.segment)
         if sealed is None or not any(examine_file(self._files, sealed.segment, sealed.end)):
             return finding.segment == active.number
@@ -119,5 +120,5 @@ class Mender:
         return True
 
     def _sealed(self, number: int) -> Sealed | None:
-        """None if a collection has replaced it meanwhile."""
+        """The sealed segment of this number; None if a collection has replaced it."""
         return next((each for each in self._contents.history.sealed if each.number == number), None)

@@ -1,7 +1,7 @@
-"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC.
+"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC check.
 
-A slice of a body cannot be checked by itself. So the first touch of a record that is not in memory reads it
-whole and checks it; that is remembered by its place, and later slices read only what is asked for.
+A slice of a body cannot be checked by itself. So the first read of a record that is not in memory reads all of it and
+checks it. The reader remembers the record's place, and later slices read only the bytes they need.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from quorum.log.record import HEADER_BYTES, body_is_good
 from quorum.log.segments import Segment
 
 ENTRY_OVERHEAD_BYTES = 256
-"""What keeping one body costs beside its bytes, counted so that tiny bodies cannot fill the memory."""
+"""Memory used by a kept body beside its bytes, counted so that tiny bodies cannot fill the memory."""
 
 
 VERIFIED_PLACES = 16_384
-"""How many places are remembered as checked (about 100 bytes each): more than are sliced at one time."""
+"""Number of places that are remembered as checked (about 100 bytes each): more than are sliced at one time."""
 
 AT_ONCE_BYTES = 16 << 10
-"""Longer bodies are read apart from their header: a second call is cheaper than a second copy."""
+"""Longer bodies are read apart from their header, because a second call is cheaper than a second copy."""
 
 
 class RecentBodies:
-    """The newest bodies by LSN, bounded by bytes; what is not yet written to the file is never dropped."""
+    """The newest bodies by LSN, bounded by bytes; a body that is not yet written to the file is never dropped."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -41,7 +41,7 @@ class RecentBodies:
             self.trim(written_lsn)
 
     def trim(self, written_lsn: int) -> None:
-        """Drop the oldest written bodies until the rest fits."""
+        """Drop the oldest written bodies until the rest is within the bound."""
         order = self._order
         while self.size_bytes > self._limit and order and order[0] <= written_lsn:
             body = self._bodies.pop(order.popleft())
@@ -53,7 +53,7 @@ class RecentBodies:
 
 
 class VerifiedPlaces:
-    """The places last read whole and found good, bounded in number."""
+    """The places last read completely and found good, bounded in number."""
 
     def __init__(self) -> None:
         self._places: dict[int, None] = {}
@@ -62,14 +62,14 @@ class VerifiedPlaces:
         return place in self._places
 
     def add(self, place: int) -> None:
-        """Remember this one, forget the oldest."""
+        """Remember this place, and forget the oldest."""
         self._places[place] = None
         if len(self._places) > VERIFIED_PLACES:
             del self._places[next(iter(self._places))]
 
 
 def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int) -> bytes:
-    """A record's body, whole and checked; LogDamaged if it is not what was written."""
+    """A record's body, complete and checked; LogDamaged if it is not what was written."""
     at_once = length < AT_ONCE_BYTES
     try:
         data = segment.file.pread(HEADER_BYTES + length if at_once else HEADER_BYTES, offset)
@@ -81,7 +81,7 @@ def read_body(segment: Segment, offset: int, *, lsn: int, group: int, index: int
         raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's header is damaged"))
     known = (header.group, header.term, header.raft_index)
     if (header.lsn, header.group, header.raft_index) != (lsn, group, index):
-        raise LogDamaged(Damage(str(segment.path), offset, lsn, f"LSN {header.lsn} stands here", known))
+        raise LogDamaged(Damage(str(segment.path), offset, lsn, f"LSN {header.lsn} is here instead", known))
     if not body_is_good(header, body):
         raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's body fails its CRC", known))
     return body

@@ -1,9 +1,9 @@
-"""A snapshot that another member sends: written as it comes, in the form of a snapshot file, under a name of its own.
+"""A snapshot that another member sends: written as it arrives, in the snapshot file format, under a name of its own.
 
-The name says which snapshot it is to become, with the size and CRC that its sender gives: what was received of another
-one is never taken for this. A chunk is on file only whole, behind its CRC; less than that waits in memory. A process
-that finds such a file checks its chunks, one at a time, and goes on behind the last good one. The file gets a
-snapshot's name only when all of it is there, its CRC right, and everything synced.
+The name has the snapshot's index, term, size and CRC, as its sender gives them. So bytes received of another snapshot
+are never taken for this one. A chunk is written only when it is complete, with its CRC; shorter pieces wait in memory.
+A process that finds such a file checks its chunks, one at a time, and continues after the last good one. The file gets
+a snapshot's name only when it is complete, its CRC is right, and everything is synced.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from quorum.log.record import crc32c, extend_crc32c
 from quorum.log.snapshot_files import CHUNK_BYTES, SnapshotFile, encode_footer
 
 SYNC_CHUNKS = 8
-"""So many are written between two syncs: the last one has little left to do."""
+"""Number of chunks written between two syncs, so that the last sync has little left to do."""
 
 _NAME = re.compile(
     r"group-([0-9a-f]{8})-index-([0-9a-f]{16})-term-[0-9a-f]{16}-size-[0-9a-f]{16}-crc-[0-9a-f]{8}\.received"
 )
 
 Write = Callable[[Callable[[], None]], None]
-"""Does something that writes, again if it found no room and some was made; LogFull."""
+"""Calls a function that writes, and calls it again if there was no space and some was made; LogFull."""
 
 
 def received_name(group: int, index: int, term: int, size: int, crc: int) -> str:
@@ -32,13 +32,14 @@ def received_name(group: int, index: int, term: int, size: int, crc: int) -> str
 
 
 def parse_received_name(name: str) -> tuple[int, int] | None:
-    """(group, index) of the snapshot that a file of this name is on its way to become, None if it is no such name."""
+    """(group, index) of the snapshot that a file of this name receives; None for any other name."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1], 16), int(match[2], 16))
 
 
 class ReceivedSnapshot:
-    """See the module's text. OSError that is no want of room goes through `write`, too."""
+    """A snapshot file that is being received (see the module's text). An OSError other than lack of space also passes
+    through `write`."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class ReceivedSnapshot:
         opened: Callable[[Path], SnapshotFile],
         keep: Callable[[ReceivedSnapshot], None],
     ) -> None:
-        """opened(path): a finished file, to be read. keep(received): what `keep` is to do."""
+        """opened(path): opens a finished file for reading. keep(received): does the work of `keep`."""
         self.path = path
         self.index = index
         self.term = term
@@ -65,10 +66,10 @@ class ReceivedSnapshot:
         self._opened = opened
         self._keep = keep
         self._good = 0
-        """bytes of the state that are on file, in whole chunks, and checked"""
+        """bytes of the state that are in the file, in complete and checked chunks"""
         self._good_crc = 0
         self._begun = bytearray()
-        """of the next chunk"""
+        """the beginning of the next chunk"""
         self._unsynced = 0
         self._is_checked = False
         self._file = self._open()
@@ -102,13 +103,13 @@ class ReceivedSnapshot:
         return made[0]
 
     def check(self) -> bool:
-        """Looks at one chunk that an earlier process has left; True once there are none to look at."""
+        """Check one chunk that an earlier process has left; True once none is left to check."""
         if not self._is_checked:
             size = min(CHUNK_BYTES, self.size - self._good)
             try:
                 data = self._file.pread(4 + size, self._place())
             except OSError:
-                data = b""  # written anew
+                data = b""  # to be written again
             chunk = data[4:]
             if size and len(chunk) == size and crc32c(chunk) == int.from_bytes(data[:4], "little"):
                 self._count(chunk)
@@ -118,7 +119,7 @@ class ReceivedSnapshot:
 
     @property
     def received(self) -> int:
-        """How many bytes of the state are here, from its beginning."""
+        """Number of bytes of the state that are here, from its beginning."""
         return self._good + len(self._begun)
 
     @property
@@ -126,8 +127,8 @@ class ReceivedSnapshot:
         return self._is_checked and self._good == self.size
 
     def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Takes a piece that begins where the last one ended; others are left out. After LogFull what waits to be
-        written is tried again first, with an empty piece too."""
+        """Take a piece that begins where the last one ended; other pieces are ignored. After LogFull, waiting bytes are
+        tried again first, also with an empty piece."""
         self._put_begun()
         if offset == self.received and offset + len(data) <= self.size:
             self._begun += data
@@ -153,11 +154,11 @@ class ReceivedSnapshot:
         self._good += len(chunk)
 
     def _place(self) -> int:
-        """Where the next chunk stands in the file."""
+        """The offset of the next chunk in the file."""
         return len(self._header) + self._good + 4 * (self._good // CHUNK_BYTES)
 
     def finish(self) -> bool:
-        """All is here: makes it durable, if its CRC is right."""
+        """Make the complete state durable; False if its CRC is wrong."""
         if self._good_crc != self._crc:
             return False
 
@@ -170,20 +171,20 @@ class ReceivedSnapshot:
         return True
 
     def open(self) -> SnapshotFile:
-        """What is finished, to be read piece by piece, also after it has got its name; the caller closes it."""
+        """Open the finished file to read it piece by piece, also after it has got its name; the caller closes it."""
         return self._opened(self.path)
 
     def keep(self) -> None:
-        """Puts what is finished in place, durably. LogFull."""
+        """Put the finished snapshot in place, durably. LogFull."""
         self._keep(self)
 
     def move(self, path: Path) -> None:
-        """Gives the finished file its name, durably."""
+        """Give the finished file its name, durably."""
         self._files.rename(self.path, path)
         self._files.sync_directory(path.parent)
         self._file.close()
 
     def drop(self) -> None:
-        """It is not wanted any more."""
+        """Remove a file that is no longer wanted."""
         self._file.close()
         self._files.unlink(self.path)

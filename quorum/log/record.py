@@ -28,7 +28,7 @@ import google_crc32c
 
 HEADER_BYTES = 56
 MAX_BODY_BYTES = 256 << 20
-"""Far above the largest command (16 MiB); what claims to be longer is a mistake."""
+"""Far above the largest command (16 MiB); a longer length is an error."""
 
 _FRONT = struct.Struct("<4sI")
 _REST = struct.Struct("<IIQQQQIB3x")
@@ -38,7 +38,7 @@ extend_crc32c = google_crc32c.extend
 
 
 class RecordKind(IntEnum):
-    """What a record says. The numbers are on disk: never change one."""
+    """The kinds of records. The numbers are on disk: never change one."""
 
     ENTRY = 1
     """A Raft entry; the body is the entry's."""
@@ -47,22 +47,20 @@ class RecordKind(IntEnum):
     HARD_STATE = 3
     """The group's term (in the header) and vote (the body: 0, or 1 and the name in UTF-8)."""
     COMPACT = 4
-    """The journal's view begins at entry index, whose term this is: a snapshot covers what is below. No body.
-    """
+    """The journal's view begins at entry index, with this term: a snapshot covers the entries below. No body."""
     RESET = 5
     """A snapshot at (term, index) replaces the journal; the body is the index up to which bodies stay (8
     bytes)."""
     MARK = 6
-    """Says only what it states as synced. No body."""
+    """States only what is synced. No body."""
     PAGE = 7
-    """A piece of a group's state that was put out of memory; its name is its LSN. Local to this member."""
+    """A piece of a group's state that was moved out of memory; its name is its LSN. Local to this member."""
     COPY = 8
-    """The body of entry (term, index) as another member sent it: it holds instead of an earlier one. It changes no
-    journal."""
+    """The body of entry (term, index) as another member sent it: it replaces an earlier one. It changes no journal."""
 
 
 WITH_BODY = frozenset({RecordKind.ENTRY, RecordKind.PAGE, RecordKind.COPY})
-"""What is kept for its body; all other records only say what happened."""
+"""Records that are kept for their body; all other records only say what happened."""
 
 
 class Header(NamedTuple):
@@ -79,7 +77,7 @@ class Header(NamedTuple):
 
 
 class Stamp:
-    """How the records of one segment are marked as its own."""
+    """The mark of one segment's records: encodes and decodes their headers."""
 
     __slots__ = ("magic", "seed")
 

@@ -1,24 +1,22 @@
-"""Opening a log again: begin with what the manifest states, fold what came later, and make the end clean.
+"""Opening a log: begin with the manifest's state, apply the later records, and clean up the end.
 
-The manifest says what every group's journal was at its stated LSN, the index files of the sealed segments say where
-bodies lie, so only the active segment is read. An index file that is missing or bad is made again from its segment.
+The manifest states every group's journal at its stated LSN. The index files of the sealed segments state where bodies
+are stored. So only the active segment is read. An index file that is missing or bad is rebuilt from its segment.
 
-Every record states an LSN known to be synced when it was made. When the active segment has a bad place,
-everything behind it is searched for more headers of this segment, and the highest statement of all (the manifest's
-too) decides:
+Every record states an LSN known to be synced when the record was made. If the active segment has a bad record, recovery
+searches everything after it for more headers of this segment. The highest LSN stated anywhere (the manifest included)
+decides:
 
-- if the bad place comes after that LSN, it was in writes that no sync ever covered. The disk may have kept
-  any of their sectors in any order. Nothing that left this node depended on them, so the log is *cut* there:
-  everything behind, good records included, is overwritten with zeros, so that no later record can ever be
-  confused with it;
-- if the bad place is at or before that LSN, synced bytes have changed. That is *damage*. Of a body, copy or page under
-  a whole header everything but the bytes is known: the log opens and names it, and only reading it fails. Anything
-  else may have been a vote or a cut: `LogDamaged` says where, and nothing is touched.
+- If the bad record comes after that LSN, it belongs to writes that no sync ever covered. The disk may have kept any of
+  their sectors in any order. Nothing that left this node depended on them, so the log is *cut* there: everything after
+  it, good records included, is overwritten with zeros, so that no later record can be confused with it.
+- If the bad record is at or before that LSN, synced bytes have changed. That is *damage*. For a body, copy or page with
+  a good header, everything but the bytes is known: the log opens and reports it, and only reading it fails. Any other
+  record may have been a vote or a cut: recovery raises `LogDamaged`, which says where, and changes nothing.
 
-What stands between the highest stated LSN and the end was written by the last process and perhaps synced,
-perhaps only held by the operating system, perhaps even refused by the disk with the failed sync reported once
-and forgotten. So it is written again, the same bytes to the same place, and synced, before anybody relies on
-it.
+The records between the highest stated LSN and the end were written by the last process. They may be synced, they may be
+held only by the operating system, or the disk may have refused them, with the failed sync reported once and then
+forgotten. So recovery writes the same bytes to the same place again, and syncs them, before any member relies on them.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ from quorum.log.table import PLACE_SHIFT, Body, GroupState
 
 @dataclass(slots=True)
 class Recovered:
-    """A log that was made ready: position is where its active segment goes on."""
+    """A log that is ready for use. position: where its active segment continues."""
 
     active: Segment
     listed: list[Listed]
@@ -80,7 +78,7 @@ class Recovered:
     last_lsn: int
     position: int
     cut_records: int
-    """How many whole unsynced records were cut, as far as they could be read."""
+    """Number of complete unsynced records that were cut, as far as they could be read."""
 
 
 def recover(
@@ -91,7 +89,7 @@ def recover(
     cache_bytes: int,
     random_bytes: Callable[[int], bytes],
 ) -> Recovered:
-    """Open, or begin, the log in this directory. LogDamaged leaves every file as it was."""
+    """Open, or begin, the log in this directory. LogDamaged leaves every file unchanged."""
     history = History(files, cache_bytes)
     contents = Contents(history)
     files.sync_directory(directory)  # a process that died may have left a manifest that only the cache knows
@@ -135,7 +133,7 @@ def recover(
 
 
 def _open_sealed(files: Files, directory: Path, item: Listed) -> Segment:
-    """A sealed segment's file; LogDamaged tells the groups it held, if its index file is there."""
+    """A sealed segment's file; LogDamaged names the groups it held, if its index file is there."""
     try:
         return open_segment(files, directory, item, writable=False)
     except LogDamaged as error:
@@ -154,10 +152,10 @@ def _begin(
     contents: Contents,
     history: History,
 ) -> Recovered:
-    """A log where there was none. What a crash left of an earlier first start holds no record."""
+    """Begin a log where there was none. Files that a crash left of an earlier first start hold no record."""
     _refuse_strangers(files, directory, [])
     if SNAPSHOTS in files.list_directory(directory) and files.list_directory(directory / SNAPSHOTS):
-        reason = "it is gone, and there are snapshots: this log was not new"
+        reason = "the manifest is missing, but there are snapshots: this log was not new"
         raise LogDamaged(Damage(str(directory / MANIFEST), 0, None, reason))
     _remove_strangers(files, directory, [])
     segment = create_segment(
@@ -176,8 +174,8 @@ def _strangers(files: Files, directory: Path, listed: list[Listed]) -> list[Path
 
 
 def _refuse_strangers(files: Files, directory: Path, listed: list[Listed]) -> None:
-    """LogDamaged if a segment file that no manifest lists holds a record, and begins behind all that are listed: then
-    the manifest is not the newest. One that begins earlier was made or replaced by a collection."""
+    """Raise LogDamaged if an unlisted segment file holds a record and begins after all listed ones: then the manifest
+    is not the newest. An unlisted file that begins earlier was made or replaced by a collection."""
     active_from = listed[-1].first_lsn if listed else 0
     for path in _strangers(files, directory, listed):
         file = files.open(path)
@@ -197,7 +195,7 @@ def _refuse_strangers(files: Files, directory: Path, listed: list[Listed]) -> No
 
 
 def _remove_strangers(files: Files, directory: Path, listed: list[Listed]) -> None:
-    """Remove what a crash left behind between making or replacing a file and listing it."""
+    """Remove files that a crash left between making or replacing a file and listing it."""
     for path in _strangers(files, directory, listed):
         files.unlink(path)
     known = {item.number for item in listed[:-1]}
@@ -214,14 +212,14 @@ class _End:
     last_lsn: int
     position: int
     rewrite_from: int
-    """Where the first record stands that no statement covers."""
+    """Offset of the first record that no statement covers."""
     dirty_to: int
-    """Behind position and before this there may be bytes that are not zero."""
+    """Between position and this offset there may be bytes that are not zero."""
     cut_records: int
 
 
 class _Active:
-    """Reads the active segment: what the manifest states already gives only places, what came later is folded."""
+    """Reads the active segment. Records that the manifest already states give only places; later ones are applied."""
 
     def __init__(self, segment: Segment, manifest: Manifest, contents: Contents) -> None:
         self._segment = segment
@@ -232,12 +230,12 @@ class _Active:
         self._stated = max(manifest.stated, self._expected - 1)
         self._unstated: deque[tuple[int, int]] = deque()
         self._places: dict[int, dict[int, Body]] = {}
-        """Entries up to the stated LSN, by group and index; those that were cut too."""
+        """Entries up to the stated LSN, by group and index, cut ones included."""
         self._is_begun = False
         self.damages: list[Damage] = []
 
     def read(self) -> _End:
-        """Fold everything up to the end, as the rule above says."""
+        """Apply all records up to the end, which is found by the rule in the module's text."""
         segment, scanner = self._segment, self._scanner
         offset, cut_records = HEADER_BLOCK, 0
         is_searched = False
@@ -265,7 +263,7 @@ class _Active:
         return _End(self._expected - 1, offset, rewrite_from, _last_dirty(scanner, offset), cut_records)
 
     def _step_over_damage(self, offset: int) -> int:
-        """Where the next record stands, if all but its bytes is known of the bad one here."""
+        """The offset of the next record, if everything but the bytes of the bad record here is known."""
         segment = self._segment
         bad = header_at(self._scanner, segment.stamp, offset)
         reason = f"bad record, and LSN {self._stated} was synced"
@@ -279,7 +277,7 @@ class _Active:
         return offset + HEADER_BYTES + bad.length
 
     def _take(self, offset: int, header: Header, body: bytes | None) -> None:
-        """Fold one record; LogDamaged if it does not follow from those before it."""
+        """Apply one record; LogDamaged if it does not follow from those before it."""
         path = self._segment.path
         if header.lsn != self._expected:
             raise LogDamaged(
@@ -318,7 +316,7 @@ class _Active:
         self._expected = header.lsn + 1
 
     def _take_stated(self, header: Header, place: int) -> None:
-        """A record whose meaning the manifest states: only where its body lies is of interest."""
+        """Take the place of a body from a record whose meaning the manifest states."""
         if header.kind not in WITH_BODY:
             return
         found = Body(header.lsn, place, header.length, header.term, header.kind)
@@ -330,7 +328,7 @@ class _Active:
             self._places.setdefault(header.group, {})[header.raft_index] = found
 
     def _begin(self) -> None:
-        """Make every group what the manifest states, once all records up to the stated LSN were seen."""
+        """Set every group to the state in the manifest, once all records up to the stated LSN were read."""
         if self._is_begun:
             return
         self._is_begun = True
@@ -362,7 +360,7 @@ class _Active:
 
 
 def _last_dirty(scanner: Scanner, offset: int) -> int:
-    """The end of the last chunk from offset on that is not all zeros; offset if all are."""
+    """The end of the last chunk from offset on that is not all zeros; offset if all are zeros."""
     dirty = offset
     while offset < scanner.end:
         chunk, at = scanner.window(offset, min(CHUNK_BYTES, scanner.end - offset))
@@ -373,7 +371,7 @@ def _last_dirty(scanner: Scanner, offset: int) -> int:
 
 
 def _clean_end(segment: Segment, end: _End) -> None:
-    """Write again what was perhaps not synced, overwrite what was cut with zeros, sync."""
+    """Write the possibly unsynced records again, overwrite the cut with zeros, and sync."""
     file = segment.file
     offset = end.rewrite_from
     while offset < end.position:

@@ -1,10 +1,11 @@
-"""What the groups still refer to: told by whoever keeps their snapshots, never counted, never on disk.
+"""The bodies and pages that the groups' snapshots refer to: told by the owner of the snapshots, not counted, not on
+disk.
 
-With each durable snapshot comes which entries' bodies its state refers to (a set that is asked range by range, since
-ten million of them may wait) and the sorted list of the pages that hold its blocks. A body or page is garbage when none
-of the snapshots that count needs it. Until a group's lists were told in this life, nothing of it that can be read is
-garbage. What is garbage once stays so: a state refers only to entries that the state before it referred to, and to
-later ones.
+With each durable snapshot come two things: the set of entries whose bodies its state refers to, and the sorted list of
+the pages that hold its blocks. The set is queried range by range, because ten million entries may wait in a queue. A
+body or page is garbage when none of the valid snapshots needs it. Until a group's references were told in this process,
+none of its readable bodies and pages is garbage. Garbage stays garbage: a state refers only to entries that the state
+before it referred to, and to later ones.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from quorum.log.table import Cut, Ints, Mask, Rows, not_cut
 
 
 class Indexes(Protocol):
-    """A set of entries' indexes that does not change any more. Asked by any thread."""
+    """An immutable set of entries' indexes. Any thread may query it."""
 
     def within(self, first: int, last: int) -> Ints:
-        """Those from first to last, ascending, each once."""
+        """The members from first to last, ascending, each once."""
         ...
 
     def overlaps(self, first: int, last: int) -> bool:
-        """False if certainly nothing from first to last is in it; cheap."""
+        """False if certainly no index from first to last is in it; cheap."""
         ...
 
     def covers(self, first: int, last: int) -> bool:
-        """True if certainly everything from first to last is in it; cheap."""
+        """True if certainly every index from first to last is in it; cheap."""
         ...
 
 
@@ -56,10 +57,10 @@ class ListedIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What one snapshot refers to. Nothing of it is changed any more."""
+    """The references of one snapshot. Immutable."""
 
     index: int
-    """Where the snapshot stands: this entry and those behind it are needed to go on from it."""
+    """The snapshot's index: this entry and all later ones are needed to continue from it."""
     entries: Indexes | array[int]
     """Indexes, at or below `index`, whose bodies its state refers to; ascending as an array (of type Q)."""
     pages: array[int]
@@ -67,17 +68,17 @@ class Retained:
 
 
 class _Told(NamedTuple):
-    """Replaced as a whole, so that any thread can look at it."""
+    """References as last told; replaced as a whole, so that any thread can read them."""
 
     needed_from: int
     entries: tuple[Indexes, ...]
     pages: tuple[Ints, ...]
     pages_to: int
-    """A page with a higher LSN may belong to the next snapshot, whatever the present ones name."""
+    """A page with a higher LSN may belong to the next snapshot, whatever the present ones refer to."""
 
 
 class Retention:
-    """What one group's snapshots retain. Looked at by any thread, told by the log's own."""
+    """What one group's snapshots retain. Any thread reads it, the log's own thread changes it."""
 
     def __init__(self, opened_lsn: int) -> None:
         self._newest = -1
@@ -86,12 +87,12 @@ class Retention:
 
     @property
     def is_told(self) -> bool:
-        """Whether anything was told in this life."""
+        """Whether references were told in this process."""
         return self._told is not None
 
     def tell(self, kept: Sequence[Retained], last_lsn: int) -> None:
-        """Replace what was told before. A snapshot is begun only after the one before it was told: so the pages
-        written until then are either named by it or by nobody any more."""
+        """Replace the references. A snapshot is begun only after the one before it was told. So the pages written until
+        then are either referred to by that one, or no longer needed."""
         if not kept:
             raise ValueError("at least one snapshot counts once any was made")
         for retained in kept:
@@ -113,7 +114,7 @@ class Retention:
         )
 
     def is_live(self, indexes: Ints, view_from: int) -> Mask:
-        """Which of these entries' bodies are needed, by a journal whose view begins there."""
+        """Which of these entries' bodies are needed, by a journal whose view begins at view_from."""
         told = self._told
         assert told is not None
         live: Mask = indexes >= min(told.needed_from, view_from)
@@ -134,7 +135,7 @@ class Retention:
         return live
 
     def may_hold(self, part: Part, view_from: int) -> bool:
-        """False if certainly nothing of these is needed; cheap."""
+        """False if certainly none of this part is needed; cheap."""
         told = self._told
         assert told is not None
         if part.is_page:
@@ -148,7 +149,7 @@ class Retention:
         )
 
     def needs_all(self, part: Part, view_from: int) -> bool:
-        """True if certainly all of these are needed; cheap."""
+        """True if certainly all of this part is needed; cheap."""
         told = self._told
         assert told is not None
         if part.is_page:
@@ -159,7 +160,7 @@ class Retention:
 
 
 class Liveness(NamedTuple):
-    """What of one group is needed at a moment."""
+    """The needed bodies and pages of one group at a moment."""
 
     retention: Retention | None
     view_from: int
@@ -179,7 +180,7 @@ class Liveness(NamedTuple):
         return self.retention.is_live_page(rows.keys)
 
     def guess(self, part: Part, first_lsn: int) -> int | None:
-        """How many bytes of this part are needed, if that can be told without its rows."""
+        """Number of bytes of this part that are needed; None if that depends on its rows."""
         told = self.retention is not None and self.retention.is_told
         if told and self.retention is not None and not self.retention.may_hold(part, self.view_from):
             return 0
@@ -193,7 +194,7 @@ class Liveness(NamedTuple):
 
 
 def _is_in(numbers: Ints, asked: Ints) -> Mask:
-    """Which of the asked are in the ascending numbers."""
+    """Which of the asked numbers are among the ascending `numbers`."""
     if not len(numbers):
         return np.zeros(len(asked), np.bool_)
     at = np.searchsorted(numbers, asked)

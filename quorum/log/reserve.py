@@ -1,15 +1,15 @@
-"""Room that is put by for the time when the disk is full.
+"""Disk space that is kept in reserve for the time when the disk is full.
 
-The reserve is a few files of a segment's size, allocated whole and never written. When no new segment can be had, one
-of them becomes it: renamed, cut to size, and from there on a segment like any other. So what empties queues (settling,
-deleting, collecting) goes on where nothing else does.
+The reserve is a few files of a segment's size, allocated at full length and never written. When no new segment can be
+allocated, one of these files becomes it: the file is renamed and truncated, and is then an ordinary segment. So the
+work that empties queues (settling, deleting, collecting) continues while the disk is full.
 
-- The last files are the collector's: ordinary appends leave them alone, since a collector that cannot write a new
+- The last files are the collector's: ordinary appends do not use them, because a collector that cannot write a new
   segment cannot remove an old one.
-- Each file is a little larger than a segment. What is cut off goes back to the file system, which needs a few blocks
+- Each file is a little larger than a segment. Truncating it returns a few blocks to the file system, which needs them
   for the next manifest and for directories.
-- `release` gives a whole file back, for what is not a segment: a snapshot, without which nothing can be collected.
-- A file that a power cut has shortened is made again.
+- `release` returns a whole file to the file system for other uses: a snapshot, without which nothing can be collected.
+- A file that a power cut has shortened is created again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from threading import Lock as ThreadLock
 from quorum.log.files import NO_ROOM, Files, temporary_path
 
 COLLECTOR_SEGMENTS = 2
-"""What the collector needs at most at a time: the segment it writes, and one more before the first old one goes."""
+"""Segments that the collector needs at most at a time: the one it writes, and one more before the first old one is
+deleted."""
 RESERVE_SEGMENTS = COLLECTOR_SEGMENTS + 1
-"""And one for settling, deleting and what leaders say: 64 MiB are some hundred thousand such commands."""
+"""One more for settling, deleting and leaders' records: 64 MiB hold some hundred thousand such commands."""
 MARGIN_BYTES = 1 << 20
 """Blocks for a manifest, directories and inodes, and plenty of them."""
 
@@ -31,7 +32,7 @@ _NAME = re.compile(r"reserve-[0-9]{1,4}\.space")
 
 
 def reserve_names(names: list[str]) -> list[str]:
-    """Those of a directory's names that are the reserve's."""
+    """The reserve's names among a directory's names."""
     return [name for name in names if _NAME.fullmatch(name)]
 
 
@@ -48,7 +49,7 @@ class Reserve:
         self._present: list[Path] = []
 
     def open(self) -> None:
-        """Count what is there, remove what is no use, fill up what can be."""
+        """Count the usable files, remove the others, and allocate missing ones."""
         with self._lock:
             self._present = []
             for name in reserve_names(self._files.list_directory(self._directory)):
@@ -65,7 +66,7 @@ class Reserve:
 
     @property
     def size_bytes(self) -> int:
-        """What is put by now."""
+        """Bytes in reserve now."""
         return len(self._present) * self._file_bytes
 
     @property
@@ -73,7 +74,8 @@ class Reserve:
         return len(self._present) == len(self._paths)
 
     def refill(self) -> bool:
-        """Allocate one missing file if the disk has room for it. True if it did; OSError for anything but no room."""
+        """Allocate one missing file if the disk has space for it. True if it did; OSError for any error but lack of
+        space."""
         with self._lock:
             missing = [path for path in self._paths if path not in self._present]
             if not missing or self._files.free_bytes(self._directory) < self._file_bytes:
@@ -87,7 +89,7 @@ class Reserve:
                 self._files.unlink(path)
                 if error.errno not in NO_ROOM:
                     raise
-                return False  # somebody else was quicker
+                return False  # another thread was faster
             finally:
                 file.close()
             self._files.sync_directory(self._directory)
@@ -95,8 +97,8 @@ class Reserve:
             return True
 
     def take(self, path: Path, allocated: int, *, for_collector: bool = False) -> bool:
-        """Turn one file into the unfinished file of this name, for a segment of so many bytes. False if there is none
-        for this purpose, or none so large."""
+        """Turn one file into the unfinished file of this name, for a segment of `allocated` bytes. False if none is
+        left for this purpose, or none is large enough."""
         with self._lock:
             left = len(self._present) - (0 if for_collector else COLLECTOR_SEGMENTS)
             if left <= 0 or allocated > self._segment_bytes:
@@ -105,7 +107,7 @@ class Reserve:
             return True
 
     def release(self) -> bool:
-        """Give one file's room back to the file system. False if nothing is left."""
+        """Return one file's space to the file system. False if no file is left."""
         with self._lock:
             if not self._present:
                 return False

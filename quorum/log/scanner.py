@@ -13,7 +13,7 @@ from quorum.log.segments import HEADER_BLOCK, Listed, Segment
 from quorum.log.table import PLACE_SHIFT, Body, Rows
 
 CHUNK_BYTES = 4 << 20
-"""How much is read at once."""
+"""Bytes read at once."""
 
 _KINDS = frozenset(RecordKind)
 
@@ -29,7 +29,7 @@ class Scanner:
         self._start = 0
 
     def window(self, offset: int, length: int) -> tuple[bytes, int]:
-        """A chunk and the place of offset in it; length bytes follow there, or fewer before the end."""
+        """A chunk and the position of offset in it; length bytes follow there, or fewer before the end."""
         position = offset - self._start
         if position < 0 or position + length > len(self._chunk):
             wanted = min(max(length, CHUNK_BYTES), self.end - offset)
@@ -43,8 +43,7 @@ class Scanner:
 
 
 def scan(scanner: Scanner, stamp: Stamp, offset: int) -> Generator[tuple[int, Header, bytes], None, int]:
-    """Offset, header and body of one good record after the other; returns the offset of the first that is
-    not."""
+    """Yield offset, header and body of each good record; returns the offset of the first bad one."""
     while scanner.end - offset >= HEADER_BYTES:
         chunk, at = scanner.window(offset, HEADER_BYTES)
         header = stamp.decode(chunk, at)
@@ -62,7 +61,7 @@ def scan(scanner: Scanner, stamp: Stamp, offset: int) -> Generator[tuple[int, He
 
 
 def headers_from(scanner: Scanner, stamp: Stamp, offset: int) -> Iterator[tuple[int, Header]]:
-    """Every valid header at or behind offset, wherever it stands."""
+    """Every valid header at or after offset, at any position."""
     while offset < scanner.end:
         chunk, at = scanner.window(offset, min(CHUNK_BYTES, scanner.end - offset))
         base = offset - at
@@ -78,13 +77,13 @@ def headers_from(scanner: Scanner, stamp: Stamp, offset: int) -> Iterator[tuple[
 
 
 def header_at(scanner: Scanner, stamp: Stamp, offset: int) -> Header | None:
-    """The header at this place, if a valid one stands there."""
+    """The header at this offset; None if no valid one is there."""
     chunk, at = scanner.window(offset, min(HEADER_BYTES, scanner.end - offset))
     return stamp.decode(chunk, at)
 
 
 def damage_of(path: Path, offset: int, lsn: int | None, reason: str, header: Header | None) -> Damage:
-    """Damage of the record at this place, with what its header says if it is whole."""
+    """Damage of the record at this place, with its header's fields if the header is good."""
     if header is None:
         return Damage(str(path), offset, lsn, reason)
     known = (header.group, header.term, header.raft_index)
@@ -107,12 +106,12 @@ class _GroupRows:
         self.pages: dict[int, Body] = {}
 
     def cut(self, first: int) -> None:
-        """Entries from first on are gone."""
+        """Remove the entries from first on."""
         for index in [index for index in self.entries if index >= first]:
             del self.entries[index]
 
     def take(self, header: Header, body: bytes, place: int) -> None:
-        """Fold one record, as far as it says what the segment holds."""
+        """Apply one record, as far as it tells what the segment holds."""
         found = Body(header.lsn, place, header.length, header.term, header.kind)
         if header.kind == RecordKind.ENTRY:
             self.entries[header.raft_index] = found
@@ -132,10 +131,10 @@ class _GroupRows:
 
 
 def rebuild(segment: Segment, listed: Listed) -> tuple[list[Part], Columns, list[Damage]]:
-    """What a sealed segment's index file should say, from the segment itself, and the damages met.
+    """The right content of a sealed segment's index file, from the segment itself, and the damages met.
 
-    A body that is bad under a whole header is one damage, and its row is known. Of any other bad place nobody can
-    say what stood there: LogDamaged.
+    A bad body with a good header is one damage, and its row is known. At any other bad place the record is unknown:
+    LogDamaged.
     """
     assert listed.end is not None
     assert listed.last_lsn is not None

@@ -1,8 +1,9 @@
-"""Checking the log's files little by little: opening a log does not read what is sealed, and disks forget.
+"""Scrubbing: the log's files are checked little by little, because opening a log does not read sealed segments, and
+disks lose data.
 
-A round: the manifest and the snapshots; of each sealed segment its file, its index file and what is live in it; the
-active segment as far as it is written. How far a round has come is remembered in a file of its own, so that a process
-that is often started again comes to the last segments too. The file is not synced: losing it costs a part of a round.
+A round checks the manifest and the snapshots; each sealed segment's file, index file and live records; and the written
+part of the active segment. The position is kept in a file of its own, so that a process that restarts often reaches the
+last segments too. The file is not synced, because losing it costs only a part of a round.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from quorum.log.store import Store
 from quorum.log.table import PLACE_SHIFT, Ints, Rows
 
 SCRUBBED = "SCRUBBED"
-"""The file that says how far a round has come."""
+"""The file with the position of the round."""
 REMEMBER_BYTES = 16 << 20
-"""So much is checked again at most after a restart."""
+"""Maximum number of bytes that are checked again after a restart."""
 STEP_BYTES = 1
-"""What a step counts for that reads next to nothing: it is one all the same."""
+"""Size that a step counts for if it reads next to nothing, because it is a step all the same."""
 
 _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Scrubber:
-    """Goes round through the files of a log. One thread at a time."""
+    """Checks the files of a log in rounds. One thread at a time."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class Scrubber:
         check_snapshots: Callable[[], tuple[int, list[Damage]]],
         refused: Callable[[OSError, str], LogError],
     ) -> None:
-        """extent(): the active segment and up to where it is written. check_snapshots(): reads those that count, how
-        many bytes, and which are damaged."""
+        """extent(): the active segment and the end of its written part. check_snapshots(): reads the valid snapshots;
+        returns the bytes read, and the damages."""
         self._findings = findings
         self._store = store
         self._files = files
@@ -64,21 +65,21 @@ class Scrubber:
         self._check_snapshots = check_snapshots
         self._refused = refused
         self._lsn = self._recall()
-        """Everything up to here was checked in this round."""
+        """Everything up to this LSN was checked in this round."""
         self._since_remembered = 0
         self._upto: int | None = None
-        """The last sealed LSN when the round began, so that it ends however much comes in; None before it."""
+        """The last sealed LSN when the round began, so that the round ends despite new records; None before it."""
         self._active: ActiveExamination | None = None
 
     def scrub(self, budget_bytes: int) -> int:
-        """Check about so many bytes; how many were, 0 at the end of a round."""
+        """Check about budget_bytes; returns how many were checked, 0 at the end of a round."""
         checked = 0
         while checked < budget_bytes:
             step = self._step(budget_bytes - checked)
             if step:
                 checked += step
             elif checked:
-                return checked  # the next call says that the round is through
+                return checked  # the next call reports the end of the round
             else:
                 self._upto, self._active, self._lsn = None, None, 0
                 self._remember()
@@ -145,7 +146,7 @@ class Scrubber:
         return checked
 
     def _end(self, columns: Columns, budget_bytes: int, last: int) -> int:
-        """The LSN up to which this piece goes."""
+        """The LSN up to which this piece extends."""
         order = np.argsort(columns.offsets, kind="stable")
         lsns: Ints = columns.lsns[order]  # type: ignore[assignment]
         rest = lsns > self._lsn
@@ -175,10 +176,10 @@ class Scrubber:
     # ---- the active segment
 
     def _check_active(self, budget_bytes: int) -> int:
-        """What was written of it when the round came to it; 0 if nothing is left."""
+        """Check what was written of the active segment when the round reached it; 0 if nothing is left."""
         segment, written = self._extent()
         if not self._store.hold_active(segment):
-            return 0  # it is just being taken into use
+            return 0  # it is just becoming one of the log's segments
         try:
             checked = 0
             if self._active is None or self._active.segment is not segment:
@@ -192,7 +193,7 @@ class Scrubber:
         finally:
             self._store.let_go(segment)
 
-    # ---- how far it has come
+    # ---- the position
 
     def _remember(self) -> None:
         self._since_remembered = 0
@@ -205,7 +206,7 @@ class Scrubber:
                 raise self._refused(error, f"write {path}") from error
 
     def _recall(self) -> int:
-        """0, the beginning, if the file is not there or not whole."""
+        """The stored position; 0, the beginning, if the file is missing or damaged."""
         try:
             text, end, check = read_file(self._files, self._directory / SCRUBBED).partition(b"\n")
         except OSError:

@@ -1,17 +1,21 @@
 """Segment files.
 
-A log is a row of segment files. Each begins with a 4,096-byte block that names it (number, first LSN,
-allocated length, random file id) and has its full length allocated before it is used, so a write inside needs
-no new room. The manifest is the durable list of segments, replaced as a whole at every change. The last listed
-segment is active; every other is *sealed*: the manifest states where it ends and its last LSN, and whatever
-stands behind that end is nothing. So a segment that is missing, shortened or was never meant to be there is
-noticed.
+A log is a sequence of segment files. Each begins with a 4,096-byte block that names it (number, first LSN, allocated
+length, random file id). Its full length is allocated before it is used, so a write inside needs no new space. The
+manifest is the durable list of segments, replaced as a whole at every change. The last listed segment is active; every
+other is *sealed*: the manifest states its end and its last LSN, and bytes after that end do not count. So a segment
+that is missing, shortened or not part of the log is noticed.
 
-Order of a roll: the new segment's file is made (allocate, header, fsync, rename, fsync of the directory), the
-old one is written out and synced, the manifest is replaced, and only then is a record written to the new one.
-Hence an unlisted segment file that begins behind the active one holds no record; if it does hold one, the
-manifest is not the newest, and that is damage. An unlisted one that begins earlier is what a collection made or
-replaced (`collector`). Both are removed when the log is opened.
+Order of a roll:
+
+1. The new segment's file is made (allocate, header, fsync, rename, fsync of the directory).
+2. The old segment is written out and synced.
+3. The manifest is replaced.
+4. Only then a record is written to the new segment.
+
+Hence an unlisted segment file that begins after the active one holds no record. If it does hold one, the manifest is
+not the newest, and that is damage. A collection made or replaced an unlisted file that begins earlier (`collector`).
+Both are removed when the log is opened.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ from quorum.log.record import Stamp, crc32c
 
 FORMAT = 2
 HEADER_BLOCK = 4096
-"""Records start behind this: no record shares a page with the header."""
+"""Size of the first block. Records begin after it, so that no record shares a page with the header."""
 MAX_SEGMENT_BYTES = 1 << 31
-"""Offsets are kept in 32 bits."""
+"""Maximum size of a segment, because offsets are kept in 32 bits."""
 
 SNAPSHOTS = "snapshots"
 """The folder of the groups' snapshot files."""
@@ -49,7 +53,7 @@ _INDEX_NAME = re.compile(r"segment-([0-9]{10})\.index")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What the first block of a segment says."""
+    """The content of a segment's first block."""
 
     number: int
     first_lsn: int
@@ -66,7 +70,7 @@ class SegmentHeader:
 
 
 def decode_header(data: bytes, path: Path) -> SegmentHeader:
-    """What a segment's first block says; LogDamaged or LogUnknown if it is not one."""
+    """The content of a segment's first block; LogDamaged or LogUnknown if it is not one."""
     end = _BLOCK.size
     if len(data) < HEADER_BLOCK or data[:8] != _MAGIC:
         raise LogDamaged(Damage(str(path), 0, None, "not a segment of a log"))
@@ -81,7 +85,7 @@ def decode_header(data: bytes, path: Path) -> SegmentHeader:
 
 
 class Segment:
-    """An open segment file. Readers hold it while they read, so closing never pulls it away from them."""
+    """An open segment file. Readers hold it while they read, so it is never closed under them."""
 
     file: File
 
@@ -94,7 +98,7 @@ class Segment:
         self.holders = 1
         """Guarded by the log's lock; the log itself is one holder."""
         self.is_replaced = False
-        """A collection took its place: the file goes when it is closed."""
+        """A collection has replaced it: the file is removed when it is closed."""
 
     @property
     def number(self) -> int:
@@ -113,18 +117,18 @@ class Listed:
 
 
 def segment_path(directory: Path, number: int) -> Path:
-    """Where the segment of this number lives."""
+    """The path of the segment of this number."""
     return directory / f"segment-{number:010d}.log"
 
 
 def segment_numbers(files: Files, directory: Path) -> list[int]:
-    """The numbers of the segment files that are there, ascending."""
+    """The numbers of the segment files in the directory, ascending."""
     found = (_NAME.fullmatch(name) for name in files.list_directory(directory))
     return sorted(int(match[1]) for match in found if match)
 
 
 def index_numbers(files: Files, directory: Path) -> list[tuple[int, str]]:
-    """The numbers of the index files that are there, with their names."""
+    """The numbers of the index files in the directory, with their names."""
     found = (_INDEX_NAME.fullmatch(name) for name in files.list_directory(directory))
     return [(int(match[1]), match[0]) for match in found if match]
 
@@ -139,9 +143,9 @@ def create_segment(
     random_bytes: Callable[[int], bytes],
     is_reserved: bool = False,
 ) -> Segment:
-    """A new, empty, durable segment file that no manifest lists yet. OSError leaves no temporary file.
+    """Create an empty, durable segment file that no manifest lists yet. An OSError leaves no temporary file.
 
-    is_reserved: its temporary file is there, from the reserve: room for it, and zeros.
+    is_reserved: the temporary file already exists, from the reserve: it is allocated and reads as zeros.
     """
     header = SegmentHeader(number, first_lsn, allocated, random_bytes(16))
     path = segment_path(directory, number)
@@ -167,13 +171,13 @@ def create_segment(
 
 
 def open_segment(files: Files, directory: Path, listed: Listed, *, writable: bool) -> Segment:
-    """The file of a listed segment; LogDamaged if it is gone, too short, or not the one listed."""
+    """Open the file of a listed segment; LogDamaged if it is missing, too short, or not the one listed."""
     path = segment_path(directory, listed.number)
     try:
         file = files.open(path, writable=writable)
     except FileNotFoundError:
         raise LogDamaged(
-            Damage(str(path), 0, listed.first_lsn, "the manifest lists it and it is gone")
+            Damage(str(path), 0, listed.first_lsn, "the manifest lists this file, but it is missing")
         ) from None
     try:
         header = decode_header(file.pread(HEADER_BLOCK, 0), path)

@@ -52,19 +52,19 @@ def encode_snapshot(group: int, index: int, term: int, state: bytes) -> list[byt
 
 
 def encode_header(group: int, index: int, term: int, size: int) -> bytes:
-    """What stands before the chunks."""
+    """The bytes before the chunks."""
     fields = _HEADER.pack(_MAGIC, FORMAT, group, index, term, size, CHUNK_BYTES)
     crc: bytes = crc32c(fields).to_bytes(4, "little")
     return fields + crc
 
 
 def encode_footer(crc: int) -> bytes:
-    """What stands behind the chunks of a snapshot. crc: of the whole state."""
+    """The bytes after the chunks of a snapshot. crc: of the whole state."""
     return END + crc.to_bytes(4, "little")
 
 
 def decode_snapshot_header(data: bytes) -> tuple[int, int, int, int]:
-    """(group, index, term, length of the state), as the file's first bytes say; SnapshotDamaged."""
+    """(group, index, term, length of the state), from the file's first bytes; SnapshotDamaged."""
     return _decode_header(data)[:4]
 
 
@@ -104,7 +104,7 @@ def decode_snapshot(data: bytes, group: int) -> tuple[int, int, bytes]:
 
 
 class SnapshotFile:
-    """A snapshot that is read piece by piece, each checked; it can be read on after its name is gone."""
+    """A snapshot that is read piece by piece, each piece checked. It can be read even after its name was removed."""
 
     def __init__(self, files: Files, path: Path, group: int) -> None:
         """SnapshotDamaged if header or footer are not what was written; OSError."""
@@ -132,7 +132,7 @@ class SnapshotFile:
         return int.from_bytes(footer[len(END) :], "little")
 
     def prepare(self) -> bool:
-        """Everything is known."""
+        """Always True: a snapshot file is ready to be read at once."""
         return True
 
     def read(self, offset: int, length: int) -> bytes:

@@ -1,7 +1,7 @@
-"""The snapshots that a log keeps of one group: the last two, so that one damaged file is not the end.
+"""The snapshots that a log keeps of one group: the last two, so that one damaged file is not fatal.
 
-A file is written under another name, synced, renamed, and its directory synced. The file of a snapshot that another
-member sends is written as it comes (received.py). The bytes: snapshot_files.py.
+A file is written under a temporary name, synced and renamed, and its directory is synced. The file of a snapshot that
+another member sends is written as it arrives (received.py). snapshot_files.py describes the bytes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class SnapshotStore:
         self._group = group
         self._damaged: dict[str, str] = {}
         self._receiving = ""
-        """the name of the file that is being received now, or was"""
+        """the name of the file that is being received now, or was last"""
         self._good: frozenset[str] = frozenset()
-        """The files that were saved or loaded in this life and are kept; replaced as a whole, for any thread."""
+        """The kept files that were saved or loaded in this process; replaced as a whole, for any thread."""
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class SnapshotStore:
         return tuple(f"{name}: {reason}" for name, reason in self._damaged.items())
 
     def save(self, index: int, term: int, state: bytes) -> None:
-        """Put a snapshot in place, durably, and remove all but the two newest good ones."""
+        """Save a snapshot durably, and remove all but the two newest good ones."""
         self._files.make_directory(self.directory)
         path = self.directory / snapshot_name(self._group, index, term)
         prepare_file(self._files, path, encode_snapshot(self._group, index, term, state))
@@ -63,7 +63,8 @@ class SnapshotStore:
         write: Write,
         keep: Callable[[ReceivedSnapshot], None],
     ) -> ReceivedSnapshot:
-        """A file for a snapshot that comes in pieces, or what is there of it. Others that were begun are removed."""
+        """Open the file for a snapshot that arrives in pieces, with the pieces already there. Other unfinished files
+        are removed."""
         self._files.make_directory(self.directory)
         name = received_name(self._group, index, term, size, crc)
         self._receiving = name
@@ -82,13 +83,13 @@ class SnapshotStore:
         )
 
     def keep(self, received: ReceivedSnapshot) -> None:
-        """Put a received snapshot that is whole in place, as `save` does."""
+        """Put a complete received snapshot in place, as `save` does."""
         path = self.directory / snapshot_name(self._group, received.index, received.term)
         received.move(path)
         self._saved(path.name)
 
     def _remove_begun(self, to_index: int | None = None) -> None:
-        """What was begun to be received before, of snapshots up to this index."""
+        """Remove unfinished files of snapshots up to this index."""
         for name in self._listed():
             found = parse_received_name(name)
             if found is None or found[0] != self._group or name == self._receiving:
@@ -108,18 +109,18 @@ class SnapshotStore:
                 self._damaged.pop(found, None)
 
     def load(self) -> tuple[int, int, bytes] | None:
-        """The newest snapshot that is whole, or None."""
+        """The newest complete snapshot, or None."""
         names = self._names()
-        if names:  # the last process may have died between giving a file its name and syncing that name
+        if names:  # the last process may have died between renaming a file and syncing that name
             self._files.sync_directory(self.directory)
         return next(self._whole(names), None)
 
     def load_older(self, than: int) -> list[tuple[int, int, bytes]]:
-        """All below this index that are whole, the newest first."""
+        """All complete snapshots below this index, newest first."""
         return list(self._whole([name for name in self._names() if _index(name) < than]))
 
     def _whole(self, names: list[str]) -> Iterator[tuple[int, int, bytes]]:
-        """Those of these that are whole, read one by one."""
+        """The complete ones of these files, read one by one."""
         for name in names:
             try:
                 found = decode_snapshot(read_file(self._files, self.directory / name), self._group)
@@ -130,17 +131,17 @@ class SnapshotStore:
                 yield found
 
     def indices(self) -> list[int]:
-        """Of the snapshots that stay: the two newest not known to be damaged, the newest first."""
+        """Indexes of the kept snapshots: the two newest not known to be damaged, newest first."""
         return [_index(name) for name in self._staying(self._names())]
 
     def check(self) -> tuple[int, list[Damage]]:
-        """Reads the good ones whole: how many bytes, and which are good no more. Any thread."""
+        """Read the good files completely; returns the bytes read, and the ones that are damaged. Any thread."""
         checked, damages = 0, []
         for name in sorted(self._good):
             try:
                 checked += self._check(name)
             except (SnapshotDamaged, OSError) as error:
-                if name in self._good:  # else another one has taken its place meanwhile
+                if name in self._good:  # else another one has replaced it meanwhile
                     damages.append(Damage(str(self.directory / name), 0, None, str(error)))
         return checked, damages
 
@@ -166,13 +167,13 @@ class SnapshotStore:
         return None
 
     def discard(self, reason: str) -> None:
-        """None of the snapshots here can be used; the next one that is saved takes their place."""
+        """Mark all snapshots here as unusable; the next saved snapshot replaces them."""
         for name in self._names():
             self._damaged[name] = reason
         self._good = frozenset()
 
     def remove_before(self, index: int) -> None:
-        """Removes the snapshots below this index: their states are wrong."""
+        """Remove the snapshots below this index, because their states are wrong."""
         for name in self._names():
             if _index(name) < index:
                 self._files.unlink(self.directory / name)
@@ -181,13 +182,13 @@ class SnapshotStore:
         self._files.sync_directory(self.directory)
 
     def note_damaged(self, index: int, term: int, reason: str) -> None:
-        """A snapshot could not be read to its end."""
+        """Note that a snapshot could not be read to its end."""
         name = snapshot_name(self._group, index, term)
         self._damaged[name] = reason
         self._good -= {name}
 
     def _staying(self, names: list[str]) -> list[str]:
-        """Those of these names, newest first, that stay: a power cut may have brought back older ones."""
+        """The kept ones of these names, newest first: a power cut may have restored older ones."""
         return [name for name in names if name not in self._damaged][:KEPT]
 
     def _names(self) -> list[str]:

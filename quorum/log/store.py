@@ -1,9 +1,9 @@
 """The log as its readers see it: bodies and pages by name, from any thread.
 
-Everything that readers share with the log's own thread is here, under one lock that is held for moments, never during
-disk work. A reader holds the segment it reads from; one that a collection has replaced is closed and removed when the
-last reader has let it go. The newest body of an entry is looked for in the group's table first (the journal's view
-and the active segment), then in the sealed segments from the newest back.
+This module has everything that readers share with the log's own thread. One lock protects it; the lock is held for
+moments and never during disk work. A reader holds the segment it reads from. A segment that a collection has replaced
+is closed and removed when its last reader has released it. A lookup of an entry's newest body begins in the group's
+table (the journal's view and the active segment), and continues in the sealed segments, newest first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OFFSET_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Store:
-    """What one open log holds."""
+    """The bodies, pages and segments of one open log."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Store:
         self.history: History = contents.history
         self.recent = RecentBodies(recent_bytes)
         self.damages: dict[int, Damage] = {}
-        """By LSN: bodies and pages that are known to be bad and that nothing has replaced."""
+        """By LSN: bodies and pages that are known to be bad and that no copy has replaced."""
         self.retentions: dict[int, Retention] = {}
         self._files = files
         self._check = check
@@ -67,7 +67,7 @@ class Store:
             if table is not None and table.tail_from <= index <= table.last_index:
                 recent = self.recent.get(table.lsns[index - table.base])
                 if recent is not None:
-                    return recent  # most reads by far: as short a way as can be
+                    return recent  # most reads by far: the shortest way possible
         found, body, segment = self._find(group, index)
         if segment is None:
             return body
@@ -83,7 +83,7 @@ class Store:
         return term, body if segment is None else self._read_whole(segment, found, group, index)
 
     def in_memory(self, group: int, index: int) -> bool:
-        """Whether reading this entry now needs no disk."""
+        """Whether this entry can be read now without the disk."""
         with self.mutex:
             table = self.contents.tables.get(group)
             found = None if table is None else table.locate(index)
@@ -115,7 +115,7 @@ class Store:
         return self._read_whole(segment, found, group, 0)
 
     def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of just this entry is indexed here and not known to be bad; no body is read."""
+        """Whether a body of exactly this entry is indexed here and not known to be bad; no body is read."""
         with self.mutex:
             self._check()
             table = self.contents.tables.get(group)
@@ -143,7 +143,7 @@ class Store:
             self._let_all_go(held)
 
     def missing(self, group: int, indexes: array[int], committed: int | None) -> array[int]:
-        """Those of the ascending indexes that have no body here."""
+        """The indexes without a good body here, of the given ascending ones."""
         if not indexes:
             return indexes[:]
         wanted = np.array(indexes, np.int64)
@@ -178,7 +178,7 @@ class Store:
     # ---- damage: any thread
 
     def note_damage(self, damage: Damage) -> None:
-        """Remember a bad body or page, unless something else holds in its place."""
+        """Remember a bad body or page, unless another one has replaced it."""
         if damage.lsn is None or damage.known is None:
             return
         group, _, index = damage.known
@@ -191,7 +191,7 @@ class Store:
                 self.damages[damage.lsn] = damage
 
     def note_healed(self, group: int, index: int, lsn: int) -> None:
-        """Another body holds for an entry. The mutex must be held."""
+        """Note that another body is valid for an entry now. The mutex must be held."""
         if not self.damages:
             return
         for damaged, damage in self._damages_of(group):
@@ -201,7 +201,7 @@ class Store:
     # ---- segments
 
     def look_up(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body | None, Segment | None]:
-        """Where the body that holds is, with its segment, held; None if there is none."""
+        """The place of the valid body, with its segment, held; None if there is none."""
         with self.mutex:
             self._check()
             table = self.contents.tables.get(group)
@@ -235,19 +235,19 @@ class Store:
         return None, None
 
     def liveness(self, group: int) -> Liveness:
-        """What of a group is needed now. The mutex must be held."""
+        """The needed bodies and pages of a group at this moment. The mutex must be held."""
         table = self.contents.table(group)
         return Liveness(self.retentions.get(group), table.first_index, tuple(table.cuts))
 
     def retention(self, group: int) -> Retention:
-        """What a group was told to retain, made when first asked for. The mutex must be held."""
+        """The group's retention, made on first use. The mutex must be held."""
         found = self.retentions.get(group)
         if found is None:
             found = self.retentions[group] = self._retention(self._opened_lsn)
         return found
 
     def add_segment(self, segment: Segment) -> None:
-        """Places may point to it from here on. The mutex must be held."""
+        """Add a segment, so that places may point to it. The mutex must be held."""
         self._segments[segment.number] = segment
 
     def has(self, sealed: Sealed) -> bool:
@@ -259,7 +259,7 @@ class Store:
         sealed.segment.holders += 1
 
     def hold_active(self, segment: Segment) -> bool:
-        """Keep the active segment open; False if it is not yet one of the log's, or no more."""
+        """Keep the active segment open; False if it is not one of the log's segments yet, or no longer."""
         with self.mutex:
             if self._segments.get(segment.number) is not segment:
                 return False
@@ -267,7 +267,7 @@ class Store:
             return True
 
     def let_go(self, segment: Segment) -> None:
-        """The end of a hold; the last one closes the file."""
+        """Release a hold; the last release closes the file."""
         with self.mutex:
             segment.holders -= 1
             last = segment.holders == 0
@@ -277,14 +277,14 @@ class Store:
                 self._doomed.append(segment)
 
     def replace(self, sources: list[Sealed]) -> None:
-        """These are not part of the log any more. The mutex must be held; `let_go` must follow for each."""
+        """Remove these segments from the log. The mutex must be held; `let_go` must follow for each."""
         for sealed in sources:
             sealed.segment.is_replaced = True
             del self._segments[sealed.number]
             self.history.cache.drop(sealed)
 
     def remove_replaced(self) -> None:
-        """Remove the files of replaced segments that nobody reads any more: the log's thread."""
+        """Remove the files of replaced segments that no reader holds any more. The log's thread."""
         while self._doomed:
             path = self._doomed.pop().path
             self._files.unlink(path)
@@ -292,20 +292,20 @@ class Store:
                 self._files.unlink(index_path(path))
 
     def close(self) -> list[Segment]:
-        """Nobody finds anything any more; the segments, to be let go. The mutex must be held."""
+        """Make all lookups fail, and return the segments to be released. The mutex must be held."""
         segments = list(self._segments.values())
         self._segments = {}
         return segments
 
     @property
     def segment_count(self) -> int:
-        """How many segments the log has."""
+        """Number of the log's segments."""
         return len(self._segments)
 
     # ---- inside
 
     def _find(self, group: int, key: int, *, is_page: bool = False) -> tuple[Body, bytes, Segment | None]:
-        """Where a body is, and itself from memory (then no segment), or the segment, held."""
+        """A body's place, with the body itself if it is in memory (then no segment), or with its segment, held."""
         with self.mutex:
             self._check()
             table = self.contents.tables.get(group)
@@ -325,14 +325,14 @@ class Store:
             raise EntryMissing(f"no {what} {key} of group {group} here")
         with self.mutex:
             body = self.recent.get(found.lsn)
-        if body is not None:  # it was appended between the two looks, and may not be written yet
+        if body is not None:  # it was appended between the two lookups, and may not be written yet
             if held is not None:
                 self.let_go(held)
             return found, body, None
         return found, b"", held
 
     def _read_whole(self, segment: Segment, found: Body, group: int, index: int) -> bytes:
-        """Read a body and check it; lets the segment go."""
+        """Read a body and check it; releases the segment."""
         try:
             offset = found.place & _OFFSET_MASK
             body = read_body(segment, offset, lsn=found.lsn, group=group, index=index, length=found.length)
@@ -357,7 +357,7 @@ class Store:
         self.note_damage(Damage(damage.path, damage.offset, found.lsn, damage.reason, known, kind))
 
     def _damages_of(self, group: int) -> list[tuple[int, Damage]]:
-        """Bad bodies of a group by LSN, pages apart."""
+        """Bad bodies of a group by LSN; pages are not included."""
         page = RecordKind.PAGE.name
         return [
             (lsn, damage)

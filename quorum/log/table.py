@@ -1,17 +1,17 @@
-"""What is known in memory about one group's records: its journal, and where the newest bodies lie.
+"""The state in memory of one group's records: its journal, and where the newest bodies are stored.
 
-This is the state that the log's records fold into: the writer calls the same methods for a record it appends
-as recovery does for a record it reads, so a reopened log has the state the closed one had.
+This is the state that the log's records add up to. The writer calls the same methods for a record that it appends as
+recovery does for a record that it reads, so a reopened log has the state that the closed one had.
 
-- The *tail* holds an entry of the journal's view, or of the active segment, at 20 bytes each in parallel arrays
-  (place 8, LSN 8, length 4); terms are runs, one a change of term. It has no gaps.
-- What lies below the tail is looked up in the index files of the sealed segments. So memory grows with the view and
-  with one segment, never with the history.
-- Of the active segment, what is in no tail stands in `loose` (copies of bodies, and entries that an installed
-  snapshot has put out of the view) and in `pages`.
-- A *cut* says that entries first..last with a lower LSN than its own are gone: what TRUNCATE and RESET did. An index
-  is written twice only if the first entry was cut, so with the cuts known each entry found in a segment is either
-  the one that holds or certainly not.
+- The *tail* holds each entry of the journal's view, or of the active segment, at 20 bytes in parallel arrays (place 8,
+  LSN 8, length 4); terms are runs, one for each change of term. It has no gaps.
+- Entries below the tail are looked up in the index files of the sealed segments. So memory grows with the view and with
+  one segment, not with the history.
+- Records of the active segment that are in no tail are kept in `loose` and in `pages`. `loose` has copies of bodies,
+  and entries that an installed snapshot has removed from the view.
+- A *cut* says that entries first..last with a lower LSN than its own are gone. TRUNCATE and RESET make cuts. An index
+  is written twice only if the first entry was cut. So the known cuts decide for each entry found in a segment whether
+  it is the valid one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ UNASKED = -1
 
 
 class Body(NamedTuple):
-    """Where one body lies."""
+    """Where one body is stored."""
 
     lsn: int
     place: int
     length: int
     term: int
-    """0 if it is a page's, UNASKED if it was not looked up."""
+    """0 for a page, UNASKED if it was not looked up."""
     kind: int
 
 
@@ -59,7 +59,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What a group's records up to some LSN amount to, the places of bodies apart."""
+    """The state of a group's journal after its records up to some LSN, without the places of bodies."""
 
     first_index: int
     last_index: int
@@ -67,7 +67,7 @@ class GroupState:
     vote: str | None
     hard_state_lsn: int
     runs: tuple[tuple[int, int], ...]
-    """(index, term) from which on the term holds; the first is of the entry just before first_index."""
+    """(index, term) from which on the term is valid; the first is of the entry just before first_index."""
     cuts: tuple[Cut, ...]
 
 
@@ -91,7 +91,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def zeros(cls, count: int) -> Rows:
-        """Rows of nothing: LSN 0."""
+        """Empty rows: LSN 0."""
         first, second, third, fourth, fifth = np.zeros((5, count), np.int64)
         return cls(first, second, third, fourth, fifth, np.zeros(count, np.uint8))
 
@@ -122,7 +122,7 @@ class Rows(NamedTuple):
 
 
 def not_cut(cuts: Iterable[Cut], rows: Rows) -> Mask:
-    """Which rows are of entries that no cut took, or of copies."""
+    """Which rows are of entries that no cut removed, or of copies."""
     gone = np.zeros(len(rows.keys), np.bool_)
     for cut in cuts:
         gone |= (rows.keys >= cut.first) & (rows.keys <= cut.last) & (rows.lsns < cut.lsn)
@@ -131,7 +131,7 @@ def not_cut(cuts: Iterable[Cut], rows: Rows) -> Mask:
 
 
 class GroupTable:
-    """One group's tail, terms, journal bounds, hard state, and what else the active segment has of it."""
+    """One group's tail, terms, journal bounds, hard state, and its other records in the active segment."""
 
     __slots__ = (
         "_run_starts",
@@ -160,9 +160,9 @@ class GroupTable:
         self.first_index = 1
         self.last_index = 0
         self.active_from = 1
-        """Entries from here on lie in the active segment."""
+        """Entries from here on are in the active segment."""
         self.tail_from = 1
-        """Entries from here on are answered by the tail: min(first_index, active_from)."""
+        """Entries from here on are looked up in the tail: min(first_index, active_from)."""
         self.loose: dict[int, Body] = {}
         self.pages: dict[int, Body] = {}
         self.cuts: list[Cut] = []
@@ -175,7 +175,7 @@ class GroupTable:
     # ---- questions
 
     def at(self, index: int) -> int:
-        """Where an entry of the view stands in the tail's arrays."""
+        """The position of an entry of the view in the tail's arrays."""
         if not self.first_index <= index <= self.last_index:
             raise EntryMissing(
                 f"no entry {index} in the journal, it has {self.first_index}..{self.last_index}"
@@ -183,7 +183,7 @@ class GroupTable:
         return index - self.base
 
     def locate(self, index: int) -> Body | None:
-        """The body of an entry as far as this table knows; None says nothing of the sealed segments."""
+        """The body of an entry as far as this table knows; None does not exclude a body in the sealed segments."""
         if self.tail_from <= index <= self.last_index:
             at = index - self.base
             return Body(self.lsns[at], self.places[at], self.lengths[at], UNASKED, RecordKind.ENTRY)
@@ -199,14 +199,14 @@ class GroupTable:
         return self.term_in_tail(index)
 
     def term_in_tail(self, index: int) -> int:
-        """The same for any entry of the tail, before the view too."""
+        """The term of any entry of the tail, also before the view."""
         starts = self._run_starts
         if index >= starts[-1]:
             return self._run_terms[-1]
         return self._run_terms[bisect_right(starts, index) - 1]
 
     def terms_in_tail(self, indexes: Ints) -> Ints:
-        """The same for many."""
+        """The terms of many entries of the tail."""
         runs = np.searchsorted(np.array(self._run_starts, np.int64), indexes, "right") - 1
         return np.array(self._run_terms, np.int64)[runs]
 
@@ -224,15 +224,15 @@ class GroupTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record ever said anything of this group's journal."""
+        """Whether no record ever changed this group's journal."""
         return not (self.hard_state_lsn or self.last_index or self.first_index > 1)
 
     def memory_bytes(self) -> int:
-        """What all arrays of this group hold."""
+        """Bytes that all arrays of this group use."""
         return 20 * len(self.lsns) + 16 * len(self._run_starts)
 
     def state(self) -> GroupState:
-        """What everything so far amounts to."""
+        """The state after all records so far."""
         start = bisect_right(self._run_starts, self.first_index - 1) - 1
         starts = [self.first_index - 1, *self._run_starts[start + 1 :]]
         runs = tuple(zip(starts, self._run_terms[start:], strict=True))
@@ -277,7 +277,7 @@ class GroupTable:
     # ---- changes, checked before
 
     def add_entry(self, index: int, term: int, place: int, lsn: int, length: int) -> None:
-        """The entry behind the last."""
+        """Append an entry."""
         if term != self._run_terms[-1]:
             self._run_starts.append(index)
             self._run_terms.append(term)
@@ -287,14 +287,14 @@ class GroupTable:
         self.last_index = index
 
     def add_copy(self, index: int, body: Body) -> None:
-        """A body from another member: it holds for the entry of this term."""
+        """Note a body from another member: it is valid for the entry of this term."""
         self.loose[index] = body
         if self._is_entry(index, body.term):
             self.places[index - self.base] = body.place
             self.lsns[index - self.base] = body.lsn
 
     def truncate(self, index: int, lsn: int) -> None:
-        """Entries from index on are gone."""
+        """Remove the entries from index on."""
         self.cuts.append(Cut(lsn, index, self.last_index))
         self._cut_tail(index)
         self.last_index = index - 1
@@ -306,12 +306,12 @@ class GroupTable:
             self._run_terms.pop()
 
     def compact(self, index: int) -> None:
-        """The view begins at index."""
+        """Begin the view at index."""
         self.first_index = index
         self._set_tail_from()
 
     def widen(self, index: int, before_term: int, rows: Rows) -> None:
-        """The view begins earlier again, at index; rows are the entries from there to the tail."""
+        """Begin the view earlier, at index; rows are the entries from there to the tail."""
         if index >= self.tail_from:
             self.compact(index)
             return
@@ -335,8 +335,7 @@ class GroupTable:
         self._set_tail_from()
 
     def reset(self, index: int, term: int, keep_to: int, lsn: int) -> None:
-        """Everything up to index is in a snapshot that came from elsewhere; bodies up to keep_to stay
-        readable."""
+        """Replace everything up to index with a snapshot from another member; bodies up to keep_to stay readable."""
         for at in [at for at, body in self.loose.items() if at > keep_to and body.kind == RecordKind.ENTRY]:
             del self.loose[at]
         for at in range(self.active_from, min(keep_to, self.last_index) + 1):
@@ -360,7 +359,7 @@ class GroupTable:
         self._run_terms = array("Q", [term])
 
     def set_hard_state(self, term: int, vote: str | None, lsn: int) -> None:
-        """The newest term and vote."""
+        """Set the newest term and vote."""
         self.hard_term = term
         self.vote = vote
         self.hard_state_lsn = lsn
@@ -368,7 +367,7 @@ class GroupTable:
     # ---- segments
 
     def restore(self, state: GroupState) -> None:
-        """Begin with what the manifest states; `fill` must follow."""
+        """Begin with the state in the manifest; `fill` must follow."""
         self.first_index, self.last_index = state.first_index, state.last_index
         self.set_hard_state(state.hard_term, state.vote, state.hard_state_lsn)
         self.cuts = list(state.cuts)
@@ -379,7 +378,7 @@ class GroupTable:
         self._set_tail_from()
 
     def fill(self, rows: Rows, active_number: int) -> None:
-        """The whole tail, after `restore`: the entries of the view."""
+        """Fill the whole tail, after `restore`, with the entries of the view."""
         self.places = array("Q", rows.places.tobytes())
         self.lsns = array("Q", rows.lsns.tobytes())
         self.lengths = array("I", rows.lengths.astype(np.uint32).tobytes())
@@ -389,7 +388,7 @@ class GroupTable:
             self._set_tail_from()
 
     def active_rows(self) -> tuple[Rows, Rows]:
-        """What the active segment has of this group: bodies by index, then pages by LSN."""
+        """The rows of this group in the active segment: bodies by index, then pages by LSN."""
         first, last = self.active_from, self.last_index
         keys = np.arange(first, last + 1, dtype=np.int64)
         begin = first - self.base
@@ -409,14 +408,14 @@ class GroupTable:
         return entries.joined(loose), pages
 
     def seal(self) -> None:
-        """The active segment is active no longer; its rows were taken by those who look up there."""
+        """Forget the rows of the active segment, which is sealed now; the caller has already taken them."""
         self.loose = {}
         self.pages = {}
         self.active_from = self.last_index + 1
         self._set_tail_from()
 
     def move(self, rows: Rows) -> None:
-        """These bodies lie elsewhere now."""
+        """Note the new places of these bodies."""
         mine = (rows.keys >= self.tail_from) & (rows.keys <= self.last_index)
         if not mine.any():
             return
@@ -428,11 +427,11 @@ class GroupTable:
     # ---- inside
 
     def _is_entry(self, index: int, term: int) -> bool:
-        """Whether the tail has just this entry."""
+        """Whether the tail has exactly this entry."""
         return self.tail_from <= index <= self.last_index and self.term_in_tail(index) == term
 
     def _set_tail_from(self) -> None:
-        """After a change of bounds; the arrays are cut when a quarter of them is of no use any more."""
+        """Update tail_from after a change of bounds; the arrays are trimmed when a quarter of them is unused."""
         self.tail_from = min(self.first_index, self.active_from)
         if self.tail_from - self.base > len(self.lsns) >> 2:
             self._forget_below(self.tail_from)

@@ -2,13 +2,13 @@
 
 - `append` only collects. `sync` writes everything collected in one go and syncs it once, for all groups.
 - A record knows its place when it is appended, so readers can be pointed at it before it is written.
-- A failed write or sync is final: what reached the disk is unknown then, and the kernel may forget what it
-  could not write. Everything afterwards raises the same LogFailed.
-- When a segment has no room for a record, the next one is made *first*; if neither the disk nor the reserve
-  has room for it, LogFull is raised before anything was taken. Segments are allocated whole, so this is the
-  only place where room is asked for.
-- The end of a segment is kept for *small* records: terms, votes, cuts, and the entry of one byte that a leader
-  begins with. A log that has no room for messages can still say those, so its groups go on.
+- A failed write or sync is final, because it is unknown what reached the disk, and the kernel may forget what it could
+  not write. Every later call raises the same LogFailed.
+- If a segment has no room for a record, the next segment is made *first*. If neither the disk nor the reserve has room
+  for it, LogFull is raised before any part of the append is taken. Segments are allocated at full length, so this is
+  the only place that asks for disk space.
+- The end of a segment is kept for *small* records: terms, votes, cuts, and the one-byte entry that begins a leader's
+  term. A log without room for messages can still write those, so its groups continue to work.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from quorum.log.segments import HEADER_BLOCK, Listed, Segment, create_segment, s
 from quorum.log.table import GroupState
 
 SEGMENT_RECORDS = 1 << 15
-"""A segment takes no more records than this, small ones aside: its index file, 33 bytes a record, is written on the
-log's thread in a few milliseconds."""
+"""Maximum number of records in a segment, small ones excepted, because its index file (33 bytes a record) has to be
+written on the log's thread in a few milliseconds."""
 SMALL_TAIL_BYTES = 64 << 10
 """The end of a segment that only small records may use: some hundred elections."""
 SMALL_TAIL_PART = 16
-"""At most this part of a segment is such an end."""
+"""The small tail is at most this part (1/n) of a segment."""
 
 
 @dataclass(slots=True)
 class LogStats:
-    """What this log has done since it was opened."""
+    """Counts of this log's work since it was opened."""
 
     appends: int = 0
     syncs: int = 0
@@ -56,13 +56,13 @@ def is_small(kind: int, body: bytes) -> bool:
 
 
 def failure_of(error: OSError, doing: str) -> LogFailed:
-    """The final failure that an error of the disk means."""
+    """The final failure that a disk error means."""
     kind = DiskFull if error.errno in NO_ROOM else LogFailed
-    return kind(f"could not {doing}: {error}; the log takes nothing more")
+    return kind(f"could not {doing}: {error}; the log refuses every later call")
 
 
 class Writer:
-    """Appends to the last segment and rolls. One thread."""
+    """Appends to the last segment and rolls to the next. One thread."""
 
     def __init__(
         self,
@@ -87,26 +87,26 @@ class Writer:
         self.stats = LogStats()
         self.failure: LogFailed | None = None
         self._position = found.position
-        """Where the next record goes."""
+        """Offset of the next record."""
         self._written = found.position
-        """Up to where the file was written."""
+        """End of the written part of the file."""
         self._pending: list[bytes] = []
         self.extent = (found.active, found.position)
-        """The active segment, and up to where its file was written: for any thread, replaced as a whole."""
+        """The active segment and the end of its written part: for any thread, replaced as a whole."""
 
     def check(self) -> None:
-        """Raise what once failed."""
+        """Raise the failure, if there was one."""
         if self.failure is not None:
             raise self.failure
 
     @property
     def position(self) -> int:
-        """Where the next record goes in the active segment."""
+        """Offset of the next record in the active segment."""
         return self._position
 
     def needs_roll(self, length: int, *, count: int = 1, is_small: bool = False) -> bool:
-        """Whether so many records, with bodies of this length together, do not belong into the active segment: its
-        room ends before them, or it has enough records."""
+        """Whether `count` records, with bodies of `length` bytes together, need a new segment: the active one has too
+        little room for them, or enough records."""
         end = self.active.header.allocated - (0 if is_small else self._tail)
         if self._position + count * HEADER_BYTES + length > end:
             return True
@@ -114,21 +114,21 @@ class Writer:
 
     @property
     def small_room_is_short(self) -> bool:
-        """Whether what is left for small records is less than half of what is kept for them."""
+        """Whether less than half of the room for small records is left."""
         return self._position > self.active.header.allocated - self._tail // 2
 
     def take_number(self) -> int:
-        """A number that no segment of this life had."""
+        """A number that no segment has had in this process."""
         number = self._next_number
         self._next_number = number + 1
         return number
 
     def roll(self, length: int, states: Mapping[int, GroupState], *, count: int = 1) -> Listed:
-        """Seal the active segment and go on in a new one with room for so many records, with bodies of this length
-        together; what was sealed.
+        """Seal the active segment and continue in a new one, with room for `count` records with bodies of `length`
+        bytes together; returns the sealed segment.
 
-        states are what all groups' records amount to now. LogFull if neither the disk nor the reserve has room:
-        then nothing has changed.
+        states: the present state of all groups. LogFull if neither the disk nor the reserve has space: then nothing has
+        changed.
         """
         number = self.take_number()
         allocated = max(self._segment_bytes, HEADER_BLOCK + count * HEADER_BYTES + length + self._tail)
@@ -141,10 +141,10 @@ class Writer:
                     prepare_manifest(self._files, self._directory, Manifest(listed, self.last_lsn, states))
             except LogFull:
                 segment.file.close()
-                self._files.unlink(segment.path)  # it would keep the room that is missing
+                self._files.unlink(segment.path)  # it would keep the space that is missing
                 raise
             commit_manifest(self._files, self._directory)
-            self.active.file.truncate(self._position)  # gives the unused end back; the manifest knows the end
+            self.active.file.truncate(self._position)  # returns the unused end; the manifest knows the end
         self._listed = listed
         self.active = segment
         self._position = self._written = HEADER_BLOCK
@@ -155,9 +155,9 @@ class Writer:
     def replace(
         self, sources: Sequence[Listed], result: Listed | None, states: Mapping[int, GroupState]
     ) -> None:
-        """List one sealed segment, or none, in the place of some, durably.
+        """List one sealed segment, or none, instead of some others, durably.
 
-        LogFull if the disk has no room for the manifest: then nothing has changed.
+        LogFull if the disk has no space for the manifest: then nothing has changed.
         """
         self.sync()
         first = self._listed.index(sources[0])
@@ -171,7 +171,7 @@ class Writer:
         self._listed = listed
 
     def write_manifest(self, states: Mapping[int, GroupState]) -> None:
-        """The manifest again, durably. LogFull if the disk has no room for it: then nothing has changed."""
+        """Write the manifest again, durably. LogFull if the disk has no space for it: then nothing has changed."""
         self.sync()
         with self.final("write the manifest again"):
             with self.refusing("write the manifest"):
@@ -179,19 +179,20 @@ class Writer:
             commit_manifest(self._files, self._directory)
 
     def write_index(self, segment: Path, pieces: list[bytes]) -> None:
-        """Put the index file of a sealed segment in place. Without room for it there is none: it can be made again."""
+        """Write the index file of a sealed segment. Without space for it there is none, because it can be made
+        again."""
         with self.final(f"write the index of {segment}"):
             write_index_if_room(self._files, segment, pieces)
 
     def refused(self, error: OSError, doing: str) -> LogError:
-        """What an error of the disk means in work of which nothing counts yet: final, unless only room is missing."""
+        """The error to raise for a disk error in work that does not count yet: final, unless only space is missing."""
         if error.errno in NO_ROOM:
             return LogFull(f"no room on the disk to {doing}: {error}")
         self.failure = failure_of(error, doing)
         return self.failure
 
     def _make_segment(self, number: int, allocated: int) -> Segment:
-        """From the disk, or if that has no room, from the reserve."""
+        """Allocate a segment from the disk; if that has no space, from the reserve."""
 
         def create(*, is_reserved: bool) -> Segment:
             return create_segment(
@@ -224,7 +225,7 @@ class Writer:
         return [*self._listed[:-1], sealed, Listed(header.number, header.file_id, header.first_lsn)]
 
     def add(self, body: bytes, *, kind: int, group: int, term: int, index: int) -> tuple[int, int]:
-        """Collect one record; its LSN and the offset of its header. The room must be there."""
+        """Collect one record; returns its LSN and the offset of its header. The caller must have made room."""
         lsn = self.last_lsn + 1
         offset = self._position
         header = self.active.stamp.encode(
@@ -239,7 +240,7 @@ class Writer:
         return lsn, offset
 
     def sync(self) -> int:
-        """Write and sync everything collected; the synced LSN."""
+        """Write and sync everything collected; returns the synced LSN."""
         self.check()
         if self.synced_lsn == self.last_lsn:
             return self.synced_lsn
@@ -257,8 +258,7 @@ class Writer:
 
     @contextmanager
     def refusing(self, doing: str) -> Iterator[None]:
-        """For a step that leaves nothing behind if it fails: a full disk there is LogFull, and no harm is
-        done."""
+        """Context of a step that leaves nothing behind if it fails: a full disk raises LogFull, and does no harm."""
         try:
             yield
         except OSError as error:
@@ -268,7 +268,7 @@ class Writer:
 
     @contextmanager
     def final(self, doing: str) -> Iterator[None]:
-        """For a step that cannot be undone: whatever goes wrong, the log takes nothing more."""
+        """Context of a step that cannot be undone: after any error the log refuses everything."""
         try:
             yield
         except LogError:
@@ -277,6 +277,6 @@ class Writer:
             self.failure = failure_of(error, doing)
             raise self.failure from error
         except BaseException as error:
-            self.failure = LogFailed(f"interrupted: could not {doing}; the log takes nothing more")
+            self.failure = LogFailed(f"interrupted: could not {doing}; the log refuses every later call")
             self.failure.__cause__ = error
             raise

@@ -2,12 +2,12 @@
 
 A message is a type byte and fixed little-endian numbers; two kinds have a tail:
 
-    AppendEntries   count x (term 8, length 4), then the bodies one behind the other
+    AppendEntries   count x (term 8, length 4), then the bodies one after the other
     SnapshotChunk   the chunk's bytes
 
-`decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: who keeps one
+`decode` raises WireError and nothing else, whatever the bytes. Bodies are views into the frame: a caller that keeps one
 copies it. The first byte of an entry's body is its type: the library's COMMAND or NO_OP, or our CONFIGURATION
-(configuration.py); the library's other types are refused here, because it would execute them (pickled membership
+(configuration.py). The library's other types are refused here, because it would execute them (pickled membership
 changes, version switches).
 """
 
@@ -25,7 +25,7 @@ COMMAND = 0
 NO_OP = 1
 
 MAX_NUMBER = (1 << 62) - 1
-"""Terms, indices, sequence numbers and rounds stay below this, so that adding one never overflows a field."""
+"""Bound of terms, indices, sequence numbers and rounds, so that adding one never overflows a field."""
 MAX_ENTRIES = 1 << 16
 MAX_BODY_BYTES = 32 << 20
 """Above the largest command (one message of 16 MiB with its envelope)."""
@@ -35,19 +35,19 @@ Body = bytes | bytearray | memoryview
 
 
 class Outcome(IntEnum):
-    """What a follower says of an append."""
+    """A follower's answer to an append."""
 
     ALIVE = 0
-    """Heard; no more than that."""
+    """The leader was heard, and nothing else is confirmed."""
     MATCHES = 1
     """Everything below next_index is durable here and the same as in the leader's log."""
     RESET = 2
-    """It does not follow from what is here; send again from next_index."""
+    """The append does not follow from this log; send again from next_index."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One entry as it travels; its index follows from its place."""
+    """One entry of a message; its index follows from its position."""
 
     term: int
     body: Body
@@ -55,8 +55,11 @@ class Entry:
 
 @dataclass(slots=True)
 class AppendEntries:
-    """Raft §5.3. seq: the sender's own count of these messages, echoed by the answer. floor: every member has all
-    entries up to here. is_quiet: an answer is wanted only if something does not match; it tells of a commit."""
+    """Raft §5.3.
+
+    seq: the sender's own count of these messages; the answer echoes it. floor: every member has all entries up to here.
+    is_quiet: an answer is wanted only if something does not match; the message announces a commit.
+    """
 
     term: int
     seq: int
@@ -70,7 +73,7 @@ class AppendEntries:
 
 @dataclass(slots=True)
 class AppendAnswer:
-    """(term, seq) of the message it answers."""
+    """The answer to an append. (term, seq): those of the append."""
 
     term: int
     seq: int
@@ -80,7 +83,7 @@ class AppendAnswer:
 
 @dataclass(slots=True)
 class VoteRequest:
-    """Raft §5.2. is_transfer: the old leader asked for this election, so its being alive is no objection."""
+    """Raft §5.2. is_transfer: the old leader asked for this election, so it is held although that leader is alive."""
 
     term: int
     last_index: int
@@ -97,7 +100,8 @@ class Vote:
 
 @dataclass(slots=True)
 class PreVoteRequest:
-    """Would you vote for me in this term? Thesis §9.6. Changes nothing at the receiver."""
+    """Asks whether the receiver would vote for the sender in this term (thesis §9.6). Changes nothing at the
+    receiver."""
 
     term: int
     round: int
@@ -107,7 +111,7 @@ class PreVoteRequest:
 
 @dataclass(slots=True)
 class PreVote:
-    """The answer; term is the answerer's own."""
+    """The answer to a PreVoteRequest; term is the answering member's own."""
 
     term: int
     round: int
@@ -116,7 +120,8 @@ class PreVote:
 
 @dataclass(slots=True)
 class StaleTerm:
-    """Your term is over: mine is this. Without it a leader behind the times would never hear of its end."""
+    """Tells a sender that its term is over, and the present term. Without it an outdated leader would never hear of its
+    end."""
 
     term: int
 
@@ -137,7 +142,7 @@ class SnapshotChunk:
 
 @dataclass(slots=True)
 class SnapshotAnswer:
-    """How many bytes of that snapshot the follower has, in order. (term, seq) of the chunk it answers."""
+    """The number of bytes of that snapshot that the follower has, in order. (term, seq): those of the chunk."""
 
     term: int
     seq: int
@@ -230,7 +235,7 @@ def _check(what: str, numbers: Sequence[int], limit: int = MAX_NUMBER) -> None:
 
 def _flag(what: str, value: int) -> bool:
     if value > 1:
-        raise WireError(f"{what}: a flag is 0 or 1, not {value}")
+        raise WireError(f"{what}: a flag must be 0 or 1, not {value}")
     return value == 1
 
 
@@ -260,11 +265,11 @@ def _decode_append(view: memoryview) -> AppendEntries:
         if body[0] == CONFIGURATION:
             Configuration.decode(body[1:])
         elif body[0] not in (COMMAND, NO_OP):
-            raise WireError(f"entries of type {body[0]} are not taken")
+            raise WireError(f"entries of type {body[0]} are refused")
         at += length
         entries.append(Entry(entry_term, body))
     if at != len(view):
-        raise WireError(f"{len(view) - at} bytes behind the last entry")
+        raise WireError(f"{len(view) - at} bytes after the last entry")
     return AppendEntries(term, seq, commit, prev_index, prev_term, floor, entries, _flag("append", quiet))
 
 
@@ -316,7 +321,7 @@ def _decode_chunk(view: memoryview) -> SnapshotChunk:
     if index < 1 or snapshot_term > term:
         raise WireError(f"no snapshot can be at index {index}, term {snapshot_term} in term {term}")
     if offset + len(data) > size:
-        raise WireError(f"a chunk of {len(data)} bytes at {offset} goes beyond the snapshot's {size}")
+        raise WireError(f"a chunk of {len(data)} bytes at {offset} extends beyond the snapshot's {size}")
     return SnapshotChunk(term, seq, index, snapshot_term, size, crc, offset, data)
 
 
@@ -341,7 +346,7 @@ _DECODERS: dict[int, Callable[[memoryview], Message]] = {
 
 
 def decode(frame: Body) -> Message:
-    """The message in a frame; WireError if it is none."""
+    """Decode the message in a frame; WireError if it is none."""
     view = memoryview(frame)
     if not view:
         raise WireError("an empty frame")

@@ -2,8 +2,8 @@
 
 A member whose election timeout has passed asks all other voters whether they would vote for it in the next term. They
 would if they hear no leader and its log is at least as far as theirs. Only with a majority does the library begin a
-real election. So a member that was cut off or paused does not unseat a leader that works. Asking changes nothing
-anywhere: answers need no durability, and a lost one does no harm, since the next round has a new number.
+real election. So a member that was cut off or paused does not unseat a working leader. Asking changes no state on any
+member: answers need no durability, and a lost one does no harm, since the next round has a new number.
 
 `Campaign` decides whether this member campaigns at all, and when.
 """
@@ -22,17 +22,17 @@ from quorum.replication.outbox import Outbox
 from quorum.replication.quarantine import Quarantine
 
 AT_ONCE = 0.0
-"""When something is due that waits for no clock. A clock that is looked at would not do: it goes on, and whoever
-compares with what it showed earlier finds that it is not yet time."""
+"""The due time of work that waits for no clock. It cannot be a clock reading: the clock advances, and a caller that
+compares with an earlier reading would find that it is not yet time."""
 RETRY_PART = 0.5
 """A round without a majority is repeated after this part of the minimum election timeout."""
 LAST_RESORT_TIMEOUTS = 5
-"""A member that should not lead campaigns all the same when nobody has led for this many of the longest election
-timeouts: it may be the only one with everything that is committed."""
+"""A member that should not lead still campaigns when there was no leader for this many of the longest election
+timeouts, because it may be the only member with all committed entries."""
 
 
 class PreVoteRounds:
-    """The rounds this member asks in."""
+    """This member's pre-vote rounds."""
 
     def __init__(self, engine: RaftEngine, retry_s: float) -> None:
         self._engine = engine
@@ -43,12 +43,13 @@ class PreVoteRounds:
         self._began_s = 0.0
 
     def cancel(self) -> None:
-        """A leader was heard, or a vote given: there is nothing to ask for now."""
+        """End the round: a leader was heard, or a vote given."""
         self._term = None
         self._granted.clear()
 
     def begin_if_due(self, term: int, now_s: float) -> bool:
-        """True if a new round begins now, for an election from this term: its number is to be sent to everybody."""
+        """True if a new round begins now, for an election from this term; its number is then to be sent to all
+        voters."""
         if self._term == term and now_s < self._began_s + self._retry_s:
             return False
         self.number += 1
@@ -58,7 +59,7 @@ class PreVoteRounds:
         return True
 
     def take(self, peer: str, number: int) -> None:
-        """A peer would vote."""
+        """Count a peer that would vote."""
         if self._term is not None and number == self.number:
             self._granted.add(peer)
 
@@ -69,14 +70,14 @@ class PreVoteRounds:
         return self._term == term and granted + 1 >= majority(len(voters) + 1)
 
     def next_due(self, term: int, deadline_s: float, now_s: float) -> float:
-        """When the election timer has something to do; AT_ONCE, whatever the clock shows."""
+        """When the election timer is due; AT_ONCE means now, whatever the clock shows."""
         if self._term != term or now_s <= deadline_s:
             return deadline_s
         return AT_ONCE if self.is_won(term) else self._began_s + self._retry_s
 
 
 class Campaign:
-    """Whether and when this member campaigns to lead."""
+    """Decides whether and when this member campaigns to lead."""
 
     def __init__(
         self,
@@ -100,18 +101,19 @@ class Campaign:
         self.is_transfer = False
         """The leader has asked for this campaign."""
         self.campaigns_last = False
-        """Whether this member leaves leading to others, see LAST_RESORT_TIMEOUTS."""
+        """Whether this member leaves leadership to others, see LAST_RESORT_TIMEOUTS."""
         self.election_delay_s = 0.0
-        """How much later than its election timeout this member campaigns: last of all while it is damaged."""
+        """Extra delay after the election timeout before this member campaigns, so that a damaged member campaigns
+        last."""
 
     def next_due(self) -> float:
-        """When the election timer has something to do."""
+        """When the election timer is due."""
         deadline = self._engine.election_deadline_s + self.election_delay_s
         return self.rounds.next_due(self._engine.term, deadline, self._clock())
 
     def should_campaign(self) -> bool:
-        """For the library: the election timeout has passed; whether a pre-vote is won. Only voters campaign: what holds
-        is the last configuration of the own log (thesis §4.1)."""
+        """For the library, when the election timeout has passed: whether a pre-vote is won. Only voters of the last
+        configuration in the own log campaign (thesis §4.1)."""
         if self._quarantine.is_on:
             return False
         engine = self._engine

@@ -1,12 +1,12 @@
 """One group's Raft state, typed: what PySyncObj keeps of terms, votes, elections and positions in the log.
 
-`RaftEngine` is the only way to the library (library.py). Members go by name here; what the library calls a node exists
-only behind this. Nothing in this module decides anything: each method reads, sets or calls what its text says.
+`RaftEngine` is the only way to the library (library.py). Members have names here; the library's nodes exist only behind
+this class. This module decides nothing: each method reads, sets or calls what its text says.
 
 Members change by `set_members`: the library's other nodes are the voters, its read-only nodes the learners. It counts
-itself in every majority; so a member that is no voter never campaigns (Campaign.should_campaign), and no leader removes
-itself. Its own majorities, of votes and of acknowledgements, are counted inside the library; all others by
-`configuration.majority`.
+itself in every majority. So a member that is not a voter never campaigns (Campaign.should_campaign), and no leader
+removes itself. The library counts its own majorities, of votes and of acknowledgements; `configuration.majority` counts
+all others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quorum.replication.journal_view import JournalView
 from quorum.replication.library import LibraryNode, Owner, Peer, RaftState, Timing
 
 _LEADER = RaftState.LEADER.value
-"""A plain number: this is asked several times in each turn."""
+"""A plain number, because it is compared several times in each turn."""
 
 
 class RaftEngine:
@@ -52,13 +52,13 @@ class RaftEngine:
         chance: random.Random,
         timing: Timing,
     ) -> None:
-        """At rest, over the journal view; without other members until `set_members`."""
+        """The engine does nothing yet, over the journal view, and has no other members until `set_members`."""
         self.me = me
         self._known = {name: Peer(name, number) for number, name in enumerate(founders, 1)}
         self.others: dict[str, Peer] = {}
         """The other members, voters and learners, by name."""
         self.voters: tuple[str, ...] = ()
-        """The other members that count."""
+        """The other voters."""
         self.connected: set[str] = set()
         self._view = view
         self._clock = clock
@@ -69,7 +69,7 @@ class RaftEngine:
         self._last_response = node._SyncObj__lastResponseTime
 
     def _peer(self, name: str) -> Peer:
-        """By name; also one that was never heard of."""
+        """The peer of this name, also one that was never heard of."""
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = Peer(name, len(self._known) + 1)
@@ -87,7 +87,7 @@ class RaftEngine:
 
     @property
     def leader(self) -> str | None:
-        """The leader as far as known here; it may no longer lead."""
+        """The leader as far as known here; it may no longer be the leader."""
         peer = self._node._SyncObj__raftLeader
         return None if peer is None else peer.id
 
@@ -95,17 +95,17 @@ class RaftEngine:
         self._node._SyncObj__raftLeader = None
 
     def become_follower(self, term: int) -> None:
-        """Raft §5.1: in a later term, without a vote and without a leader."""
+        """Become a follower in a later term, without a vote and without a leader (Raft §5.1)."""
         self._node._SyncObj__setCurrentTerm(term, None)
         self.step_down()
 
     def step_down(self) -> None:
-        """Follow, in the same term and with the same vote; no leader is known."""
+        """Become a follower in the same term, with the same vote; no leader is known."""
         self._node._SyncObj__setState(RaftState.FOLLOWER)
         self.forget_leader()
 
     def record_vote(self, candidate: str) -> None:
-        """The vote in the term of now."""
+        """Record the vote in the current term."""
         self._node._SyncObj__setCurrentTerm(self.term, candidate)
 
     # ---- the log
@@ -116,40 +116,40 @@ class RaftEngine:
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Of a leader: the first entry of its term is committed."""
+        """Whether this leader has committed the first entry of its term."""
         return self.commit_index >= (self._node._SyncObj__noopIDx or 0)
 
     def move_commit_to(self, index: int) -> None:
-        """A snapshot at this index is in place: what it covers is committed and needs no applying."""
+        """Note that a snapshot at this index is in place: the entries it covers are committed and are not applied."""
         self._node._SyncObj__raftCommitIndex = index
         self._node._SyncObj__raftLastApplied = index
 
     # ---- followers, of a leader
 
     def match_index(self, name: str) -> int:
-        """Up to where this member is known to have everything; 0 for one that is not followed."""
+        """The index up to which this member is known to have everything; 0 for one that is not followed."""
         return self._match_index.get(self._peer(name), 0)
 
     def forget_match(self, name: str) -> None:
-        """What this member has acknowledged counts no longer."""
+        """Forget this member's acknowledgements: they no longer count."""
         self._match_index[self.others[name]] = 0
 
     def next_index(self, name: str) -> int:
-        """The entry that one of the `others` is sent next."""
+        """The next entry to send to one of the `others`."""
         return self._next_index[self.others[name]]
 
     def set_next_index(self, name: str, index: int) -> None:
         self._next_index[self.others[name]] = index
 
     def has_answered_since(self, name: str, since_s: float) -> bool:
-        """Whether this member, followed now, has answered after a time on the group's clock."""
+        """Whether this member, if followed now, has answered after a time on the group's clock."""
         return self._last_response.get(self._peer(name), since_s) > since_s
 
     # ---- time
 
     @property
     def election_deadline_s(self) -> float:
-        """When the election timer runs out."""
+        """When the election timer expires."""
         return self._node._SyncObj__raftElectionDeadline
 
     @election_deadline_s.setter
@@ -157,7 +157,7 @@ class RaftEngine:
         self._node._SyncObj__raftElectionDeadline = deadline_s
 
     def restart_election_timer(self, part: float = 1.0) -> None:
-        """A new random timeout from now, or this part of one."""
+        """Start a new random timeout from now, or this part of one."""
         timeout_s = self._node._SyncObj__generateRaftTimeout() * part
         self._node._SyncObj__raftElectionDeadline = self._clock() + timeout_s
 
@@ -172,21 +172,21 @@ class RaftEngine:
 
     @property
     def is_transfer_target(self) -> bool:
-        """The leader has told this member to campaign (thesis §3.10)."""
+        """Whether the leader has told this member to campaign (thesis §3.10)."""
         return self._node._SyncObj__transferInProgress
 
     @is_transfer_target.setter
     def is_transfer_target(self, is_target: bool) -> None:
         self._node._SyncObj__transferInProgress = is_target
 
-    # ---- what happens
+    # ---- driving the library
 
     def tick(self) -> None:
-        """Elections, the commit index, appends; calls the owner back."""
+        """Run elections, the commit index and appends; calls the owner back."""
         self._node.doTick(0.0)
 
     def receive(self, name: str, message: dict[str, Any]) -> None:
-        """A message in the library's form, from any member; calls the owner back."""
+        """Take a message in the library's form, from any member; calls the owner back."""
         self._node._SyncObj__onMessageReceived(self._peer(name), message)
 
     def connect(self, name: str) -> None:
@@ -198,7 +198,7 @@ class RaftEngine:
         self._node._SyncObj__onNodeDisconnected(self._peer(name))
 
     def set_members(self, now: Configuration) -> None:
-        """The members from now on. Newcomers are sent entries from the end of the log, and say where to begin."""
+        """Set the members. New ones are sent entries from the end of the log, and answer where to begin."""
         self.others = {name: self._peer(name) for name in now.everybody if name != self.me}
         self.voters = tuple(name for name in now.voters if name != self.me)
         members = set(self.others.values())

@@ -1,10 +1,10 @@
-"""What can go wrong with replication, and whose business it is.
+"""The errors of replication, and who has to act on them.
 
 ReplicationError
 ├── WireError             a peer's frame cannot be read: the peer's fault, the frame is dropped
-├── ReplicationFailed     this replica must stop: going on could lose what was acknowledged
+├── ReplicationFailed     this replica must stop: to continue could lose acknowledged entries
 │   ├── ReentryError      a callback called back into the group: our fault
-│   └── TruncationError   a leader wants committed entries gone: somebody broke Raft
+│   └── TruncationError   a leader wants to remove committed entries: a member broke Raft
 └── UnsupportedLibrary    the installed PySyncObj is not the one this package was made for: the operator's
 """
 
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 
 class ReplicationError(Exception):
-    """Anything this package raises on purpose, misuse (ValueError) apart."""
+    """Base of all errors that this package raises on purpose, except misuse (ValueError)."""
 
 
 class WireError(ReplicationError):
-    """Bytes from a peer that are no message. Nothing of them was taken."""
+    """Bytes from a peer that are no message. Nothing was taken from them."""
 
 
 class ReplicationFailed(ReplicationError):
-    """This replica has stopped for good. Every later call raises it again; the process has to end."""
+    """This replica has stopped for good. Every later call raises this error again; the process has to end."""
 
 
 class ReentryError(ReplicationFailed):
@@ -32,4 +32,4 @@ class TruncationError(ReplicationFailed):
 
 
 class UnsupportedLibrary(ReplicationError):
-    """PySyncObj is of another version, or without a name that this package overrides."""
+    """The installed PySyncObj has another version, or lacks a name that this package overrides."""

@@ -2,13 +2,13 @@
 
 One turn of the node, for all its groups together (docs/replication.md lists the owner's duties):
 
-    receive(peer, frame)   each frame that came in
+    receive(peer, frame)   each frame received
     propose(parts)         each new entry, at the leader
     tick()                 elections, commit index, appends
     flush_early()          messages that depend on nothing unsynced leave: appends, once term and vote are synced
     log.sync()             one for all groups
     flush()                the other messages leave; acknowledgements that waited for this node's own disk count
-    take_committed()       entries to apply, in order, at most as much as asked for
+    take_committed()       entries to apply, in order, up to the size asked for
 
 `send` only queues. `CallGuard` refuses a call from inside another call, a call before `start`, and every call after one
 that raised an exception: the library's memory may then differ from the log. Each message carries the LSN of the last
@@ -22,7 +22,7 @@ all of those (but index 1) with an empty body.
 followers, elections.py decides when to campaign, leadership.py confirms reads and transfers leadership, snapshots.py
 installs a leader's snapshot, and guard.py has the rules between the wire and PySyncObj.
 
-The last configuration in this node's own log names the members; the members given at the start hold until there is one.
+The last configuration in this node's own log names the members; until there is one, those given at the start count.
 A frame may come from any node, since a leader may know of members that this node has not heard of. Answers count only
 from members, votes and acknowledgements only from voters.
 """
@@ -66,32 +66,34 @@ CANDIDATE_PART = 0.5
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Timing in seconds. A new leader is there at latest election_max_s and a little after the old one's end; the
-    minimum is wide enough for a busy two-core machine to keep its heartbeats."""
+    """Timing in seconds, and sizes. A new leader is elected at the latest election_max_s and a little more after the
+    old one's end. The minimum is large enough for a busy two-core machine to keep its heartbeats."""
 
     election_min_s: float = 0.5
     election_max_s: float = 1.0
     heartbeat_s: float = 0.1
     leader_fallback_s: float = 1.5
-    """A leader that no majority has answered for this long steps down."""
+    """A leader without answers from a majority for this long steps down."""
     keep_bytes: int = 64 << 20
     """Entries that a snapshot covers stay in the journal for a member that lacks them, up to this many bytes of bodies;
     a member further behind gets the snapshot, and of older bodies only those it refers to."""
     keep_entries: int = 250_000
     """The same, counted in entries (20 bytes of memory each)."""
     window_bytes: int = 8 << 20
-    """Unacknowledged entries a peer; with a handful of groups well below what a connection may hold back."""
+    """Maximum of unacknowledged entries for one peer; with a handful of groups well below the limit of a connection's
+    queue."""
     frame_bytes: int = 1 << 20
-    """A frame ends with the entry that reaches this."""
+    """Bytes after which a frame ends; the entry that reaches this size is its last."""
     chunk_bytes: int = 256 << 10
-    """A piece of a snapshot."""
+    """Size of a snapshot chunk."""
 
 
 class CallGuard:
     """The way into a group: one call at a time, none before it is started, and none after one has failed.
 
-    `with` it around what one call does. ReentryError, ReplicationFailed, ValueError. The library's memory may have
-    parted from the log where an exception has left a call half done, so any is the end of the replica."""
+    Use it as a context around the work of one call. ReentryError, ReplicationFailed, ValueError. After an exception in
+    the middle of a call the library's memory may differ from the log, so any exception is the end of the replica.
+    """
 
     def __init__(self, group: int) -> None:
         self._group = group
@@ -100,7 +102,7 @@ class CallGuard:
         self.failure: BaseException | None = None
 
     def check(self) -> None:
-        """Raises what entering would raise."""
+        """Raise the error that entering would raise."""
         if self.failure is not None:
             raise ReplicationFailed(f"group {self._group} has stopped: {self.failure}") from self.failure
         if self._is_inside:
@@ -121,7 +123,7 @@ class CallGuard:
 
 
 class HarmlessWhen:
-    """The same guard, for a call in which this error leaves everything as it was."""
+    """The same guard, for a call in which this error changes nothing."""
 
     def __init__(self, guard: CallGuard, harmless: type[Exception]) -> None:
         self._guard = guard
@@ -138,7 +140,7 @@ class HarmlessWhen:
 
 
 class Group:
-    """See the module's text. One thread, the log's."""
+    """One Raft group of this node (see the module's text). Only the log's thread may call it."""
 
     guard_class: type[Guard] = Guard
     library_class: type[LibraryNode] = LibraryNode
@@ -161,10 +163,12 @@ class Group:
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
 
-        on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both read the state
-        piece by piece, while they are called.
-        prepare_install(index, term, state): asked before, and again until it answers: None while something that the
-        state refers to is not here yet, else up to where this member's own entries are proven right (0: nothing is).
+        prepare_install(index, term, state): called before an installation, and again until it answers a number. None:
+        the state refers to something that is not here yet. A number: this member's own entries are proven right up to
+        this index (0: none are).
+
+        on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both functions read
+        the state piece by piece, while they are called.
         """
         names = sorted(members)
         if (names and me not in names) or len(set(names)) != len(names):
@@ -185,7 +189,7 @@ class Group:
         self._kept = KeptBytes(self.config.keep_bytes)
         self._unreadable: tuple[int, str] | None = None
         self.applied_index = max(1, self._view.snapshot_index)
-        """The last entry that take_committed has handed out, or that a snapshot covers."""
+        """The last entry that take_committed has returned, or that a snapshot covers."""
         is_quarantined = self._view.is_quarantined
         life = random.getrandbits(63) if is_quarantined else 0
         self.quarantine = Quarantine(me, life, is_on=is_quarantined)
@@ -193,7 +197,7 @@ class Group:
             self.library_class, self, me, names or [me], self._view, clock, random, self.config
         )
         self._in_force = Configuration()
-        """The configuration that engine and replicator go by."""
+        """The configuration that engine and replicator use."""
         self._build(send, prepare_install)
         self._follow_configuration()
 
@@ -202,7 +206,7 @@ class Group:
         send: Callable[[str, list[bytes]], None],
         prepare_install: Callable[[int, int, State], int | None],
     ) -> None:
-        """The parts, each made of those above it."""
+        """Make the parts; each uses those made before it."""
         engine, view, clock, config = self._engine, self._view, self._clock, self.config
         guard = self._guard = self.guard_class(engine, view, clock, config.election_min_s)
         outbox = self._outbox = self.outbox_class(self._log, view, send)
@@ -229,26 +233,26 @@ class Group:
             quarantine=self.quarantine,
         )
 
-    # ---- life
+    # ---- start
 
     def start(self) -> None:
-        """To be called once, before anything else. `snapshot_state` is there until the first tick."""
+        """Start the group: to be called once, before anything else. `snapshot_state` is there until the first tick."""
         self._call.is_started = True
 
     @property
     def snapshot_state(self) -> bytes | None:
-        """The state that applying goes on from, None for an empty one. Only between start() and the first tick."""
+        """The state from which applying continues, None for an empty one. Only between start() and the first tick."""
         return self._view.snapshot_state
 
     @property
     def snapshot_index(self) -> int:
-        """What applying goes on from after a start, 0 if from nothing."""
+        """The index after which applying continues at a start, 0 for an empty state."""
         return self._view.snapshot_index
 
     # ---- the turn
 
     def receive(self, peer: str, frame: bytes | bytearray | memoryview) -> None:
-        """Take one frame of another node. WireError if it is no message: nothing has changed then."""
+        """Take one frame from another node. WireError if it is no message: nothing has changed then."""
         if peer == self.me:
             raise ValueError(f"{peer!r} is this node itself")
         message = codec.decode(frame)
@@ -259,7 +263,7 @@ class Group:
             self._follow_configuration()
 
     def tick(self) -> None:
-        """Let time act: elections, the commit index, heartbeats; new entries go to the followers."""
+        """Run what is due: elections, the commit index, heartbeats; new entries are sent to the followers."""
         with self._call:
             self._tick()
 
@@ -277,11 +281,12 @@ class Group:
             self._replicator.replicate()
 
     def propose(self, parts: Sequence[bytes | memoryview]) -> int | None:
-        """Append one entry, leader only: its index, or None if this node does not lead or is handing over.
+        """Append one entry, leader only; returns its index, or None if this node does not lead or is transferring
+        leadership.
 
-        The entry is committed when take_committed yields it with the term of now; with another term there, or after
-        this node has lost its leadership, what becomes of it is unknown. LogFull leaves no trace. ValueError if it is
-        empty or too long.
+        The entry is committed when take_committed returns it with the current term. If another term is there, or this
+        node has lost its leadership, the fate of the entry is unknown. LogFull leaves no trace. ValueError if the entry
+        is empty or too long.
         """
         size = sum(map(len, parts))
         if not 0 < size < codec.MAX_BODY_BYTES:
@@ -294,19 +299,20 @@ class Group:
             return index
 
     def send_appends(self) -> None:
-        """New entries to the followers now, without a tick."""
+        """Send new entries to the followers now, without a tick."""
         with self._call:
             if self.is_leader:
                 self._replicator.replicate_new()
 
     def flush_early(self) -> None:
-        """Before the log is synced: send what depends on nothing unsynced. Appends depend on term and vote only: the
-        leader's own disk is not waited for, and does not count until it is synced (thesis §10.2.1)."""
+        """Send the messages that depend on nothing unsynced, before the log is synced. Appends depend on term and vote
+        only: they do not wait for the leader's own disk, which does not count until it is synced (thesis §10.2.1)."""
         self._call.check()
         self._outbox.send_ready()
 
     def flush(self) -> None:
-        """After log.sync(): acknowledgements that waited for this node's disk count, and all that waited leaves."""
+        """After log.sync(): count the acknowledgements that waited for this node's disk, and send all waiting
+        messages."""
         with self._call:
             durable = self._view.note_synced()
             if self.quarantine.is_on:
@@ -326,8 +332,8 @@ class Group:
     def take_committed(self, max_bytes: int, max_entries: int) -> list[tuple[int, int, bytes | memoryview]]:
         """The next committed entries as (index, term, body), at least one if there is any; they count as applied.
 
-        Internal entries have an empty body. In a group of one voter an entry is there once it is synced. Before an
-        entry that cannot be read they end: see take_unreadable.
+        Internal entries have an empty body. In a group of one voter an entry is returned once it is synced. The list
+        ends before an unreadable entry: see take_unreadable.
         """
         found: list[tuple[int, int, bytes | memoryview]] = []
         size = 0
@@ -352,7 +358,8 @@ class Group:
         self._on_install(state, index, term)
 
     def next_due(self) -> float:
-        """When tick should be called if nothing comes in, on the group's clock; AT_ONCE, whatever it shows."""
+        """When tick should be called if no message arrives, on the group's clock; AT_ONCE means now, whatever it
+        shows."""
         if self.messages.is_due or self._reads.wants_round:
             return AT_ONCE
         if self.is_leader:
@@ -364,8 +371,9 @@ class Group:
     # ---- quarantine
 
     def standing(self, peer: str, life: int) -> Standing:
-        """What a quarantined member asks, to be sent after a sync. As a leader, forget what its lost life acknowledged:
-        what is counted already stays so, and it is fed from where it is now."""
+        """Answer a quarantined member's question; the answer is to be sent after a sync. A leader also forgets what the
+        member's lost life acknowledged: committed entries stay committed, and it sends entries from where the member's
+        log ends now."""
         with self._call:
             is_followed = self.is_leader and peer in self._engine.others
             if is_followed and self._replicator.reset_progress(peer, life):
@@ -385,7 +393,7 @@ class Group:
         )
 
     def hear_standing(self, peer: str, standing: Standing) -> None:
-        """An answer to this quarantined member's question."""
+        """Take an answer to this quarantined member's question."""
         with self._call:
             if self.quarantine.take(peer, standing):
                 assert self.quarantine.floor is not None
@@ -403,8 +411,8 @@ class Group:
     # ---- damage
 
     def take_unreadable(self) -> tuple[int, int, str] | None:
-        """(index, term, why) of an entry that was needed and could not be read since this was asked last: to be
-        applied, or for a follower. Nothing goes on with it before it is mended."""
+        """(index, term, reason) of an entry that was needed, here or for a follower, and could not be read since the
+        last call. Work that needs the entry waits until it is repaired."""
         found = self._unreadable or self._replicator.unreadable
         self._unreadable = self._replicator.unreadable = None
         if found is None or not self._view.base < found[0] <= self._view.last_index:
@@ -414,19 +422,19 @@ class Group:
 
     @property
     def unread_configurations(self) -> dict[int, str]:
-        """Entries that may be configurations and cannot be read, with the reason. Until they are mended this member
-        does not campaign; `read_configurations` looks at them again."""
+        """Unreadable entries that may be configurations, with the reason. Until they are repaired this member does not
+        campaign; `read_configurations` reads them again."""
         return self._view.unread
 
     def read_configurations(self) -> None:
-        """What may be a configuration was mended."""
+        """Read again the entries that may be configurations, after a repair."""
         with self._call:
             self._view.read_again()
             self._follow_configuration()
 
     def rewind_applied(self) -> bytes | None:
-        """Applying begins again from the newest snapshot that can be read here, and what is known of snapshots and
-        members too: its state, None for an empty one. LogDamaged if the journal does not go on from it."""
+        """Begin applying again from the newest readable snapshot here, and reset what is known of snapshots and
+        members. Returns its state, None for an empty one. LogDamaged if the journal does not continue from it."""
         view = self._view
         data = view.load_again()
         first, state = (self._founders, None) if data is None else self.installer.unwrapped(data)
@@ -436,7 +444,7 @@ class Group:
         return state
 
     def resign(self) -> None:
-        """A leader goes on as a follower, in the same term and with the same vote."""
+        """Step down: a leader becomes a follower, in the same term and with the same vote."""
         with self._call:
             if self.is_leader:
                 self._engine.step_down()
@@ -449,8 +457,8 @@ class Group:
         return self.installer.state_from
 
     def want_state(self, *, is_wanted: bool) -> None:
-        """The state here is lost, the journal and all promises are not: from now on a leader's snapshot is installed
-        too if it is not newer than what was applied. Applying then begins behind it."""
+        """Note that the state here is lost, while the journal and all promises are not. From now on a leader's snapshot
+        is installed even if it is not newer than what was applied. Applying then continues after it."""
         self.installer.is_state_wanted = is_wanted
 
     @property
@@ -459,18 +467,18 @@ class Group:
         return self.installer.is_receiving
 
     def send_state(self, peer: str, from_index: int) -> None:
-        """Another member asks for a snapshot at this index or later, beside its entries. It asks again as long as it
-        needs one. Nothing happens where this node does not lead."""
+        """Send a member the snapshot that it has asked for, at this index or later, beside its entries. The member asks
+        again while it needs one. Nothing happens if this node does not lead."""
         with self._call:
             if self.leader_ready and peer in self._engine.others:
                 self._replicator.send_state(peer, from_index)
                 self.messages.is_due = True
 
-    # ---- what is known
+    # ---- state
 
     @property
     def leader(self) -> str | None:
-        """The leader as far as known here; it may no longer lead."""
+        """The leader as far as known here; it may no longer be the leader."""
         return self._engine.leader
 
     @property
@@ -483,7 +491,8 @@ class Group:
 
     @property
     def leader_ready(self) -> bool:
-        """Leads, and an entry of its own term is committed: it knows all that is committed (Raft §8)."""
+        """Whether this node leads and an entry of its own term is committed, so that it knows all committed entries
+        (Raft §8)."""
         return self.is_leader and self._engine.has_committed_in_term
 
     @property
@@ -496,13 +505,13 @@ class Group:
 
     @property
     def is_full(self) -> bool:
-        """The log had no space for what the leader sent: nothing more is acknowledged until it has."""
+        """Whether the log had no space for what the leader sent: nothing more is acknowledged until it has."""
         return self._log_space.is_full
 
     # ---- connections
 
     def peer_connected(self, peer: str) -> None:
-        """Frames for this node leave from now on; what was on the way before is lost."""
+        """Note a new connection: frames for this node are sent from now on; frames in flight before are lost."""
         self._engine.connect(peer)
         if peer in self._engine.others:
             self._replicator.connected(peer)
@@ -517,7 +526,7 @@ class Group:
 
     @property
     def configuration(self) -> Configuration:
-        """Who belongs to the group, as this node's log has it; see `is_settled`."""
+        """The members of the group, as this node's log has them; see `is_settled`."""
         return self._view.configurations.current
 
     @property
@@ -530,10 +539,16 @@ class Group:
         return self.me in self.configuration.voters
 
     def change_members(self, wanted: Configuration) -> int | None:
-        """Append a configuration, which holds at once; its index, or None if this cannot be now: this node does not
-        lead, hands over, has not yet committed an entry of its term (the thesis' correction), or the change before is
-        not committed. ValueError if more than one voter changes, or if this node would remove itself: it hands over
-        first. LogFull leaves no trace."""
+        """Append a configuration, which is in force at once; returns its index. None if that is impossible now, because
+        this node
+
+        - does not lead, or is transferring leadership;
+        - has not yet committed an entry of its term (the thesis' correction);
+        - has not yet committed the change before.
+
+        ValueError if more than one voter changes, or if this node would remove itself: it must transfer leadership
+        first. LogFull leaves no trace.
+        """
         if not wanted.may_follow(self.configuration) or self.me not in wanted.voters:
             raise ValueError(f"{self.me} cannot change {self.configuration} into {wanted}")
         with self._appending:
@@ -548,11 +563,11 @@ class Group:
         return self.leader_ready and self.is_settled and not self._transfer.is_on
 
     def is_caught_up(self, learner: str) -> bool:
-        """Leader only: whether a learner would hold up nobody as a voter (thesis §4.2.1)."""
+        """Leader only: whether a learner is fast enough not to delay the group as a voter (thesis §4.2.1)."""
         return self.is_leader and self._replicator.is_caught_up(learner)
 
     def has_majority_of(self, voters: Iterable[str]) -> bool:
-        """Leader only: whether most of these answer, this node included if it is one of them."""
+        """Leader only: whether a majority of these voters answer, this node included if it is one of them."""
         if not self.is_leader:
             return False
         engine, since_s = self._engine, self._clock() - self.config.election_min_s
@@ -564,11 +579,11 @@ class Group:
         return up >= majority(len(wanted))
 
     def match_index(self, peer: str) -> int:
-        """Leader only: up to where this member is known to have everything."""
+        """Leader only: the index up to which this member is known to have everything."""
         return self._engine.match_index(peer) if self.is_leader else 0
 
     def _follow_configuration(self) -> None:
-        """Let engine and replicator go by what the log says now."""
+        """Make engine and replicator use the log's present configuration."""
         now = self._view.configurations.current
         if now != self._in_force:
             self._in_force = now
@@ -576,12 +591,13 @@ class Group:
             self._replicator.follow_members()
             self.messages.is_due = True
 
-    # ---- handing over
+    # ---- leadership transfer
 
     def transfer_leadership(self, peer: str) -> bool:
-        """Begin to hand over to another voter (thesis §3.10): nothing is proposed from now on, the target is brought up
-        to date and told to stand. See in `leader` whether it worked; if nothing has come of it after an election
-        timeout, this node goes on. False if it does not lead, hands over already, or the target cannot be reached."""
+        """Begin to transfer leadership to another voter (thesis §3.10). From now on nothing is proposed; the target is
+        brought up to date and told to campaign. `leader` shows whether the transfer succeeded. If it has not succeeded
+        after an election timeout, this node continues to lead. False if this node does not lead, a transfer is in
+        progress, or the target cannot be reached."""
         with self._call:
             if not self.leader_ready or not self._transfer.begin(peer):
                 return False
@@ -597,9 +613,9 @@ class Group:
 
     def read_barrier(self, callback: Callable[[int | None], None]) -> None:
         """ReadIndex (Raft §6.4): callback(index) when the state at index, once applied, is at least as new as anything
-        answered before this call; callback(None) if that cannot be said here: this node does not lead, has not yet
-        committed an entry of its term, or hands over. It may be called at once, or out of a later receive, tick or
-        flush; it must not call this group."""
+        answered before this call. callback(None) if that cannot be confirmed here: this node does not lead, has not yet
+        committed an entry of its term, or is transferring leadership. The callback may run at once, or within a later
+        receive, tick or flush; it must not call this group."""
         if not self._may_read():
             callback(None)
         elif not self._engine.voters:
@@ -613,9 +629,9 @@ class Group:
     # ---- snapshots
 
     def save_snapshot(self, state: bytes, *, again: bool = False) -> bool:
-        """Keep the state at applied_index, durably; False if a snapshot at or behind it was kept before. Entries it
-        covers leave the journal, except what a member may still lack; their bodies stay readable in the log. LogFull
-        leaves everything as it was. again: one just there is replaced."""
+        """Save the state at applied_index as a snapshot, durably; False if there already is one at or after it. Entries
+        it covers leave the journal, except those that a member may still lack; their bodies stay readable in the log.
+        LogFull changes nothing. again: replace a snapshot at the same index."""
         with self._appending:
             is_newer = self.applied_index > self._view.snapshot_index - again
             if is_newer:
@@ -631,24 +647,24 @@ class Group:
 
     @property
     def lacks_snapshot(self) -> bool:
-        """A follower needs a newer snapshot than the one that is here."""
+        """Whether a follower needs a newer snapshot than the one that is here."""
         return self.is_leader and self._replicator.lacks_snapshot
 
     def pinned_snapshots(self) -> set[int]:
-        """The indices of snapshots that followers are being sent: bodies that they refer to are still to be fetched."""
+        """The indices of snapshots that are being sent to followers: their bodies are still to be fetched."""
         return self._replicator.pinned_snapshots()
 
     def send_snapshots_from(self, source: Callable[[], SnapshotSource | None]) -> None:
-        """Where a follower's snapshot comes from, if not from the newest file here. What it holds is wrapped with the
-        configuration at its index, as a file is: see `wrapped`."""
+        """Set the source of followers' snapshots, in place of the newest file here. Its content is wrapped with the
+        configuration at its index, as a file's is: see `wrapped`."""
         self._replicator.open_snapshot = source
 
     def wrapped(self, index: int, state: bytes) -> bytes:
-        """A state as snapshots hold it: with the configuration at its index."""
+        """The stored form of a state: with the configuration at its index."""
         return wrap_state(self._view.configurations.at(index), state)
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether the journal's view has this very entry."""
+        """Whether the journal's view has exactly this entry."""
         view = self._view
         return view.base <= index <= view.last_index and view.term_at(index) == term
 
@@ -659,8 +675,8 @@ class Group:
     # ---- what the engine asks
 
     def clamp_own_commit(self, commit_index: int, before: int) -> int:
-        """For the library: a leader that is the only voter commits what is on its disk (there is nobody's word to wait
-        for, as there is with `Guard.park`)."""
+        """For the library: a leader that is the only voter commits what is on its own disk. It has no other voter's
+        acknowledgement to wait for, as it has with `Guard.park`."""
         if self._engine.voters or not self.is_leader:
             return commit_index
         return max(before, min(commit_index, self._view.note_synced()))
@@ -679,7 +695,7 @@ class Group:
         self._transfer.end()
         self._replicator.restart_catch_up()
         if new == RaftState.LEADER:
-            self._log_space.is_full = False  # what was said of a leader's entries
+            self._log_space.is_full = False  # it was about a leader's entries
             self._guard.become_leader()
             self._replicator.become_leader()
             self.campaign.rounds.cancel()

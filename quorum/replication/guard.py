@@ -41,13 +41,13 @@ class Guard:
         self.clock = clock
         self.election_min_s = election_min_s
         self.seq = 0
-        """Number of the last append or chunk sent, over all peers."""
+        """The number of the last append or chunk sent, over all peers."""
         self.heard_leader_s = float("-inf")
         """When a leader of this or a later term was last heard."""
         self.acknowledge_to: int | None = None
-        """The acknowledgement of the message being handled promises at most this index."""
+        """The highest index that the acknowledgement of the message being handled may promise."""
         self.reset_hint: int | None = None
-        """A refusal of the message being handled asks to begin again here."""
+        """The index from which a refusal of the message being handled asks to begin again."""
         self._votes: set[tuple[str, int]] = set()
         self._resets_from: dict[str, int] = {}
         self.answered: dict[str, int] = {}
@@ -58,7 +58,7 @@ class Guard:
     # ---- leadership
 
     def become_leader(self) -> None:
-        """What was known about followers belonged to an earlier term."""
+        """Forget the followers' state, because it belonged to an earlier term."""
         self._resets_from.clear()
         self.answered.clear()
         self.acks_awaiting_local_sync.clear()
@@ -71,16 +71,16 @@ class Guard:
     # ---- follower: appends
 
     def one_leader_a_term(self, peer: str, term: int) -> None:
-        """Raft §5.2. An append of my own term while I lead it: two leaders were elected; stop."""
+        """Raft §5.2. An append in the term that this node leads: two leaders were elected, so this replica stops."""
         if self.engine.is_leader and term == self.engine.term:
             raise ReplicationFailed(f"{peer} claims to lead term {term}, which this node leads")
 
     def cut_matching(self, m: AppendEntries) -> AppendEntries:
         """The conflict rule (Raft §5.3; D1): only an entry that differs removes anything.
 
-        The library truncates everything behind prev_index. So entries that are here already are cut off the message,
-        and a message that brings nothing new is moved to the end of the log, where there is nothing to cut. What is
-        acknowledged and committed then goes no further than what the message proved. Changes the message.
+        The library truncates everything after prev_index. So entries that are here already are cut off the message, and
+        a message without new entries is moved to the end of the log, where there is nothing to cut. What is
+        acknowledged and committed is then no more than what the message proved. Changes the message.
         """
         view = self.view
         base, last = view.base, view.last_index
@@ -113,23 +113,24 @@ class Guard:
         return m
 
     def prove_nothing(self, m: AppendEntries) -> AppendEntries:
-        """An append that this node's log has no room for: it shows that the leader is alive, and no more. Nothing is
-        cut, nothing is acknowledged but what is committed here, so nothing is skipped either. Changes the message."""
+        """Reduce an append for which this node's log has no space: it only shows that the leader is alive. Nothing is
+        cut, and no more is acknowledged than what is committed here, so nothing is skipped either. Changes the
+        message."""
         last = self.view.last_index
         m.prev_index, m.prev_term, m.entries = last, self.view.term_at(last), []
         m.commit_index = self.acknowledge_to = self.engine.commit_index
         return m
 
     def clamp_commit(self, commit_index: int, proved: int) -> int:
-        """Raft §5.3, receiver rule 5 (D1): committed here is at most what this message proved to match."""
+        """The commit index here is at most what this message proved to match (Raft §5.3, receiver rule 5; D1)."""
         return min(commit_index, proved)
 
     def clamp_acknowledgement(self, proved: int) -> None:
-        """Acknowledged is at most what this message proved to match (D1), whatever else the log holds."""
+        """Acknowledge at most what this message proved to match (D1), whatever else the log holds."""
         self.acknowledge_to = proved
 
     def never_below_commit(self, index: int) -> None:
-        """Raft §5.4.3. A leader that differs in a committed entry is none: stop before anything is cut."""
+        """Raft §5.4.3. A leader that differs in a committed entry is no valid leader: stop before anything is cut."""
         if index <= self.engine.commit_index:
             raise TruncationError(
                 f"a leader of term {self.engine.term} differs at {index}, "
@@ -137,7 +138,8 @@ class Guard:
             )
 
     def rewind_to(self, conflict: int) -> int:
-        """Where to begin again after a mismatch (Raft §5.3, last paragraph): at the conflicting term's first entry."""
+        """The index at which to begin again after a mismatch: the first entry of the conflicting term (Raft §5.3, last
+        paragraph)."""
         view, floor = self.view, max(self.engine.commit_index, self.view.base) + 1
         term = view.term_at(conflict)
         while conflict > floor and view.term_at(conflict - 1) == term:
@@ -147,36 +149,38 @@ class Guard:
     # ---- follower: snapshots
 
     def commit_of_snapshot(self, leader_commit: int) -> int:
-        """A message that carries a snapshot, or part of one, proves nothing about this log: it never moves the commit
-        index (D2)."""
+        """A message with a snapshot, or part of one, proves nothing about this log: it never moves the commit index
+        (D2)."""
         return 0
 
     def is_newer(self, chunk: SnapshotChunk) -> bool:
-        """A snapshot never moves this member back (D11)."""
+        """Whether a snapshot is newer than this member's state: it never moves the member back (D11)."""
         return chunk.index > self.engine.commit_index
 
     # ---- leader: answers
 
     def answers_this_leadership(self, m: AppendAnswer | SnapshotAnswer) -> bool:
-        """An answer counts in the term in which the question was sent, and only while that term is led here (D3)."""
+        """Whether an answer counts: only in the term in which the question was sent, and only while this node leads it
+        (D3)."""
         return self.engine.is_leader and m.term == self.engine.term and m.seq <= self.seq
 
     def is_fresh_reset(self, peer: str, m: AppendAnswer) -> bool:
-        """A reset is news only if it answers something sent after the last rewind (D1, D11): otherwise the range has
-        been sent again already, and it is a sign of life."""
+        """Whether a reset is news: only if it answers a message sent after the last rewind (D1, D11). Otherwise the
+        range has already been sent again, and the reset is only a sign of life."""
         return m.seq >= self._resets_from.get(peer, 0) and 1 < m.next_index <= self.view.last_index + 1
 
     def never_below_match(self, peer: str, next_index: int) -> int:
-        """What a peer acknowledged in this term it has: sending begins behind it, whatever a reset says (D1, D11)."""
+        """The index to send from: never at or below what a peer acknowledged in this term, whatever a reset says (D1,
+        D11)."""
         return max(next_index, self.engine.match_index(peer) + 1)
 
     def note_rewind(self, peer: str) -> None:
-        """What was sent before now may still draw resets; they are stale."""
+        """Note a rewind: resets that answer earlier messages are stale."""
         self._resets_from[peer] = self.seq + 1
 
     def park(self, peer: str, acknowledged: int) -> int:
-        """The leader counts itself for every entry it has, on disk or not. So an acknowledgement beyond this node's
-        own disk waits (thesis §10.2.1); what of it counts now is returned."""
+        """The part of an acknowledgement that counts now. The leader counts itself for every entry it has, on disk or
+        not. So an acknowledgement beyond this node's own disk waits (thesis §10.2.1)."""
         durable = self.view.note_synced()
         if acknowledged <= durable:
             return acknowledged
@@ -185,11 +189,11 @@ class Guard:
         return durable
 
     def keeps_next(self, before: int, after: int) -> int:
-        """An acknowledgement never sends again what is under way: the library would go back to what is acknowledged."""
+        """The next index after an acknowledgement: it never goes back over entries in flight, as the library would."""
         return max(before, after)
 
     def filter_answer(self, peer: str, m: AppendAnswer) -> dict[str, Any]:
-        """The answer as the library may see it."""
+        """The answer in the form that the library may see."""
         outcome, next_index = m.outcome, m.next_index
         if outcome == Outcome.MATCHES:
             next_index = self.park(peer, next_index - 1) + 1
@@ -209,12 +213,12 @@ class Guard:
     # ---- votes
 
     def is_voter(self, peer: str) -> bool:
-        """Whether this peer counts (Raft §6, D10): a learner's or a stranger's word elects and commits nothing. The
-        library counts a vote whoever it comes from."""
+        """Whether this peer counts (Raft §6, D10): answers of learners and strangers elect and commit nothing. The
+        library itself counts a vote of any sender."""
         return peer in self.engine.voters
 
     def is_first_vote(self, peer: str, m: Vote) -> bool:
-        """One vote a voter and term (Raft §5.2; D4): the library counts messages."""
+        """Whether this is the voter's first vote in the term (Raft §5.2; D4): the library counts messages."""
         if (peer, m.term) in self._votes:
             return False
         self._votes = {vote for vote in self._votes if vote[1] >= m.term}
@@ -222,8 +226,8 @@ class Guard:
         return True
 
     def hears_leader(self) -> bool:
-        """Whether a leader is known to work: heard within the minimum election timeout, or this node itself with a
-        majority answering within it. Then votes are neither given nor taken note of (thesis §4.2.3, §9.6)."""
+        """Whether a leader is known to work: it was heard within the minimum election timeout, or this node leads and a
+        majority has answered within it. Votes are then neither given nor noted (thesis §4.2.3, §9.6)."""
         since = self.clock() - self.election_min_s
         if not self.engine.is_leader:
             return self.heard_leader_s > since
@@ -232,28 +236,28 @@ class Guard:
 
     @property
     def majority_of_others(self) -> int:
-        """How many of the other voters make a majority together with this node."""
+        """The number of other voters that make a majority together with this node."""
         return majority(len(self.engine.voters) + 1) - 1
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Raft §5.4.1: whether a log that ends so is at least as far as this one."""
+        """Raft §5.4.1: whether a log with this end is at least as far as this one."""
         own = self.view.term_at(self.view.last_index), self.view.last_index
         return (last_term, last_index) >= own
 
-    # ---- what never reaches the library
+    # ---- messages that never reach the library
 
     def refuse_forwarding(self, message: Mapping[str, Any]) -> None:
-        """Commands are proposed where the leader is, by who asks again if no answer comes (D12): the library forwards
-        nothing."""
+        """Commands are proposed at the leader, by a sender that asks again if no answer comes (D12): the library
+        forwards none."""
         if message["type"] in ("apply_command", "apply_command_response"):
             raise ReplicationFailed("the library wanted to forward a command")
 
     def refuse_pieces(self, message: Mapping[str, Any]) -> None:
-        """Entries travel whole (D9): the library's way to cut them is wrong at some lengths, and pickles."""
+        """Entries are sent whole (D9): the library's way to cut them is wrong at some lengths, and uses pickle."""
         if "transmission" in message:
             raise ReplicationFailed("the library wanted to send an entry in pieces")
 
     def for_pysyncobj(self, m: AppendEntries) -> list[tuple[Any, int, int]]:
-        """Entries as the library adds them to the journal."""
+        """The entries in the form in which the library adds them to the journal."""
         first = m.prev_index + 1
         return [(entry.body, first + at, entry.term) for at, entry in enumerate(m.entries)]

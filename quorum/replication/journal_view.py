@@ -1,13 +1,13 @@
 """One group's journal in the node's log, in the form that PySyncObj expects of a journal.
 
 The library expects a list of (command, index, term). No such list is kept: an entry is made on demand from the log's
-index, with a body that knows its length and is read only when it is sent or applied.
+index. Its body knows its length, and is read only when it is sent or applied.
 
-The view is base .. last_index. Of the entry at base only the term is known: it is the one just before the log's
-first_index, or entry 1, which every group begins with. Everything below base is in a snapshot.
+The view is base .. last_index. Only the term of the entry at base is known: that entry is the one just before the log's
+first_index, or entry 1, with which every group begins. A snapshot contains everything below base.
 
-Durability is a position: `durable_index` is the last entry whose record, and every record of this group before it, the
-log has synced; `last_lsn` is what a message that promises anything about this group depends on.
+Durability is a position. `durable_index` is the last entry whose record the log has synced, together with every earlier
+record of this group. `last_lsn` is what a message that promises anything about this group depends on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quorum.replication.errors import ReplicationFailed
 from quorum.replication.storage import NodeLog
 
 QUARANTINED = ""
-"""In the place of a vote: what this member voted for is lost (quarantine.py). No member has this name."""
+"""Stored in the place of a vote when this member's vote is lost (quarantine.py). No member has this name."""
 KEPT_STEP_BYTES = 1 << 20
-"""The accuracy of `KeptBytes`."""
+"""The accuracy of `KeptBytes`, in bytes."""
 
 
 class LazyBody:
@@ -50,7 +50,7 @@ ViewEntry = tuple[LazyBody, int, int]
 
 
 class EntryRange(Sequence[ViewEntry]):
-    """A slice of the view that costs nothing until looked into; it must not outlive the next change."""
+    """A slice of the view that reads entries only on access; it must not be used after the next change."""
 
     __slots__ = ("_range", "_view")
 
@@ -75,14 +75,16 @@ class EntryRange(Sequence[ViewEntry]):
 
 
 class KeptBytes:
-    """Where the newest `limit` bytes of applied entries begin, accurate to a megabyte; costs no memory an entry."""
+    """The index at which the newest `limit` bytes of applied entries begin, accurate to a megabyte; it costs no memory
+    per entry."""
 
     def __init__(self, limit: int) -> None:
         self._marks: deque[int] = deque(maxlen=max(1, -(-limit // KEPT_STEP_BYTES)) + 1)
         self._since = 0
 
     def add(self, index: int, size: int) -> None:
-        """Entries are added in their order; what is added again counts again, which keeps less than the limit."""
+        """Add an entry; entries come in their order. An entry that is added again counts again, which keeps less than
+        the limit."""
         self._since += size
         if self._since >= KEPT_STEP_BYTES:
             self._since = 0
@@ -104,19 +106,19 @@ class JournalView:
         found = self.journal.load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         self.snapshot_state: bytes | None = None if found is None else found[2]
-        """Until the group has handed it on."""
+        """The snapshot's state, until the group has taken it."""
         self.durable_index = self.journal.last_index
         self.last_lsn = log.last_lsn
         self.configurations = Configurations(Configuration())
-        """What the log says about members; `find_configurations` fills it."""
+        """The configurations in the log; `find_configurations` fills it."""
         self.unread: dict[int, str] = {}
-        """Entries that may be configurations and cannot be read now, with the reason: see `read_again`."""
+        """Unreadable entries that may be configurations, with the reason: see `read_again`."""
         self._unsynced: deque[tuple[int, int]] = deque()
         self.is_quarantined = self.journal.hard_state[1] == QUARANTINED
 
     def find_configurations(self, first: Configuration) -> None:
-        """Before anything is appended, and after going back: first is what the snapshot holds, or what the group began
-        with."""
+        """Find the configurations in the journal: before anything is appended, and after a return to an older snapshot.
+        first: the configuration in the snapshot, or the one that the group began with."""
         known = self.configurations
         self.configurations = Configurations(first, max(1, self.snapshot_index))
         self.unread = {}
@@ -130,8 +132,8 @@ class JournalView:
                 self._read_candidate(index)
 
     def read_again(self) -> None:
-        """What may be a configuration and could not be read: it may have been mended. Until then this member does not
-        know who belongs to the group. It still votes and acknowledges, for which nobody needs to know that."""
+        """Read again the unreadable entries that may be configurations; they may have been repaired. Until then this
+        member does not know the members of the group. It still votes and acknowledges, because neither needs them."""
         for index in list(self.unread):
             self._read_candidate(index)
 
@@ -148,7 +150,7 @@ class JournalView:
     def _forget_unread(self, first: int, last: int) -> None:
         self.unread = {index: why for index, why in self.unread.items() if not first <= index <= last}
 
-    # ---- what we ask
+    # ---- for this package
 
     @property
     def base(self) -> int:
@@ -170,11 +172,11 @@ class JournalView:
         return LazyBody(self.log, self.group, index, length), index, journal.term_at(index)
 
     def read(self, index: int) -> bytes:
-        """The body of an entry, type byte included; also below base as long as the log has it."""
+        """The body of an entry, type byte included; also below base while the log has it."""
         return self.log.read(self.group, index)
 
     def note_synced(self) -> int:
-        """Move durable_index to what the log has synced by now; the new value."""
+        """Move durable_index to what the log has synced; returns the new value."""
         synced = self.log.synced_lsn
         unsynced = self._unsynced
         while unsynced and unsynced[0][1] <= synced:
@@ -184,20 +186,20 @@ class JournalView:
     # ---- snapshots
 
     def load_again(self) -> bytes | None:
-        """The newest snapshot that can be read now, which may be an older one than was kept or installed last: it is
-        the view's from now on, but for the configurations. None if there is none: everything is in the journal."""
+        """Load the newest readable snapshot, which may be older than the last one kept or installed. The view uses it
+        from now on; only the configurations do not change. None if there is none: everything is in the journal."""
         found = self.journal.load_snapshot()
         self.snapshot_index, self.snapshot_term = (0, 0) if found is None else found[:2]
         return None if found is None else found[2]
 
     def save_snapshot(self, index: int, state: bytes) -> None:
-        """The state at an applied index, durably. LogFull leaves everything as it was."""
+        """Save the state at an applied index, durably. LogFull changes nothing."""
         term = self.term_at(index)
         self.journal.save_snapshot(index, term, state)
         self.snapshot_index, self.snapshot_term = index, term
 
     def compact(self, keep_from: int) -> None:
-        """Entries below keep_from leave the view, as far as the snapshot covers them."""
+        """Remove entries below keep_from from the view, as far as the snapshot covers them."""
         keep_from = min(keep_from, self.snapshot_index, self.last_index)
         if keep_from > self.journal.first_index:
             self.last_lsn = self.journal.compact_to(keep_from, self.term_at(keep_from))
@@ -210,9 +212,8 @@ class JournalView:
         configuration: Configuration,
         proven_index: int = 0,
     ) -> None:
-        """Go on from a snapshot that is kept, durably. Entries behind it stay if they follow from it (Raft §7).
-        Otherwise the bodies that stay readable are those up to proven_index, which are known to be of its history, or
-        commit_index."""
+        """Continue from a kept snapshot, durably. Later entries stay if they follow from it (Raft §7). Otherwise bodies
+        stay readable up to proven_index, because they are known to be of its history, or up to commit_index."""
         self.snapshot_index, self.snapshot_term = index, term
         follows = self.base <= index <= self.last_index and self.term_at(index) == term
         self.configurations.begin_at(index, configuration, keeps_later=follows)
@@ -225,7 +226,7 @@ class JournalView:
             self._unsynced.append((index, self.last_lsn))
             self.durable_index = min(self.durable_index, commit_index)
 
-    # ---- what the library calls
+    # ---- for the library
 
     def add(self, command: bytes | memoryview, idx: int, term: int) -> None:
         self.append([command], idx, term)
@@ -233,12 +234,12 @@ class JournalView:
             self.configurations.appended(idx, Configuration.decode(command[1:]))
 
     def append(self, parts: Sequence[bytes | memoryview], index: int, term: int) -> None:
-        """Put an entry behind the last."""
+        """Append an entry."""
         self.last_lsn = lsn = self.journal.append(parts, index, term)
         self._unsynced.append((index, lsn))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """The library counts from the view's start."""
+        """Cut entries; the library counts from the view's start."""
         index = self.base + entryFrom
         if index > self.last_index:
             return
@@ -250,11 +251,11 @@ class JournalView:
         self.durable_index = min(self.durable_index, index - 1)
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        raise ReplicationFailed("the library wanted to compact the journal: Group.save_snapshot does")
+        raise ReplicationFailed("the library wanted to compact the journal: only Group.save_snapshot may")
 
     def clear(self) -> None:
         raise ReplicationFailed(
-            "the library wanted to clear the journal: a snapshot is installed by the group"
+            "the library wanted to clear the journal: only the group may, with a snapshot"
         )
 
     @overload
@@ -272,10 +273,11 @@ class JournalView:
         return max(0, self.last_index - self.base + 1)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Not kept: after a start the leader says what is committed."""
+        """Ignored: after a start the leader tells the commit index."""
 
     def getRaftCommitIndex(self) -> int:
-        """What is certainly committed: the snapshot, or the entry that every group begins with."""
+        """The entries that are certainly committed: those in the snapshot, or the entry that every group begins
+        with."""
         return max(1, self.snapshot_index)
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
@@ -289,7 +291,7 @@ class JournalView:
         return self.journal.hard_state[1]
 
     def onOneSecondTimer(self) -> None:
-        """Nothing waits for a second here."""
+        """Does nothing: no work here waits for a second."""
 
     def _destroy(self) -> None:
-        """The log belongs to the node."""
+        """Does nothing: the log belongs to the node."""

@@ -1,6 +1,6 @@
-"""What only a leader does beside replicating: it confirms reads, and hands its leadership to another voter.
+"""A leader's work beside replication: it confirms reads, and hands its leadership to another voter.
 
-Both end when the leadership does: `ReadIndex.refuse`, `LeadershipTransfer.end`.
+Both end when the leadership ends: `ReadIndex.refuse`, `LeadershipTransfer.end`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ ReadCallback = Callable[[int | None], None]
 
 
 class ReadIndex:
-    """Raft §6.4: a read waits until a majority has answered something that was sent after the read was asked.
+    """ReadIndex (Raft §6.4): a read waits until a majority has answered a message that was sent after the read was
+    asked.
 
-    Reads that come during a heartbeat round wait for the next round, all together: many reads cost one round trip more,
-    not one each. Any answer to a later message counts, also one to an append that was sent anyway."""
+    Reads that arrive during a heartbeat round wait together for the next round. So many reads cost one more round trip,
+    not one each. Any answer to a later message counts, also an answer to an append.
+    """
 
     def __init__(self, engine: RaftEngine, guard: Guard) -> None:
         self._engine = engine
@@ -29,16 +31,16 @@ class ReadIndex:
         self.waiting: list[tuple[int, int, ReadCallback]] = []
         """(seq, commit index, callback) of reads that wait for a majority, oldest first"""
         self.wants_round = False
-        """The next tick should send a heartbeat to every member."""
+        """Whether the next tick should send a heartbeat to every member."""
 
     def add(self, callback: ReadCallback) -> None:
-        """A read of what is committed now."""
+        """Add a read of what is committed now."""
         if not self.waiting:
             self.wants_round = True
         self.waiting.append((self._guard.seq + 1, self._engine.commit_index, callback))
 
     def confirm(self) -> None:
-        """Answers the reads that a majority has confirmed. The first of the others begins the next round."""
+        """Answer the reads that a majority has confirmed. The first of the others begins the next round."""
         if not self.waiting:
             return
         confirmed = self._confirmed_seq()
@@ -50,7 +52,7 @@ class ReadIndex:
             callback(index)
 
     def refuse(self) -> None:
-        """Answers all of them with None: nothing can be said here any more."""
+        """Answer all reads with None, because they can no longer be confirmed here."""
         waiting, self.waiting = self.waiting, []
         self.wants_round = False
         for _, _, callback in waiting:
@@ -71,12 +73,12 @@ class _Transfer:
     target: str
     deadline_s: float
     is_asked: bool = False
-    """The target has everything and was told to campaign."""
+    """Whether the target has everything and was told to campaign."""
 
 
 class LeadershipTransfer:
-    """Thesis §3.10: the target is brought up to date and told to campaign. Until the transfer is over, one way or the
-    other, the leader proposes nothing."""
+    """Leadership transfer (thesis §3.10): the target is brought up to date and told to campaign. Until the transfer has
+    succeeded or failed, the leader proposes nothing."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class LeadershipTransfer:
         clock: Callable[[], float],
         limit_s: float,
     ) -> None:
-        """limit_s: if nothing has come of it after this time, the leader goes on."""
+        """limit_s: the time after which an unsuccessful transfer ends and the leader continues."""
         self._engine = engine
         self._view = view
         self._guard = guard
@@ -101,7 +103,7 @@ class LeadershipTransfer:
         return self._transfer is not None
 
     def begin(self, target: str) -> bool:
-        """False if one is going on, or the target cannot be reached or is no voter."""
+        """Begin a transfer; False if one is in progress, or the target cannot be reached or is no voter."""
         if self._transfer is not None:
             return False
         if not self._guard.is_voter(target) or target not in self._engine.connected:
@@ -111,7 +113,7 @@ class LeadershipTransfer:
         return True
 
     def advance(self) -> None:
-        """With every tick: tell the target once it has everything, give up when it takes too long."""
+        """To be called with every tick: tell the target once it has everything; give up when it takes too long."""
         transfer = self._transfer
         if transfer is None:
             return
@@ -122,5 +124,5 @@ class LeadershipTransfer:
             self._outbox.queue(transfer.target, codec.TimeoutNow(self._engine.term))
 
     def end(self) -> None:
-        """The leadership has ended, or begun."""
+        """End the transfer: the leadership has ended, or begun."""
         self._transfer = None

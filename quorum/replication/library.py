@@ -1,6 +1,6 @@
 """The pinned PySyncObj, with some of its methods replaced. It keeps terms, votes, elections and the commit rule.
 
-`LibraryNode` holds the methods that stand in for the library's private ones. `build` puts it before a copy of the
+`LibraryNode` holds the methods that replace the library's private ones. `build` puts it before a copy of the
 library's class whose methods see our clock, random source and journal instead of the globals of its module. The
 installed module stays as it is, and two groups with different clocks can live in one process. What is replaced, and
 why:
@@ -13,10 +13,10 @@ why:
     tryLogCompaction          ours, outside the tick (Group.save_snapshot)
     checkCommandsToApply      nothing: proposals are appended by the leader itself, nothing is queued or forwarded
     doApplyCommand, applyCommand, changeCluster, doChangeCluster, parseChangeClusterRequest
-                              refused: nothing of the library executes what stands in an entry
+                              refused: the library executes no entry
 
-Every private name that is replaced, called, read or written stands in `LibraryNode` and is looked for at import and in
-each instance: a release that lacks one is refused, not half overridden. Only `engine.RaftEngine` uses these names.
+Every private name that is replaced, called, read or written is in `LibraryNode`, and is checked at import and in each
+instance: a release that lacks one is refused, not half overridden. Only `engine.RaftEngine` uses these names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PINNED = "0.3.17"
 
 
 class RaftState(IntEnum):
-    """The library's numbers for what a member is in its term."""
+    """The library's numbers for a member's role."""
 
     FOLLOWER = 0
     CANDIDATE = 1
@@ -46,8 +46,8 @@ class RaftState(IntEnum):
 
 
 class Peer:
-    """A member as the library sees one. Its hash is a number in the order in which they became known: sets of peers
-    have the same order in every run."""
+    """A member as the library sees one. Its hash is a counter of the order in which members became known, so that sets
+    of peers have the same order in every run."""
 
     __slots__ = ("id", "number")
 
@@ -65,11 +65,11 @@ class Peer:
         return f"Peer({self.id})"
 
     def _destroy(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a peer holds no resource."""
 
 
 class Timing(Protocol):
-    """In seconds (GroupConfig has it)."""
+    """Timing in seconds (GroupConfig has it)."""
 
     @property
     def election_min_s(self) -> float: ...
@@ -95,7 +95,7 @@ class _Messages(Protocol):
 
 
 class Owner(Protocol):
-    """What the library asks of the group it belongs to."""
+    """The functions that the library calls in its group."""
 
     @property
     def campaign(self) -> _Campaign: ...
@@ -140,7 +140,7 @@ class LibraryNode:
     doTick: Callable[[float], None]
 
     def _SyncObj__applyLogEntries(self) -> bool:
-        """True if the commit index moved: the library then tells the followers at once."""
+        """Note the commit index; True if it moved: the library then tells the followers at once."""
         before = self._SyncObj__raftLastApplied
         self._SyncObj__raftCommitIndex = self.owner.clamp_own_commit(self._SyncObj__raftCommitIndex, before)
         moved = self._SyncObj__raftCommitIndex > before
@@ -157,13 +157,13 @@ class LibraryNode:
         self.owner.installer.install()
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """Ours: Group.save_snapshot."""
+        """Does nothing: Group.save_snapshot compacts."""
 
     def _checkCommandsToApply(self) -> None:
-        """Nothing is ever queued in the library."""
+        """Does nothing: no command is ever queued in the library."""
 
     def _applyCommand(self, command: bytes, callback: object, commandType: object = None) -> NoReturn:
-        raise ReplicationFailed("commands go through Group.propose")
+        raise ReplicationFailed("the library wanted to take a command: commands go through Group.propose")
 
     def _SyncObj__doApplyCommand(self, command: object) -> NoReturn:
         raise ReplicationFailed("the library executes no entries")
@@ -185,7 +185,7 @@ GLOBALS = ("createJournal", "monotonicTime", "random")
 
 
 def check(version: str = VERSION, library: type = SyncObj, names: dict[str, Any] | None = None) -> None:
-    """Raise UnsupportedLibrary unless this is the release we know, with every name we rely on."""
+    """Raise UnsupportedLibrary unless this is the pinned release, with every name that this package relies on."""
     if version != PINNED:
         raise UnsupportedLibrary(f"PySyncObj {version} is installed, {PINNED} is needed")
     missing = [name for name in OVERRIDDEN + CALLED if not callable(vars(library).get(name))]
@@ -195,14 +195,14 @@ def check(version: str = VERSION, library: type = SyncObj, names: dict[str, Any]
 
 
 def check_instance(node: object) -> None:
-    """Raise UnsupportedLibrary unless the object has every attribute we read or write."""
+    """Raise UnsupportedLibrary unless the object has every attribute that this package reads or writes."""
     missing = [name for name in ATTRIBUTES if not hasattr(node, name)]
     if missing:
         raise UnsupportedLibrary(f"PySyncObj {VERSION} lacks the attributes {', '.join(missing)}")
 
 
 class _Transport:
-    """What the library calls a transport: it hands messages to the owner."""
+    """The library's transport: it passes messages to the owner."""
 
     ready = True
 
@@ -223,29 +223,29 @@ class _Transport:
     setOnUtilityMessageCallback = _ignore
 
     def destroy(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the transport holds no resource."""
 
 
 class _Serializer:
-    """What the library calls a serializer: only the receiving side is ever asked."""
+    """The library's serializer: only the receiving side is ever called."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
 
     def setTransmissionData(self, data: Any) -> bool:
-        """True when a whole, good, newer snapshot is there: the library then loads it."""
+        """True when a complete, good and newer snapshot is there: the library then loads it."""
         return self._owner.installer.take_chunk(data)
 
 
 class _Poller:
-    """The library's place to wait; we wait elsewhere."""
+    """The library's poller; this package waits elsewhere."""
 
     def poll(self, _timeout: float) -> None:
-        """At once."""
+        """Return at once."""
 
 
 def _with_own_globals(clock: Callable[[], float], chance: random.Random) -> type:
-    """SyncObj, its methods bound to this clock and random source; conf.journalFile is the journal itself."""
+    """SyncObj with its methods bound to this clock and random source; conf.journalFile is the journal itself."""
     names = dict(vars(_module))
     names.update(monotonicTime=clock, random=chance, createJournal=lambda journal: journal)
 
@@ -267,7 +267,8 @@ def _with_own_globals(clock: Callable[[], float], chance: random.Random) -> type
 
 
 def configuration(**settings: Any) -> Any:
-    """A SyncObjConf for an object that we tick, that keeps no files and changes no members by itself."""
+    """A SyncObjConf for an object that this package ticks, that keeps no files and does not change members by
+    itself."""
     return SyncObjConf(
         autoTick=False,
         useFork=False,
@@ -288,7 +289,7 @@ def build(
     chance: random.Random,
     timing: Timing,
 ) -> LibraryNode:
-    """The library's object over the journal view, without other members and at rest: nothing was sent yet."""
+    """The library's object over the journal view, without other members; it has sent nothing yet."""
     made = type(node_class.__name__, (node_class, _with_own_globals(clock, chance)), {"owner": owner})
     settings = configuration(
         journalFile=view,

@@ -1,7 +1,7 @@
-"""What each message of another member does here, and what the library says to them.
+"""The handling of each message from another member, and of what the library wants to send.
 
-A message is looked at by the guard and the log's space, and reaches the library in its own form. What the library wants
-to send goes out as one of our messages.
+The guard checks each message, and the log must have space for it. Then the library gets it in its own form. The
+library's own messages leave as one of ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorum.replication.storage import LogSpaceGate
 
 
 class Messages:
-    """See the module's text."""
+    """Handles the messages of one group (see the module's text)."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Messages:
         self._log_space = log_space
         self._quarantine = quarantine
         self.is_due = False
-        """The next tick has something to do: it should come at once."""
+        """Whether the next tick has work and should come at once."""
         self._handlers: Mapping[type, Callable[[str, Any], None]] = {
             codec.AppendEntries: self._on_append,
             codec.AppendAnswer: self._on_append_answer,
@@ -68,7 +68,7 @@ class Messages:
         }
 
     def receive(self, peer: str, message: codec.Message) -> None:
-        """One message of another member."""
+        """Handle one message from another member."""
         try:
             self._handlers[type(message)](peer, message)
         finally:
@@ -76,10 +76,10 @@ class Messages:
             self._guard.acknowledge_to = None
             self._guard.reset_hint = None
 
-    # ---- what the library sends
+    # ---- messages of the library
 
     def send(self, peer: str, message: dict[str, Any]) -> bool:
-        """For the library: one of the library's messages, as one of ours."""
+        """For the library: send one of the library's messages as one of ours."""
         self._guard.refuse_forwarding(message)
         self._guard.refuse_pieces(message)
         kind = message["type"]
@@ -112,15 +112,15 @@ class Messages:
             raise ReplicationFailed(f"the library wanted to send {kind!r}")
         return True
 
-    # ---- what others send
+    # ---- messages of other members
 
     def follow(self, term: int) -> None:
-        """Raft §5.1: a higher term was seen; go on in it as a follower."""
+        """Become a follower in a higher term that was seen (Raft §5.1)."""
         self._rounds.cancel()
         self._engine.become_follower(term)
 
     def _hear_leader(self, peer: str, term: int, seq: int) -> bool:
-        """An append or chunk arrived: False, and an answer, if its term is over."""
+        """Note that an append or chunk arrived. If its term is over, answer that and return False."""
         if term < self._engine.term:
             self._outbox.queue(peer, codec.StaleTerm(self._engine.term))
             return False
@@ -192,7 +192,7 @@ class Messages:
         self._reads.confirm()
 
     def count_acknowledgement(self, peer: str, index: int) -> None:
-        """An acknowledgement that waited for this node's disk."""
+        """Count an acknowledgement that waited for this node's disk."""
         engine, guard = self._engine, self._guard
         before = engine.next_index(peer)
         answer = codec.AppendAnswer(engine.term, guard.seq, index + 1, codec.Outcome.MATCHES)

@@ -1,8 +1,8 @@
-"""What this member sends: each message with the LSN that has to be synced before it may leave; answers to a leader.
+"""The messages that this member sends: each with the LSN that must be synced before it leaves; and answers to a leader.
 
 A message waits in the `Outbox` until the log has synced the last record it depends on. Acknowledgements, votes and
-refusals depend on everything that the group has written so far. Appends and pieces of snapshots depend on term and vote
-only: they promise nothing about this node's own log.
+refusals depend on every record that the group has written so far. Appends and snapshot chunks depend on term and vote
+only, because they promise nothing about this node's own log.
 
 An answer to a leader echoes term and number of the message it answers; `Answers` knows that message while it is being
 handled.
@@ -20,7 +20,7 @@ from quorum.replication.storage import NodeLog
 
 
 class Outbox:
-    """The messages of one group that have not left yet, in their order."""
+    """The unsent messages of one group, in their order."""
 
     def __init__(self, log: NodeLog, view: JournalView, send: Callable[[str, list[bytes]], None]) -> None:
         self._log = log
@@ -29,15 +29,15 @@ class Outbox:
         self._waiting: list[tuple[int, str, list[bytes]]] = []
 
     def queue(self, peer: str, message: Message) -> None:
-        """Leaves when everything this group has written so far is synced."""
+        """Queue a message that leaves when everything this group has written so far is synced."""
         self._waiting.append((self._view.last_lsn, peer, codec.encode(message)))
 
     def queue_dependent(self, peer: str, message: codec.AppendEntries | codec.SnapshotChunk) -> None:
-        """Leaves when term and vote are synced."""
+        """Queue a message that leaves when term and vote are synced."""
         self._waiting.append((self._view.journal.hard_state_lsn, peer, codec.encode(message)))
 
     def send_ready(self) -> None:
-        """What depends on nothing unsynced leaves."""
+        """Send the messages that depend on nothing unsynced."""
         waiting = self._waiting
         if not waiting:
             return
@@ -49,23 +49,23 @@ class Outbox:
 
 
 class Answers:
-    """Answers to the append or piece of a snapshot that is being handled."""
+    """Answers to the append or snapshot chunk that is being handled."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._handled: tuple[str, int, int] | None = None
         """(peer, term, seq) of that message"""
         self.is_quiet = False
-        """That message wants no acknowledgement."""
+        """Whether that message wants no acknowledgement."""
         self.matched = (0, 0)
         """(term, index) of the last acknowledgement sent."""
 
     def begin(self, peer: str, term: int, seq: int) -> None:
-        """This message is handled from now on."""
+        """Begin to handle this message."""
         self._handled = peer, term, seq
 
     def end(self) -> None:
-        """No message is being handled any more."""
+        """Note that no message is being handled any more."""
         self._handled = None
         self.is_quiet = False
 
@@ -76,7 +76,7 @@ class Answers:
         self._outbox.queue(peer, codec.AppendAnswer(term, seq, next_index, outcome))
 
     def answer_chunk(self, index: int, received: int) -> None:
-        """So many bytes of the snapshot at this index are here."""
+        """Answer with the number of bytes received of the snapshot at this index."""
         peer, term, seq = self._handling()
         self._outbox.queue(peer, codec.SnapshotAnswer(term, seq, index, received))
 

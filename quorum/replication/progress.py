@@ -37,7 +37,7 @@ class Inflights:
 
     def __init__(self) -> None:
         self._frames: deque[tuple[int, int]] = deque()
-        """(last index, bytes) of each"""
+        """(last index, bytes) of each frame"""
         self.bytes = 0
 
     def add(self, last_index: int, size: int) -> None:
@@ -45,18 +45,18 @@ class Inflights:
         self.bytes += size
 
     def free_to(self, index: int) -> None:
-        """The follower has everything up to here."""
+        """Remove the frames up to an index that the follower has."""
         while self._frames and self._frames[0][0] <= index:
             self.bytes -= self._frames.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing is under way any more."""
+        """Forget all frames: none is in flight any more."""
         self._frames.clear()
         self.bytes = 0
 
 
 class Progress:
-    """One follower."""
+    """A leader's view of one follower."""
 
     __slots__ = (
         "_state_from",
@@ -76,22 +76,22 @@ class Progress:
         self.is_connected = False
         self.inflights = Inflights()
         self.is_behind = False
-        """Its last turn was not enough: what is left goes in small turns."""
+        """Whether its last turn was not enough: the rest is sent in small turns."""
         self.log_end = 0
-        """Where the log ended at its last turn."""
+        """The end of the log at its last turn."""
         self.outgoing: Outgoing | None = None
-        """The snapshot on its way."""
+        """The snapshot that is being sent."""
         self.nonce: int | None = None
-        """Of a quarantined follower: the process for which this leadership has reset its progress."""
+        """For a quarantined follower: the process for which this leadership has reset its progress."""
         self.catch_up: CatchUp | None = None
-        """How a learner gets on, as measured since the members or the leadership changed."""
+        """A learner's progress, measured since the members or the leadership changed."""
         self._state_from = 0
         self._state_until_s = float("-inf")
 
     # ---- the three states
 
     def probe(self) -> None:
-        """Send no entries as they come."""
+        """Stop sending entries as they come."""
         self.state = ProgressState.PROBE
 
     def end_probe(self) -> None:
@@ -99,15 +99,16 @@ class Progress:
             self.state = ProgressState.REPLICATE
 
     def follow_journal(self, *, has_next: bool) -> None:
-        """Whether the journal has the entry that it needs next. A probe goes on."""
+        """Set REPLICATE or SNAPSHOT, as the journal has the entry that the follower needs next or not. A probe
+        continues."""
         if self.state is not ProgressState.PROBE:
             self.state = ProgressState.REPLICATE if has_next else ProgressState.SNAPSHOT
 
     # ---- a state that is lost
 
     def want_state(self, from_index: int, until_s: float) -> None:
-        """It has lost its state: a snapshot at this index or later can replace it. It asks again before that time as
-        long as it needs one."""
+        """Note that the follower has lost its state: a snapshot at this index or later can replace it. While it needs
+        one, it asks again before until_s."""
         self._state_from, self._state_until_s = from_index, until_s
 
     def wants_state(self, now_s: float) -> bool:
@@ -118,17 +119,17 @@ class Progress:
         """The lowest index of a snapshot that can replace the lost state."""
         return self._state_from
 
-    # ---- changes from outside
+    # ---- events
 
     def begin_leadership(self) -> None:
-        """Whatever was under way was sent in another term."""
+        """Reset everything in flight, because it was sent in another term."""
         self.inflights.clear()
         self.end_transfer()
         self.nonce = None
         self._state_until_s = float("-inf")
 
     def reset_for(self, nonce: int) -> bool:
-        """A quarantined follower begins anew; False if this process of it is known."""
+        """Begin a quarantined follower's progress again; False if this process of it is known."""
         if self.nonce == nonce:
             return False
         self.nonce = nonce
@@ -138,7 +139,7 @@ class Progress:
         return True
 
     def end_transfer(self) -> None:
-        """No snapshot is on its way any more."""
+        """End the sending of a snapshot."""
         if self.outgoing is not None:
             self.outgoing.source.close()
             self.outgoing = None

@@ -1,27 +1,31 @@
-"""A member that has lost what it had promised, and how it may promise again.
+"""Quarantine: a member that has lost its promises, and how it may vote and acknowledge again.
 
-Votes and acknowledgements count because whoever gave them keeps them. A replica whose hard state or entries are gone
-(a log that cannot be read, a disk that came back empty, no readable snapshot under a journal that begins late) could
-vote twice in a term, or elect somebody without an entry that was committed with its help. So it is *quarantined*: the
-mark is in its hard state, survives every restart, and is taken away only like this:
+Votes and acknowledgements count because the member that gave them keeps them. A replica can lose its hard state or
+entries: its log cannot be read, its disk was emptied, or its journal begins late and no readable snapshot covers the
+rest. Such a replica could vote twice in a term, or elect a leader without an entry that was committed with its help. So
+it is *quarantined*: the mark is in its hard state and survives every restart. It is removed only in these steps:
 
-1. It is deaf. It votes for nobody, acknowledges nothing, runs for nothing, and asks all other members how they stand.
-2. All others, each sound itself, have answered. Whoever this member may have voted for, or acknowledged to, is among
-   them and was in that term before it asked, so no vote or acknowledgement of the lost life has a higher term than the
-   highest of the answers. This member goes on in that term, its vote spent: it hears leaders of that term or a later
-   one, takes what they send, and acknowledges what it has on disk, which is true again. It still votes for nobody.
+1. The member is deaf. It does not vote, acknowledge or campaign, and asks all other members for their state.
+2. All others have answered, and each of them is sound. Every member that it voted for, or acknowledged to, is among
+   them and was in that term before it asked. So no vote or acknowledgement of the lost life has a higher term than the
+   highest of the answers. This member continues in that term, with its vote spent. It hears leaders of that term or a
+   later one, takes what they send, and acknowledges what it has on disk, which is true again. It still does not vote.
 3. A leader of such a term has said where its log ended after the loss. That log has every entry that may have been
-   committed with the lost life's help: it was elected without this member's second voice (Raft §5.4.3), and what was
-   acknowledged to itself it holds. Once this member has the same entries up to there, on disk, it is as good as
-   before. Its vote in that term is recorded as the leader's, who has won already, and the mark is gone.
+   committed with the lost life's help: the leader was elected without this member's second vote (Raft §5.4.3), and it
+   holds what was acknowledged to itself. Once this member has the same entries up to there, on disk, it is as good as
+   before. Its vote in that term is recorded as the leader's, which has won already, and the mark is removed.
 
-*All others* are the voters of the newest configuration that an answer knows, and of the one before it as long as the
-newest is not committed. A majority of answers would not do: the candidate that was voted for may be just the one that
-is not heard. If another member is quarantined too, or stays away, or there are only two and nobody leads, the
-quarantine stays, and an operator has to decide (docs/operations.md).
+*All others* are the voters of the newest configuration that an answer knows. While that one is not committed, they are
+also the voters of the configuration before it. A majority of answers would not suffice, because the one candidate that
+this member voted for may be the one that does not answer. The quarantine stays, and an operator has to decide
+(docs/operations.md), in these cases:
 
-The leader forgets what the lost life had acknowledged (`Replicator.reset_progress`): entries that counted because of it
-stay committed, nothing more is counted for it, and it gets entries from where its log ends now.
+- another member is quarantined too, or stays away;
+- there are only two members and no leader.
+
+The leader forgets what the lost life had acknowledged (`Replicator.reset_progress`). Entries that were committed
+because of it stay committed; no further entry counts because of it. The leader sends the member entries from where its
+log ends now.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ _STANDING = struct.Struct("<IQQQBBQB")
 
 @dataclass(frozen=True, slots=True)
 class StandingQuestion:
-    """How do you stand? life: a number of the asker's process."""
+    """The question of a quarantined member about the others' state. life: a number of the asking process."""
 
     group: int
     life: int
@@ -54,9 +58,12 @@ class StandingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The answer; everything in it is on the answerer's disk. is_sound: it is not quarantined itself. voters: of the
-    configuration that holds in its log, an entry at configuration_index, and, as long as that is not known to be
-    committed, of those before it back to one that is: whoever is being removed may have been elected meanwhile."""
+    """The answer. Everything in it is on the answering member's disk.
+
+    is_sound: the member itself is not quarantined. voters: those of the configuration in force in its log, an entry at
+    configuration_index. While that one is not known to be committed, the voters of the configurations before it are
+    added, back to a committed one, because a member that is being removed may have been elected meanwhile.
+    """
 
     group: int
     life: int
@@ -87,7 +94,7 @@ class Standing:
             raise WireError(f"a standing has at least {_STANDING.size} bytes, not {len(data)}")
         group, life, term, last, leads, sound, index, count = _STANDING.unpack_from(data)
         if leads > 1 or sound > 1:
-            raise WireError("a flag is 0 or 1")
+            raise WireError("a flag must be 0 or 1")
         at, voters = _STANDING.size, []
         for _ in range(count):
             if at >= len(data) or at + 1 + data[at] > len(data):
@@ -99,12 +106,12 @@ class Standing:
                 raise WireError(f"no name of a voter: {error}") from error
             at = end
         if at != len(data):
-            raise WireError(f"{len(data) - at} bytes behind a standing")
+            raise WireError(f"{len(data) - at} bytes after a standing")
         return cls(group, life, term, last, bool(leads), bool(sound), index, tuple(voters))
 
 
 class Quarantine:
-    """Where one replica is on that way."""
+    """The state of one replica's quarantine."""
 
     def __init__(self, me: str, life: int, *, is_on: bool) -> None:
         self.is_on = is_on
@@ -112,16 +119,16 @@ class Quarantine:
         self._me = me
         self._answers: dict[str, Standing] = {}
         self.floor: int | None = None
-        """The term below which nothing is heard; None while others have not answered."""
+        """The term below which nothing is heard; None until the others have answered."""
         self.target: tuple[int, str, int] | None = None
-        """(term, leader, index): what has to be here"""
+        """(term, leader, index): the entries that must be here"""
 
     @property
     def is_deaf(self) -> bool:
         return self.is_on and self.floor is None
 
     def take(self, peer: str, standing: Standing) -> bool:
-        """Take an answer; True if the floor is known by it."""
+        """Take an answer; True if it completes the floor."""
         if not self.is_on or standing.life != self.life or not standing.is_sound:
             return False
         is_news = False
@@ -136,15 +143,15 @@ class Quarantine:
         return is_news
 
     def _wanted(self) -> set[str]:
-        """All other voters, as the newest answer has them. Between two configurations in force at a time any majorities
-        have somebody in common, so who answers knows the newest. With a configuration that is committed no leader of a
-        later term is elected by the voters of the one before it; until then those have to answer, too."""
+        """All other voters, as the newest answer has them. Any majorities of two configurations in force at a time have
+        a member in common, so one of the answers has the newest. Once a configuration is committed, the voters of the
+        one before it elect no leader of a later term; until then those have to answer, too."""
         newest = max(self._answers.values(), key=lambda each: each.configuration_index)
         return set(newest.voters) - {self._me}
 
     def leader_to_record(self, term: int, matched: int) -> str | None:
-        """The leader whose log is here as far as it has to be, if it is. matched: up to where the entries here, on
-        disk, are the ones of this term's leader."""
+        """The leader whose log is here as far as required; None if it is not. matched: the index up to which the
+        entries here, on disk, are those of this term's leader."""
         if not self.is_on or self.target is None:
             return None
         target_term, leader, index = self.target

@@ -1,9 +1,9 @@
-"""How a leader replicates: many entries a frame, a window in bytes, snapshots for a follower that is too far behind.
+"""Replication by a leader: many entries a frame, a window in bytes, snapshots for a follower that is too far behind.
 
 The library would copy the log's tail for every batch, and has no window. Here a frame takes as many entries as fit;
 their bodies are read from the log at that moment and passed on without a copy. A follower has at most one window of
-unacknowledged entries, so a slow one costs no memory. The next index advances when a frame is queued. If a frame is
-lost, the follower refuses the next heartbeat and says where to begin again.
+unacknowledged entries, so a slow follower costs no memory. The next index advances when a frame is queued. If a frame
+is lost, the follower refuses the next heartbeat and says where to begin again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from quorum.replication.snapshots import WINDOW_CHUNKS, Outgoing
 from quorum.replication.storage import SnapshotSource, SnapshotUnsendable
 
 TURN_BYTES = 4 << 20
-"""Read for one follower in one turn: bounds how long a follower that catches up delays the others."""
+"""Bytes read for one follower in one turn, so that a follower that catches up does not delay the others."""
 BEHIND_BYTES = 1 << 20
-"""The same, once a turn was not enough: the rest goes in small turns, one a tick, with other work in between."""
+"""The same, once a turn was not enough: the rest is sent in small turns, one a tick, with other work in between."""
 TURN_ENTRIES, BEHIND_ENTRIES = 256, 64
-"""The same, where entries are small: each costs some 20 microseconds, whatever its size."""
+"""The same as a number of entries, for small ones: each costs some 20 microseconds, whatever its size."""
 STATE_WANTED_S = 2.0
-"""A follower whose state is lost asks for a snapshot more often than this as long as it needs one."""
+"""A follower whose state is lost asks for a snapshot more often than this, while it needs one."""
 UNSENDABLE_S = 5.0
-"""No snapshot is begun for this long after one that could not be read to its end here."""
+"""Pause in seconds before the next snapshot is begun, after one that could not be read to its end here."""
 
 
 class Window(Protocol):
-    """In bytes (GroupConfig has it)."""
+    """Window sizes in bytes (GroupConfig has them)."""
 
     @property
     def window_bytes(self) -> int: ...
@@ -46,7 +46,7 @@ class Window(Protocol):
 
 
 class Replicator:
-    """Sends appends and pieces of snapshots of one group."""
+    """Sends appends and snapshot chunks of one group."""
 
     def __init__(
         self,
@@ -63,26 +63,27 @@ class Replicator:
         self._outbox = outbox
         self._clock = clock
         self.progress: dict[str, Progress] = {}
-        """Of all other members."""
+        """The progress of all other members."""
         self._window_bytes = window.window_bytes
         self._frame_bytes = window.frame_bytes
         self._chunk_bytes = window.chunk_bytes
         self.all_match_index = 0
-        """Every member has all entries up to here; from the leader, or computed as leader."""
+        """Every member has all entries up to here; told by the leader, or computed as leader."""
         self.has_more = False
-        """A peer's turn ended early; there is more to send at once."""
+        """Whether a peer's turn ended early, so that there is more to send at once."""
         self.open_snapshot: Callable[[], SnapshotSource | None] = view.journal.open_snapshot
-        """The snapshot that a peer too far behind is sent: canonical, the same bytes whoever leads."""
+        """Opens the snapshot for a peer that is too far behind: canonical, the same bytes whichever member leads."""
         self.lacks_snapshot = False
-        """A peer needs one, and the newest that can be read does not reach the journal: a new one has to be taken."""
+        """Whether a peer needs a snapshot, and the newest readable one does not reach the journal: a new one has to be
+        taken."""
         self.unreadable: tuple[int, str] | None = None
-        """An entry that a peer needs and that cannot be read here, and why."""
+        """An entry that a peer needs and that cannot be read here, and the reason."""
         self._no_snapshot_before_s = float("-inf")
 
     # ---- members, leadership and connections
 
     def follow_members(self) -> None:
-        """The engine's other members are sent to from now on; a member that was before goes on where it is."""
+        """Send to the engine's other members from now on. A member that stays keeps its progress."""
         before = self.progress
         self.progress = {name: before.get(name) or Progress() for name in self._engine.others}
         for name in self.progress:
@@ -91,25 +92,25 @@ class Replicator:
         self.restart_catch_up()
 
     def become_leader(self) -> None:
-        """Whatever was under way was sent in another term."""
+        """Reset everything in flight, because it was sent in another term."""
         for progress in self.progress.values():
             progress.begin_leadership()
 
     def step_down(self) -> None:
-        """Another member leads: nothing is held for followers any more."""
+        """Drop everything that is held for followers, because another member leads."""
         for progress in self.progress.values():
             progress.end_transfer()
 
     def reset_progress(self, name: str, nonce: int) -> bool:
-        """A quarantined follower begins anew; False if this process of it is known."""
+        """Begin a quarantined follower's progress again; False if this process of it is known."""
         return self.progress[name].reset_for(nonce)
 
     def send_state(self, name: str, from_index: int) -> None:
-        """A follower has lost its state and asks for a snapshot; it gets entries as before."""
+        """Note that a follower has lost its state and asks for a snapshot; it gets entries as before."""
         self.progress[name].want_state(from_index, self._clock() + STATE_WANTED_S)
 
     def connected(self, name: str) -> None:
-        """What was under way on an old connection is lost."""
+        """Note a new connection: frames in flight on the old one are lost."""
         progress = self.progress[name]
         progress.is_connected = True
         progress.inflights.clear()
@@ -127,12 +128,12 @@ class Replicator:
     # ---- learners
 
     def restart_catch_up(self) -> None:
-        """How fast learners catch up is measured again: members or leadership have changed."""
+        """Measure again how fast learners catch up: members or leadership have changed."""
         for progress in self.progress.values():
             progress.catch_up = None
 
     def watch_learners(self, learners: Iterable[str], round_s: float) -> None:
-        """With every tick of a leader. round_s: see CatchUp."""
+        """To be called with every tick of a leader. round_s: see CatchUp."""
         now_s, last = self._clock(), self._view.last_index
         for name in learners:
             progress = self.progress[name]
@@ -147,8 +148,8 @@ class Replicator:
     # ---- sending
 
     def broadcast_heartbeat(self, *, is_quiet: bool) -> None:
-        """Something for every connected peer: new entries if there are any, else an empty append. is_quiet: it only
-        tells of a commit, and needs no answers."""
+        """Send something to every connected peer: new entries if there are any, else an empty append. is_quiet: the
+        message only announces a commit, and needs no answers."""
         now_s = self._clock()
         for name, progress in self.progress.items():
             if progress.outgoing is not None and progress.outgoing.is_overdue(now_s):
@@ -162,12 +163,12 @@ class Replicator:
                     self._send_append(name, self._engine.next_index(name), [], is_quiet=is_quiet)
 
     def replicate(self) -> None:
-        """A tick's turn for every peer that has room in its window."""
+        """Run a tick's turn for every peer that has room in its window."""
         self.has_more = False
         self._replicate(with_behind=True)
 
     def replicate_new(self) -> None:
-        """New entries, between ticks, for peers that are not behind."""
+        """Send new entries, between ticks, to peers that are not behind."""
         self._replicate(with_behind=False)
 
     def _replicate(self, *, with_behind: bool) -> None:
@@ -181,7 +182,7 @@ class Replicator:
                 self._send_more(name, progress)
 
     def _send_more(self, name: str, progress: Progress) -> bool:
-        """Whether anything was sent."""
+        """Send to one follower what it needs; returns whether anything was sent."""
         next_index = self._engine.next_index(name)
         has_next = next_index > self._view.base
         progress.follow_journal(has_next=has_next)
@@ -200,7 +201,7 @@ class Replicator:
         return self._send_entries(name, progress)
 
     def _send_entries(self, name: str, progress: Progress) -> bool:
-        """Whether any were sent."""
+        """Send entries to one follower; returns whether any were sent."""
         last = self._view.last_index
         sent = 0
         first = self._engine.next_index(name)
@@ -227,7 +228,7 @@ class Replicator:
         return sent > 0
 
     def _send_frame(self, name: str, progress: Progress, index: int, most_entries: int) -> int:
-        """One frame of entries from index on; its bytes, 0 if the first of them cannot be read."""
+        """Send one frame of entries from index on; returns its bytes, 0 if the first entry cannot be read."""
         view = self._view
         last = view.last_index
         first, size = index, 0
@@ -320,13 +321,13 @@ class Replicator:
         return sent
 
     def pinned_snapshots(self) -> set[int]:
-        """The indices of the snapshots on their way: what they refer to has to stay."""
+        """The indices of the snapshots that are being sent: what they refer to has to be kept."""
         return {each.outgoing.index for each in self.progress.values() if each.outgoing is not None}
 
-    # ---- what all have
+    # ---- what all members have
 
     def update_all_match(self) -> int:
-        """The index up to which no member will ever ask again, as far as known here."""
+        """Update the index up to which no member will ever ask again, as far as known here, and return it."""
         engine = self._engine
         if engine.is_leader:
             lowest = self._view.durable_index

@@ -1,16 +1,16 @@
 """Snapshots from a leader to a member too far behind: sent in chunks, answered, resumed, received and installed.
 
-Sending (`Outgoing`): a window of chunks is under way, read from the snapshot piece by piece; what the follower says it
-has moves it on. If nothing moved between two heartbeats, what was under way is taken for lost and sent again; when all
-is there, an empty chunk at its end asks again.
+Sending (`Outgoing`): a window of chunks is in flight, read from the snapshot piece by piece; the follower's answers
+advance it. If nothing advanced between two heartbeats, the chunks in flight count as lost and are sent again. Once all
+chunks are sent, an empty chunk at the end asks again.
 
-Receiving (`Incoming`): chunks of one snapshot, identified by index, term, size and CRC, are put one behind the other on
-disk; any other offset is answered with what is here. The snapshot is handed on only when it is whole and its CRC right,
-and stays until it is installed or another one comes: the bodies it refers to are fetched meanwhile (quorum/node), and
-the leader asks on until they are there.
+Receiving (`Incoming`): chunks of one snapshot, identified by index, term, size and CRC, are appended to a file. A chunk
+at any other offset is answered with the size received so far. The snapshot is handed on only when it is complete and
+its CRC right. It stays until it is installed or another one arrives: its bodies are fetched meanwhile (quorum/node),
+and the leader keeps asking until they are here.
 
-Installing (`SnapshotInstaller`): the library hands on each chunk, and asks for the snapshot to be put in place once
-`take_chunk` has said that it is complete.
+Installing (`SnapshotInstaller`): the library passes on each chunk, and asks to install the snapshot once `take_chunk`
+has said that it is complete.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from quorum.replication.outbox import Answers
 from quorum.replication.storage import LogSpaceGate, Received, SnapshotSource
 
 WINDOW_CHUNKS = 4
-"""Chunks under way to one follower."""
+"""Maximum number of chunks in flight to one follower."""
 SILENT_S = 60.0
-"""A follower that has said nothing for this long no longer holds what its snapshot refers to."""
+"""Seconds of silence after which a follower's snapshot no longer keeps what it refers to."""
 LIMIT_S = 3_600.0
-"""Nor does any for longer than this. It gets a newer snapshot then, and what it has fetched is there already."""
+"""Maximum number of seconds for which a snapshot being sent keeps what it refers to. The follower then gets a newer
+snapshot, and has already fetched a part of what it needs."""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """One snapshot on its way to one peer."""
+    """One snapshot that is being sent to one peer."""
 
     source: SnapshotSource
     chunk_bytes: int
@@ -47,7 +48,7 @@ class Outgoing:
     sent: int = 0
     """Bytes given to the network, in order."""
     taken: int = 0
-    """Bytes the peer has said it has."""
+    """Bytes that the peer has, as it has said."""
     _began: bool = False
     _moved: bool = True
 
@@ -56,7 +57,7 @@ class Outgoing:
         return self.source.index
 
     def next_chunk(self) -> tuple[int, bytes] | None:
-        """Offset and bytes to send now, None if the window is full or all is sent. An empty state is one chunk."""
+        """Offset and bytes to send now; None if the window is full or all is sent. An empty state is one chunk."""
         size = self.source.size
         if self._began and (self.sent >= size or self.sent - self.taken >= WINDOW_CHUNKS * self.chunk_bytes):
             return None
@@ -67,7 +68,7 @@ class Outgoing:
         return offset, data
 
     def answered(self, offset: int, now_s: float) -> None:
-        """The peer has this many bytes. Fewer than before means that it has begun anew."""
+        """Note that the peer has this many bytes. A smaller number than before means that it has begun again."""
         if offset > self.source.size:
             return
         self.heard_s = now_s
@@ -78,23 +79,24 @@ class Outgoing:
         self.taken = offset
 
     def restart(self) -> None:
-        """What was under way is lost."""
+        """Send again what was in flight, because it is lost."""
         self.sent = self.taken
         self._began = False
 
     def heartbeat(self) -> None:
-        """A heartbeat is due: without progress since the last, what was under way is sent again."""
+        """To be called when a heartbeat is due: without progress since the last one, what was in flight is sent
+        again."""
         if not self._moved:
             self.restart()
         self._moved = False
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether it has held its snapshot for too long."""
+        """Whether the peer has held its snapshot for too long."""
         return now_s - self.heard_s > SILENT_S or now_s - self.began_s > LIMIT_S
 
 
 Receive = Callable[[int, int, int, int], Received]
-"""(index, term, size, crc) of a snapshot: where it is received."""
+"""Opens the file for a received snapshot, given as (index, term, size, crc)."""
 
 
 class Incoming:
@@ -112,8 +114,8 @@ class Incoming:
         return self._identity is not None
 
     def take(self, chunk: SnapshotChunk) -> SnapshotSource | None:
-        """The snapshot, to be read, if it is here and its CRC right; the same for every further chunk. None otherwise.
-        LogFull: the same chunk may come again."""
+        """Take a chunk. Returns the snapshot, to be read, if it is complete and its CRC right, and the same for every
+        further chunk; otherwise None. LogFull: the same chunk may be taken again."""
         identity = _identity(chunk)
         if identity != self._identity:
             self.drop()
@@ -130,19 +132,19 @@ class Incoming:
         return self._source
 
     def received(self, chunk: SnapshotChunk) -> int | None:
-        """How many bytes of this chunk's snapshot are here; None while that is still looked at."""
+        """The number of bytes of this chunk's snapshot that are here; None while that is still being checked."""
         if _identity(chunk) != self._identity or self._here is None:
             return 0
         return self._here.received if self._source is not None or self._here.check() else None
 
     def keep(self) -> None:
-        """The snapshot that `take` gave takes its place; it can still be read. LogFull."""
+        """Put the snapshot that `take` returned in place; it can still be read. LogFull."""
         assert self._here is not None
         self._here.keep()
         self._here = None
 
     def drop(self) -> None:
-        """Forget what was received and not kept."""
+        """Forget received bytes that were not kept."""
         self._identity = None
         if self._source is not None:
             self._source.close()
@@ -157,7 +159,7 @@ def _identity(chunk: SnapshotChunk) -> tuple[int, int, int, int]:
 
 
 class SnapshotInstaller:
-    """The snapshot that this member is being sent, as a follower."""
+    """Receives and installs a leader's snapshot at this member, a follower."""
 
     def __init__(
         self,
@@ -170,7 +172,8 @@ class SnapshotInstaller:
         prepare: Callable[[int, int, State], int | None],
         installed: Callable[[State, int, int], None],
     ) -> None:
-        """prepare(index, term, state): see Group's prepare_install. installed(state, index, term): it is in place."""
+        """prepare(index, term, state): see Group's prepare_install. installed(state, index, term): the snapshot is in
+        place."""
         self._group = group
         self._engine = engine
         self._view = view
@@ -182,10 +185,10 @@ class SnapshotInstaller:
         self.incoming = Incoming(view.journal.receive_snapshot)
         self._received: tuple[int, int, SnapshotSource, int] | None = None
         self.is_state_wanted = False
-        """The state here is lost, or is to be replaced: a snapshot of what is applied already is taken too."""
+        """The state here is lost, or is to be replaced: a snapshot of already applied entries is taken too."""
 
     def take_chunk(self, chunk: SnapshotChunk) -> bool:
-        """For the library: a piece of a snapshot; True if it completes one that is to be installed."""
+        """For the library: take a chunk; True if it completes a snapshot that is to be installed."""
         if self._log_space.is_closed:
             self._answers.answer(Outcome.ALIVE, 0)
             return False
@@ -202,7 +205,7 @@ class SnapshotInstaller:
                 self._answer(chunk)
                 return False
             self.incoming.keep()
-        except LogFull:  # the leader sends its end again
+        except LogFull:  # the leader sends the last chunk again
             self._log_space.mark_full()
             self._answers.answer(Outcome.ALIVE, 0)
             return False
@@ -212,7 +215,8 @@ class SnapshotInstaller:
         return True
 
     def _may_replace_state(self, chunk: SnapshotChunk) -> bool:
-        """Whether the journal goes on from it, and no newer snapshot is here. It is not above the commit index."""
+        """Whether the journal continues from this snapshot, and no newer one is here. It is not above the commit
+        index."""
         return (
             self.is_state_wanted
             and chunk.index >= self.state_from
@@ -240,20 +244,16 @@ class SnapshotInstaller:
         try:
             return open_state(source)
         except WireError as error:
-            raise ReplicationFailed(
-                f"group {self._group} was sent a snapshot that is none: {error}"
-            ) from error
+            raise ReplicationFailed(f"group {self._group} was sent an invalid snapshot: {error}") from error
 
     def unwrapped(self, data: bytes) -> tuple[Configuration, bytes]:
         try:
             return unwrap_state(data)
         except WireError as error:
-            raise ReplicationFailed(
-                f"group {self._group} was sent a snapshot that is none: {error}"
-            ) from error
+            raise ReplicationFailed(f"group {self._group} was sent an invalid snapshot: {error}") from error
 
     def install(self) -> None:
-        """For the library: put the received snapshot in place."""
+        """For the library: install the received snapshot."""
         assert self._received is not None
         index, term, source, proven = self._received
         self._received = None

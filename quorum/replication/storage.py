@@ -1,6 +1,6 @@
-"""What replication needs of the node's log: journals, snapshots, space. `quorum.log` has all of it.
+"""What replication needs of the node's log: journals, snapshots and space. `quorum.log` implements all of it.
 
-The protocols say what is called; `LogSpaceGate` decides whether the log can take what a leader sends.
+The protocols define the calls; `LogSpaceGate` decides whether the log has space for what a leader sends.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from quorum.replication import codec
 
 
 class SnapshotUnsendable(Exception):
-    """The snapshot's file is whole, but something that it refers to cannot be read here."""
+    """The snapshot's file is complete, but something that it refers to cannot be read here."""
 
 
 class SnapshotSource(Protocol):
-    """A snapshot that can be read piece by piece (quorum.log has it). read: OSError, ValueError if it is damaged,
-    SnapshotUnsendable."""
+    """A snapshot that can be read piece by piece (quorum.log has it). read raises OSError, ValueError if it is damaged,
+    and SnapshotUnsendable."""
 
     @property
     def index(self) -> int: ...
@@ -28,11 +28,12 @@ class SnapshotSource(Protocol):
     @property
     def crc(self) -> int: ...
     def prepare(self) -> bool:
-        """Get on with what has to be done before size and crc are known, a little; whether they are. Raises as read."""
+        """Do a little of the work that is needed before size and crc are known; True if they are. Raises the errors of
+        read."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most so many bytes; none only at the end."""
+        """At most length bytes from offset; none only at the end."""
         ...
 
     def close(self) -> None: ...
@@ -43,33 +44,33 @@ class Received(Protocol):
 
     @property
     def received(self) -> int:
-        """How many bytes are here, in order."""
+        """The number of bytes that are here, in order."""
         ...
 
     @property
     def is_whole(self) -> bool: ...
     def check(self) -> bool:
-        """Looks at a part of what an earlier process has left; True once there is nothing to look at."""
+        """Check a part of what an earlier process has left; True once nothing is left to check."""
         ...
 
     def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Takes what begins where the last piece ended, nothing else."""
+        """Take a piece that begins where the last one ended, nothing else."""
         ...
 
     def finish(self) -> bool:
-        """It is whole: makes it durable; False if its CRC is wrong."""
+        """Make the complete snapshot durable; False if its CRC is wrong."""
         ...
 
     def open(self) -> SnapshotSource:
-        """Once it is finished."""
+        """Open the finished snapshot."""
         ...
 
     def keep(self) -> None:
-        """It takes its place among the snapshots."""
+        """Put the finished snapshot in place."""
         ...
 
     def drop(self) -> None:
-        """It is not wanted any more."""
+        """Remove a snapshot that is no longer wanted."""
         ...
 
 
@@ -115,11 +116,13 @@ class NodeLog(Protocol):
 BESIDE_ENTRIES = 2
 """Records that one append may write before its entries: a term and a cut."""
 FULL_RETRY_S = 0.5
-"""How often a member whose log is full looks for space: each look asks the disk for a whole segment."""
+"""Interval in seconds at which a member with a full log looks for space, because each look asks the disk for a whole
+segment."""
 
 
 class LogSpaceGate:
-    """Whether this member's log has space for what a leader sends. While it has not, nothing more is acknowledged."""
+    """Decides whether this member's log has space for what a leader sends. While it has none, nothing more is
+    acknowledged."""
 
     def __init__(self, log: NodeLog, clock: Callable[[], float]) -> None:
         self._log = log
@@ -128,15 +131,15 @@ class LogSpaceGate:
         """The log had no space for what the leader sent."""
         self._look_s = 0.0
         self._wanted = (0, 0)
-        """bytes and entries that the last append brought"""
+        """bytes and entries of the last append"""
 
     @property
     def is_closed(self) -> bool:
-        """There was no space, and it is not yet time to look again."""
+        """Whether there was no space, and it is not yet time to look again."""
         return self.is_full and self._clock() < self._look_s
 
     def mark_full(self) -> None:
-        """The log had no space now."""
+        """Note that the log had no space now."""
         self.is_full = True
         self._look_s = self._clock() + FULL_RETRY_S
 

@@ -30,7 +30,7 @@ INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 
 Value = Any
-"""A field's value as it comes: of the types above, or anything at all."""
+"""A field's value as given: one of the types above, or any other object."""
 
 _KINDS: dict[type, str] = {bool: "boolean", int: "number", float: "number", str: "string"}
 
@@ -45,19 +45,19 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def admit(raw: Value) -> Value:
-    """A field's value; NULL for a whole number beyond 64 bits."""
+    """A field's value for calculations; NULL for a whole number beyond 64 bits."""
     if type(raw) is int and not INT64_MIN <= raw <= INT64_MAX:
         return None
     return raw
 
 
 def is_number(value: Value) -> bool:
-    """Of exactly these types: True is no number, and a number of a foreign type is none either."""
+    """Whether a value is of exactly these types: True is no number, nor is a number of a foreign type."""
     return type(value) is int or type(value) is float
 
 
 def compare(op: str, left: Value, right: Value) -> Truth:
-    """Both operands admitted."""
+    """The truth of a comparison. Both operands must have passed `admit`."""
     if left is None or right is None:
         return None
     kind = _KINDS.get(type(left))
@@ -81,7 +81,7 @@ def calculate(op: str, left: Value, right: Value) -> Value:
 
 
 def signed(op: str, operand: Value) -> Value:
-    """Unary plus or minus: a number, or NULL. The least exact number has no opposite."""
+    """Unary plus or minus: a number, or NULL. The least exact number has no negative."""
     if not is_number(operand):
         return None
     return operand if op == "+" else admit(-operand)

@@ -1,4 +1,4 @@
-"""The filter fields of one batch: their bytes, and reading them.
+"""The filter fields of one batch: how they are written to bytes and read.
 
     batch       format u8, flags u8 (1: one row for all), columns u16, messages u32, then the columns
     column      kind u8, width u8 (0x80: not in every row), key length u16, values u32, key,
@@ -8,13 +8,12 @@
     values      only of rows that have one: numbers of `width` bytes, booleans as bits, strings as codes of
                 `width` bytes
 
-Everything is little-endian; columns are sorted by key, then kind. Exact numbers take the narrowest of 1, 2,
-4, 8 bytes that holds them all. A batch without any field is no bytes at all.
+Everything is little-endian; columns are sorted by key, then kind. Exact numbers take the narrowest of 1, 2, 4, 8 bytes
+that holds them all. A batch without any field is encoded as no bytes.
 
-Encoding makes a handful of passes per column, each in C; reading makes a handful of numpy calls per column
-and none per message. A batch of one row, shared or not, has the same bytes but is written and read without
-numpy, which would cost more than it saves. Reading trusts nothing: bytes that come from elsewhere either
-are columns or raise ColumnsError.
+Encoding makes a handful of passes per column, each in C. Reading makes a handful of numpy calls per column and none per
+message. A batch of one row, shared or not, has the same bytes but is written and read without numpy, which would cost
+more than it saves. Reading checks everything: foreign bytes either are valid columns or raise ColumnsError.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PARTIAL = 0x80
 BOOLEAN, EXACT, APPROXIMATE, STRING = range(4)
 KINDS: dict[type, int] = {bool: BOOLEAN, int: EXACT, float: APPROXIMATE, str: STRING}
 ARRAY_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int64, APPROXIMATE: np.float64, STRING: np.uint32}
-"""kind -> the type of an array of its values; of strings, of their codes"""
+"""kind -> type of an array of its values; for strings, of their codes"""
 INTEGER_TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.int64)
 CODE_TYPES: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32)
 
@@ -55,9 +54,9 @@ MAX_KEY_BYTES = 0xFFFF
 MAX_COLUMNS = 0xFFFF
 
 NUMBER_BYTES = 9
-"""What a number takes in a block: eight bytes and its place in the mask."""
+"""Size of a number in a block: eight bytes and its bit in the mask."""
 STRING_BYTES = 8
-"""What a string takes besides itself: its code, its end in the dictionary, its place in the mask."""
+"""Overhead of a string beside its bytes: its code, its end in the dictionary, its bit in the mask."""
 
 Array = NDArray[Any]
 Bits = NDArray[np.bool_]
@@ -65,13 +64,12 @@ Values = list[FieldValue | None]
 
 
 def estimate_size(row: Mapping[str, FieldValue]) -> int:
-    """Bytes that one message's fields need in memory, names included, if no other message shares any of
-    it."""
+    """Bytes of memory that one message's fields need, names included, if no other message shares any of them."""
     size = 0
     for key, value in row.items():
         if value is None:
             continue
-        name = key[key.find(".") + 1 :]  # what stands before names the section, not the field
+        name = key[key.find(".") + 1 :]  # the part before the dot names the section, not the field
         size += len(name.encode("utf-8", "surrogatepass"))
         if isinstance(value, str):
             size += STRING_BYTES + (
@@ -96,7 +94,7 @@ def encode(rows: Sequence[Mapping[str, FieldValue]]) -> bytes:
 
 
 def encode_shared(row: Mapping[str, FieldValue], count: int) -> bytes:
-    """The columns of `count` messages that all have the fields of `row`: costs what one message costs."""
+    """The columns of `count` messages that all have the fields of `row`, at the cost of one message."""
     columns = [_Encoded(_encode_value(key, row[key]), True) for key in sorted(row) if row[key] is not None]
     return _join(count, SHARED if count > 1 else 0, columns)
 
@@ -105,7 +103,7 @@ def encode_shared(row: Mapping[str, FieldValue], count: int) -> bytes:
 class _Encoded:
     code: bytes
     is_constant: bool
-    """Every row has a value, and all of them the same."""
+    """Whether every row has a value, and all values are the same."""
 
 
 def _join(count: int, flags: int, columns: list[_Encoded]) -> bytes:
@@ -118,7 +116,7 @@ def _join(count: int, flags: int, columns: list[_Encoded]) -> bytes:
 
 
 def _split(rows: Sequence[Mapping[str, FieldValue]]) -> Iterator[tuple[str, int, list[Any], Bits | None]]:
-    """(key, kind, values, rows that have one; None for all) for each column, in order."""
+    """Yield (key, kind, values, mask of rows that have one; None for all) for each column, in order."""
     if not rows:
         return
     gathered: dict[str, tuple[list[Any], list[int] | None]] = {}
@@ -151,7 +149,7 @@ def _split_kinds(
             continue
         kind = KINDS.get(type(value))
         if kind is None:
-            raise ColumnsError(f"field {key!r}: no field holds a {type(value).__name__}")
+            raise ColumnsError(f"field {key!r}: a field cannot hold a {type(value).__name__}")
         part_values, part_ordinals = parts.setdefault(kind, ([], []))
         part_values.append(value)
         part_ordinals.append(ordinal)
@@ -194,10 +192,10 @@ def _encode_key(key: str) -> bytes:
 
 
 def _encode_value(key: str, value: FieldValue) -> bytes:
-    """The column of a single row: numpy would cost more than it does."""
+    """The column of a single row, without numpy, which would cost more."""
     kind = KINDS.get(type(value))
     if kind is None:
-        raise ColumnsError(f"field {key!r}: no field holds a {type(value).__name__}")
+        raise ColumnsError(f"field {key!r}: a field cannot hold a {type(value).__name__}")
     if isinstance(value, str):
         text = value.encode("utf-8", "surrogatepass")
         width, body = 1, b"".join((_SIZES.pack(1, len(text)), _END.pack(len(text)), text, b"\0"))
@@ -228,7 +226,7 @@ def _narrow(key: str, values: list[int]) -> tuple[int, Array]:
 
 
 def _encode_strings(values: list[str]) -> tuple[int, bytes, Array, bool]:
-    """(width of a code, dictionary, codes, whether there is only one string)."""
+    """Return (width of a code, dictionary, codes, whether there is only one string)."""
     codes = {text: code for code, text in enumerate(dict.fromkeys(values))}
     blob = "".join(codes).encode("utf-8", "surrogatepass")
     if blob.isascii():
@@ -249,14 +247,14 @@ def _encode_strings(values: list[str]) -> tuple[int, bytes, Array, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """The distinct strings of a column, one after the other."""
+    """The distinct strings of a column, concatenated."""
 
     ends: NDArray[np.uint32]
     blob: bytes
 
     @property
     def longest(self) -> int:
-        """How many bytes the longest string has."""
+        """Length in bytes of the longest string."""
         ends = self.ends
         longest = int(ends[0])
         return max(longest, int(np.maximum.reduce(ends[1:] - ends[:-1]))) if len(ends) > 1 else longest
@@ -272,7 +270,7 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a batch. `mask` None: every row has a value; `values` holds only those that are there."""
+    """One column of a batch. `mask` is None if every row has a value; `values` holds only present values."""
 
     key: str
     kind: int
@@ -281,7 +279,7 @@ class Column:
     strings: Strings | None
 
     def to_list(self) -> list[FieldValue]:
-        """The values that are there, as Python has them."""
+        """The present values as Python objects."""
         if self.strings is None:
             return self.values.tolist()  # type: ignore[no-any-return]
         texts = [piece.decode("utf-8", "surrogatepass") for piece in self.strings.pieces()]
@@ -293,14 +291,14 @@ Single = tuple[str, int, FieldValue]
 
 
 class Table(Protocol):
-    """Rows whose fields can be had key by key."""
+    """Rows whose fields can be read key by key."""
 
     def field_keys(self) -> Sequence[str]: ...
     def values(self, key: str) -> Values: ...
 
 
 class Row(Mapping[str, FieldValue]):
-    """The fields of one message. A key costs a column the first time any row of the table asks for it."""
+    """The fields of one message. A key costs a pass over its column at the first access by any row of the table."""
 
     __slots__ = ("_ordinal", "_table")
 
@@ -332,7 +330,7 @@ class Row(Mapping[str, FieldValue]):
 
 
 def fill_list(out: Values, mask: Bits | None, values: list[FieldValue]) -> Values:
-    """Lays values over a list: all of it, or the places of the mask."""
+    """Write values into a list: all of it, or the places in the mask."""
     if mask is None:
         return list(values)
     array = np.array(out, object)
@@ -341,8 +339,7 @@ def fill_list(out: Values, mask: Bits | None, values: list[FieldValue]) -> Value
 
 
 class BatchColumns:
-    """The columns of a batch of `count` messages. `rows` is 1 if all of them share one row of fields, else
-    count."""
+    """The columns of a batch of `count` messages. `rows` is 1 if all of them share one row of fields, else count."""
 
     __slots__ = ("_lists", "columns", "count", "rows", "single")
 
@@ -356,7 +353,7 @@ class BatchColumns:
         self._lists: dict[str, Values] = {key: [value] for key, _, value in single}
 
     def row(self, ordinal: int) -> Row:
-        """The fields of the message with this place in the batch."""
+        """The fields of the message at this position in the batch."""
         if not 0 <= ordinal < self.count:
             raise IndexError(f"message {ordinal} of a batch of {self.count}")
         return Row(self, 0 if self.rows == 1 else ordinal)
@@ -368,8 +365,8 @@ class BatchColumns:
         )
 
     def values(self, key: str) -> Values:
-        """One value for each of `rows`, None where it is absent. Kept: the first call costs a pass over the
-        column."""
+        """One value for each of `rows`, None where it is absent. The result is kept: the first call costs a pass over
+        the column."""
         found = self._lists.get(key)
         if found is None:
             found = [None] * self.rows
@@ -380,7 +377,8 @@ class BatchColumns:
         return found
 
     def text_units(self, size: int) -> int:
-        """How many times `size` bytes of text a message has at most: of each field, as many as its longest text."""
+        """The largest number of units of `size` bytes in one message's text: for each field, the units of its longest
+        text."""
         found = 0
         for _, _, value in self.single:
             if isinstance(value, str) and 4 * len(value) >= size:
@@ -392,7 +390,7 @@ class BatchColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory the columns hold, without lists made by `values`."""
+        """Bytes of memory that the columns use, without lists made by `values`."""
         return sum(
             column.values.nbytes
             + (0 if column.mask is None else column.mask.nbytes)
@@ -402,7 +400,7 @@ class BatchColumns:
 
 
 def decode(data: bytes | memoryview, count: int) -> BatchColumns:
-    """The columns of a batch of `count` messages. Raises ColumnsError. Keeps `data` alive: arrays point into
+    """The columns of a batch of `count` messages. Raises ColumnsError. Keeps `data` alive, because arrays point into
     it."""
     if not len(data):
         return BatchColumns(count, count)
@@ -427,8 +425,8 @@ def decode(data: bytes | memoryview, count: int) -> BatchColumns:
 
 
 def value_places(data: bytes) -> list[tuple[Single, int, int]]:
-    """Of the columns of a batch of one message: each column, and where its value begins and ends in the bytes; of a
-    string, its text. Raises ColumnsError."""
+    """Each column of a batch of one message, with the begin and end of its value in the bytes; for a string, of its
+    text. Raises ColumnsError."""
     reader = _Reader(data)
     size = reader.unpack(_BATCH)[2]
     found = []
@@ -473,7 +471,7 @@ def _check_order(columns: tuple[Column, ...]) -> None:
 
 
 class _Reader:
-    """Reads columns one after the other. Every length is checked against what is left."""
+    """Reads columns in order. Every length is checked against the remaining bytes."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data).cast("B")
@@ -507,7 +505,7 @@ class _Reader:
         return kind, width, key, count
 
     def single(self) -> Single:
-        """A column of one row."""
+        """Read a column of one row."""
         kind, width, key, count = self.head()
         if count != 1:
             raise ColumnsError(f"column {key!r} has {count} values for 1 rows")

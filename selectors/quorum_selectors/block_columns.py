@@ -1,18 +1,16 @@
 """The filter fields of one block of a queue: the columns of up to 16,384 messages, filled from batches.
 
-A message is known by its *slot* in the block. Runs of messages are copied in from their batch with a few
-numpy calls per column, whatever their number. A column covers only the slots from its first value on and
-grows by doubling, so a field that few messages have costs little, and a small block is small; exact numbers
-and codes of strings take the narrowest type that holds what has come so far. At most MAX_DENSE_COLUMNS
-columns lie like this; later fields go into a sparse table, as runs of slots with the same value.
+A message is known by its *slot* in the block. Runs of messages are copied in from their batch with a few numpy calls
+per column, whatever their number. A column covers only the slots from its first value on and grows by doubling. So a
+field that few messages have costs little, and a small block is small. Exact numbers and codes of strings take the
+narrowest type that holds the values so far. At most MAX_DENSE_COLUMNS columns are stored like this; later fields go
+into a sparse table, as runs of slots with the same value.
 
-Strings. A column's dictionary grows in log order. While it is small, the strings of a batch are looked up in
-it and repeats share a code; once it has more than SHARED_STRINGS entries, sharing would cost more than it
-saves, and each batch's dictionary is appended whole. So equal strings can have several codes: compare
-strings, not codes.
+Strings: a column's dictionary grows in log order. While it is small, the strings of a batch are looked up in it and
+repeats share a code. Once it has more than SHARED_STRINGS entries, sharing would cost more than it saves, and each
+batch's dictionary is appended whole. So equal strings can have several codes: compare strings, not codes.
 
-All of this is local, never replicated: it can be dropped at any moment and filled again, in any order of
-slots.
+The columns are local, never replicated: they can be dropped at any moment and filled again, in any order of slots.
 """
 
 from __future__ import annotations
@@ -44,13 +42,14 @@ from quorum_selectors.sparse_fields import Run, SparseField, runs_bytes
 
 BLOCK_SIZE = 16384
 MAX_DENSE_COLUMNS = 64
-"""More fields than any selector names; the bound keeps what each message costs in a block bounded."""
+"""Maximum number of dense columns: more than any selector names. It bounds the cost of a message in a block."""
 SHARED_STRINGS = 256
 FIRST_CAPACITY = 16
 FEW_PLACES = 16
-"""Where a string may stand among all letters, to be found by looking at each place."""
+"""Maximum number of occurrences among all letters at which a string is searched by checking each occurrence."""
 _SPARE_SHIFT = 5
-"""A thirty-second of the letters is left free when they grow: a block's are copied some 130 times at most."""
+"""When the letters grow, 1/2^n of them is left free: a thirty-second, so a block's letters are copied some 130 times at
+most."""
 
 _LOOKUP_ENTRY_BYTES = 130
 
@@ -60,8 +59,8 @@ _FIRST_TYPES: dict[int, Any] = {BOOLEAN: np.bool_, EXACT: np.int8, APPROXIMATE: 
 class StringTable:
     """The strings of a column of a block, in log order.
 
-    Their UTF-8 lies in an array that `Lines` looks into without copying it: between paddings, and never changed in
-    place. It grows into another one.
+    Their UTF-8 is in an array that `Lines` reads without copying it. The array has padding at both ends and is never
+    changed in place; to grow, it is copied into another one.
     """
 
     __slots__ = ("_letters", "_size", "count", "ends", "lookup")
@@ -74,7 +73,7 @@ class StringTable:
         self.lookup: dict[bytes, int] | None = {}
 
     def add(self, text: str) -> int:
-        """The code of a single string; a new one unless it is shared."""
+        """The code of a single string; a new one unless the string is shared."""
         piece = text.encode("utf-8", "surrogatepass")
         code = None if self.lookup is None else self.lookup.get(piece)
         if code is not None:
@@ -91,7 +90,7 @@ class StringTable:
         return code
 
     def merge(self, strings: Strings, codes: Array) -> Array:
-        """Takes in the strings that `codes` uses, and answers those codes as they are in here."""
+        """Add the strings that `codes` uses, and return their codes in this table."""
         pieces: list[bytes] | None = None
         if int(codes.max()) + 1 < len(strings.ends) or len(codes) < len(strings.ends):
             used, codes = np.unique(codes, return_inverse=True)
@@ -110,7 +109,7 @@ class StringTable:
         return codes.astype(np.uint32) + np.uint32(base)
 
     def _share(self, pieces: list[bytes]) -> NDArray[np.uint32]:
-        """The code of each piece; new ones are added."""
+        """The code of each piece; new pieces are added."""
         lookup = self.lookup
         assert lookup is not None
         table = np.empty(len(pieces), np.uint32)
@@ -159,7 +158,7 @@ class StringTable:
         return self.piece(code).decode("utf-8", "surrogatepass")
 
     def find(self, piece: bytes) -> list[int] | None:
-        """The codes of a string, ascending; None if it is found in so many places that other ways cost less."""
+        """The codes of a string, ascending; None if it occurs in so many places that other ways cost less."""
         if self.lookup is not None:
             code = self.lookup.get(piece)
             return [] if code is None else [code]
@@ -178,7 +177,7 @@ class StringTable:
         return None
 
     def bounds(self, codes: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-        """Where the strings of these codes begin and end, in the letters."""
+        """Begin and end of the strings of these codes in the letters, and the letters."""
         at = codes.astype(np.int64)
         ends = self.ends[at].astype(np.int64)
         starts = np.where(at > 0, self.ends[at - 1], 0).astype(np.int64)
@@ -196,7 +195,7 @@ class StringTable:
 
 
 class _DenseColumn:
-    """Values of one type for the slots from `base` on; `mask` says which of them are there."""
+    """Values of one type for the slots from `base` on; `mask` says which of them are present."""
 
     __slots__ = ("base", "dictionary", "high", "kind", "low", "mask", "values")
 
@@ -205,7 +204,7 @@ class _DenseColumn:
         self.base = base
         self.mask: Bits = np.zeros(0, np.bool_)
         self.values: Array = np.zeros(0, np.bool_)
-        self.low = self.high = 0  # what the present type of exact numbers and codes can hold
+        self.low = self.high = 0  # range of the present type of exact numbers and codes
         self.dictionary = StringTable() if kind == STRING else None
         self._retype(_FIRST_TYPES[kind])
 
@@ -216,7 +215,7 @@ class _DenseColumn:
             self.low, self.high = int(limits.min), int(limits.max)
 
     def put_one(self, slot: int, value: FieldValue, count: int, limit: int) -> None:
-        """Writes one value for a run of slots."""
+        """Write one value for a run of slots."""
         number: Any = value
         if self.dictionary is not None and isinstance(value, str):
             number = self.dictionary.add(value)
@@ -241,7 +240,7 @@ class _DenseColumn:
             self.values[place : place + count] = number
 
     def put(self, slot: int, mask: Bits | None, values: Array, count: int, limit: int) -> None:
-        """Writes a run of `count` slots: a value for each, or for each in the mask."""
+        """Write a run of `count` slots: a value for each, or for each in the mask."""
         if values.dtype.itemsize > self.values.dtype.itemsize:
             self._retype(values.dtype)
         self._cover(slot, slot + count, limit)
@@ -266,7 +265,7 @@ class _DenseColumn:
         self.base, self.mask, self.values = base, mask, values
 
     def run(self, first: int, count: int) -> tuple[int, int]:
-        """The part of these slots that the column covers, as places in its arrays; empty if first >= end."""
+        """The part of these slots that the column covers, as positions in its arrays; empty if first >= end."""
         return max(0, first - self.base), min(len(self.mask), first + count - self.base)
 
     def get(self, slot: int) -> FieldValue | None:
@@ -301,28 +300,27 @@ class _Slot:
 
 
 class BlockColumns:
-    """The columns of the messages in slots 0..size-1. A slot that nothing was appended for has no fields."""
+    """The columns of the messages in slots 0..size-1. A slot without an append has no fields."""
 
     __slots__ = ("_dense", "_dense_count", "_filled", "_most_dense", "_sparse", "size", "sparse_bytes")
 
     def __init__(self, size: int = BLOCK_SIZE, most_dense: int | None = None) -> None:
-        """most_dense: columns that are not sparse; MAX_DENSE_COLUMNS if not given."""
+        """most_dense: maximum number of dense columns; MAX_DENSE_COLUMNS if not given."""
         self.size = size
         self._most_dense = MAX_DENSE_COLUMNS if most_dense is None else most_dense
         self.drop()
 
     def drop(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self._dense: dict[str, dict[int, _DenseColumn]] = {}
         self._dense_count = 0
         self._sparse: dict[str, SparseField] = {}
         self.sparse_bytes = 0
-        """Of memory that values in no column take, about."""
-        self._filled = 0  # a bit for each slot that was appended
+        """Approximate bytes of memory of values without a column."""
+        self._filled = 0  # a bit for each slot with an append
 
     def append(self, first_slot: int, batch: BatchColumns, first_ordinal: int, count: int) -> None:
-        """Gives `count` slots the fields of as many messages of a batch. What they held before is
-        replaced."""
+        """Give `count` slots the fields of as many messages of a batch, and replace their former fields."""
         if not 0 <= first_slot <= first_slot + count <= self.size:
             raise ValueError(f"slots {first_slot}+{count} of a block of {self.size}")
         if not 0 <= first_ordinal <= first_ordinal + count <= batch.count:
@@ -344,11 +342,11 @@ class BlockColumns:
 
     @property
     def filled(self) -> int:
-        """A bit for each slot that was appended."""
+        """A bit for each slot with an append."""
         return self._filled
 
     def _dense_column(self, key: str, kind: int, first_slot: int) -> _DenseColumn | None:
-        """The column for this key and kind, made if need be; None if there are too many already."""
+        """The column for this key and kind, made if necessary; None if there are too many already."""
         kinds = self._dense.get(key)
         dense = None if kinds is None else kinds.get(kind)
         if dense is None and self._dense_count < self._most_dense:
@@ -378,7 +376,7 @@ class BlockColumns:
                 next(dtype for dtype in CODE_TYPES if dense.dictionary.count - 1 <= np.iinfo(dtype).max)
             )
         if mask is not None:
-            # Only the part that has values: a rare field's column stays short.
+            # Only the part with values, so that a rare field's column stays short.
             first, last = int(mask.argmax()), count - int(mask[::-1].argmax())
             slot, mask, count = slot + first, mask[first:last], last - first
         dense.put(slot, mask, values, count, self.size)
@@ -425,8 +423,8 @@ class BlockColumns:
     def columns(
         self, key: str, first: int, count: int
     ) -> Iterator[tuple[int, Bits, Array, StringTable | None]]:
-        """The columns of a key for the slots first .. first+count-1: kind, who has a value, values (codes of
-        strings), and the strings. What has no value there has anything."""
+        """The columns of a key for the slots first .. first+count-1: kind, mask of present values, values (codes of
+        strings), and the strings. Values outside of the mask are undefined."""
         for kind, column in sorted(self._dense.get(key, {}).items()):
             start, end = column.run(first, count)
             if start >= end or not column.mask[start:end].any():
@@ -441,7 +439,7 @@ class BlockColumns:
             yield kind, mask, values, column.dictionary
 
     def sparse(self, key: str, first: int, count: int) -> Iterator[Run]:
-        """The values of a key that are in no column, as runs of places counted from slot `first`."""
+        """The values of a key that are in no column, as runs of positions counted from slot `first`."""
         field = self._sparse.get(key)
         if field is not None:
             for start, end, value in field.runs(first, first + count):
@@ -454,15 +452,15 @@ class BlockColumns:
     # ---- for summaries
 
     def sparse_keys(self) -> Collection[str]:
-        """The keys that may have values in no column. They may have values in columns, too."""
+        """The keys that may have values without a column. They may have values in columns, too."""
         return self._sparse.keys()
 
     def dense_keys(self) -> Collection[str]:
-        """The keys that may have values in columns. They may have values in no column, too."""
+        """The keys that may have values in columns. They may have values without a column, too."""
         return self._dense.keys()
 
     def present(self, key: str, chosen: Bits) -> Iterator[tuple[int, Array, StringTable | None]]:
-        """What the columns of a key have in the chosen slots: kind, values (codes of strings) and the strings."""
+        """The columns' values of a key in the chosen slots: kind, values (codes of strings) and the strings."""
         for kind, column in sorted(self._dense.get(key, {}).items()):
             here = column.mask & chosen[column.base : column.base + len(column.mask)]
             if here.any():
@@ -470,6 +468,6 @@ class BlockColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory all of this takes, about."""
+        """Approximate bytes of memory of everything here."""
         dense = sum(column.nbytes for kinds in self._dense.values() for column in kinds.values())
         return dense + self.sparse_bytes + self.size // 8

@@ -1,20 +1,18 @@
-"""The normal form of an expression, and its bytes: what travels in an attach command and tells selectors
-apart.
+"""The normal form of an expression, and its bytes: an attach command carries them, and they tell selectors apart.
 
-Normal form (every step exact under three-valued logic, a property test says so):
+Normal form (every step is exact under three-valued logic, and a property test checks it):
 
-- NOT stands only on what is not AND, OR or NOT (De Morgan holds in Kleene's logic); never on a comparison
-  turned round, because `NOT (a < 1)` is TRUE and `a >= 1` FALSE where a is a string.
+- NOT is applied only to operands other than AND, OR and NOT (De Morgan holds in Kleene's logic). A negated comparison
+  is never reversed, because `NOT (a < 1)` is TRUE and `a >= 1` FALSE where a is a string.
 - AND and OR are flat, sorted by their operands' bytes, without repeats; TRUE and FALSE are folded away.
-- What has no field in it is calculated; an overflow or a division by zero leaves the literal NULL.
-- A literal stands to the right of a comparison; the operands of what is symmetrical are sorted.
-- `f IN ('x')` and `f LIKE 'x'` are `f = 'x'`; within one OR, all IN and = on one field with strings are one
-  IN, and likewise their negations within one AND.
+- A part without a field is calculated; an overflow or a division by zero gives the literal NULL.
+- A literal is the right operand of a comparison; operands of symmetrical operations are sorted.
+- `f IN ('x')` and `f LIKE 'x'` become `f = 'x'`. Within one OR, all IN and = on one field with strings become one IN,
+  and likewise their negations within one AND.
 
-Bytes: format number, then the nodes in prefix order, each a tag and its parts; the expression that selects
-everything is no bytes at all. Decoding trusts nothing: every length, tag, text and the depth are checked, and
-nothing may be left over. It does not ask for normal form, which a later version may define otherwise; what an
-old log holds stays readable.
+Bytes: format number, then the nodes in prefix order, each a tag and its parts. The expression that selects everything
+is encoded as no bytes. Decoding checks every length, tag, text and the depth, and allows no bytes left over. It does
+not require normal form, because a later version may define that otherwise: old logs stay readable.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from quorum_selectors.wellknown import APPLICATION, WELL_KNOWN
 
 FORMAT = 1
 MAX_ENCODED_BYTES = 65536
-"""Several times what a selector of the greatest length needs."""
+"""Several times the need of the longest selector."""
 
 _VALUES = (Field, DeliveryMode, Sign, Arithmetic)
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -68,8 +66,7 @@ class _Normal:
 
 
 def normalize(expression: Expression) -> Expression:
-    """The normal form of an expression. Raises EncodingError if it nests too deeply or holds what has no
-    encoding."""
+    """The normal form of an expression. Raises EncodingError if it nests too deeply or has a part without encoding."""
     _check_depth(expression)
     return _normal(expression, False).node
 
@@ -139,7 +136,7 @@ def _normal_leaf(node: Expression) -> _Normal:
 
 
 def _normal_value(node: Expression) -> _Normal:
-    """The normal form of what is used for its value, not its truth: a field stays a condition if it was one.
+    """The normal form of a node that is used for its value, not its truth: a field that was a condition stays one.
 
     In `(NOT NOT a) = TRUE` the left side is UNKNOWN where a is a number; in `a = TRUE` it is that number.
     """
@@ -194,7 +191,7 @@ def _normal_junction(is_and: bool, parts: list[_Normal]) -> _Normal:
             if value is (not is_and):
                 return _of(Literal(not is_and))
             if value is not is_and:
-                unknown = _of(Literal(None))  # as is a number or a string in place of a condition
+                unknown = _of(Literal(None))  # as is a number or a string used as a condition
                 distinct[unknown.code] = unknown.node
         else:
             distinct[part.code] = part.node
@@ -202,13 +199,13 @@ def _normal_junction(is_and: bool, parts: list[_Normal]) -> _Normal:
         return _of(Literal(is_and))
     nodes = tuple(distinct[code] for code in sorted(distinct))
     if len(nodes) == 1:
-        # A field alone is UNKNOWN where it is no boolean, in a junction and by itself.
+        # A field alone is UNKNOWN where it is no boolean, inside AND or OR and by itself.
         return _of(nodes[0])
     return _of(join(nodes))
 
 
 def _merge_strings(is_and: bool, parts: list[_Normal]) -> list[_Normal]:
-    """Puts what an OR compares one operand with (or an AND, negated) into one IN."""
+    """Merge the strings that an OR (or an AND, negated) compares with one operand into one IN."""
     merged: dict[bytes, tuple[Expression, list[str]]] = {}
     rest: list[_Normal] = []
     for part in parts:
@@ -237,8 +234,8 @@ _IN, _LIKE, _IS_NULL, _IS_TRUE = 0x30, 0x31, 0x32, 0x33
 _NOT, _AND, _OR = 0x40, 0x41, 0x42
 
 _APPLICATION_FIELD = 0xFF
-"""In place of a well-known field's number (its place in WELL_KNOWN, to which names are only ever
-appended)."""
+"""Used instead of a well-known field's number, which is its position in WELL_KNOWN. Names are only ever appended
+there."""
 
 _SIGNS = "+-"
 _OPERATORS = "+-*/"
@@ -246,9 +243,9 @@ _COMPARATORS = ("=", "<>", "<", "<=", ">", ">=")
 
 
 def encode(expression: Expression) -> bytes:
-    """The bytes of an expression's normal form: equal for equal selectors, empty for what selects everything.
+    """The bytes of an expression's normal form: equal for equal selectors, empty for one that selects everything.
 
-    Raises EncodingError past MAX_DEPTH or MAX_ENCODED_BYTES.
+    Raises EncodingError beyond MAX_DEPTH or MAX_ENCODED_BYTES.
     """
     _check_depth(expression)
     normal = _normal(expression, False)
@@ -361,7 +358,7 @@ def _write_text(out: bytearray, text: str) -> None:
 
 
 def _text(text: str) -> bytes:
-    # Lone surrogates can come in through JSON; they are kept, so that nothing a selector can say lacks bytes.
+    # Lone surrogates can come in through JSON; they are kept, so that every selector has an encoding.
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -376,7 +373,7 @@ def _write_size(out: bytearray, size: int) -> None:
 
 
 def decode(data: bytes | memoryview) -> Expression:
-    """The expression these bytes hold. Raises EncodingError for anything `encode` would not write."""
+    """The expression of these bytes. Raises EncodingError for anything that `encode` would not write."""
     code = bytes(data[: MAX_ENCODED_BYTES + 1])
     if not code:
         return EVERYTHING
@@ -392,7 +389,7 @@ def decode(data: bytes | memoryview) -> Expression:
 
 
 class _Reader:
-    """Reads one node after the other. Every read is checked against what is left."""
+    """Reads nodes in order. Every read is checked against the remaining bytes."""
 
     def __init__(self, code: bytes, position: int) -> None:
         self.code = code
@@ -501,10 +498,10 @@ class _Reader:
             raise self.wrong("has a text that is not UTF-8") from error
 
     def size(self, least: int) -> int:
-        """How many bytes or parts follow; each part has at least one byte."""
+        """The number of bytes or parts that follow; each part has at least one byte."""
         size = self.number(len(self.code) - self.position)
         if size < least:
-            raise self.wrong(f"has {size} parts where {least} are the least")
+            raise self.wrong(f"has {size} parts where at least {least} are required")
         return size
 
     def number(self, most: int) -> int:

@@ -1,14 +1,14 @@
-"""Filter fields as columns: how the fields of many messages travel, and how they lie in memory.
+"""Filter fields as columns: how the fields of many messages are encoded, and their layout in memory.
 
-A column is one field key and one type: exact number, approximate number, boolean, or string (codes into a
-dictionary of distinct strings, in the order in which they first come up, which is log order). A key whose
-values have several types has a column for each; a message has at most one of them.
+A column is one field key and one type: exact number, approximate number, boolean, or string (codes into a dictionary of
+distinct strings, in the order in which they first occur, which is log order). A key whose values have several types has
+a column for each; a message has at most one of them.
 
-- `batch_columns`: the bytes made once by the node that takes a batch in, and what every other member reads
-  from them without touching single messages.
+- `batch_columns`: the bytes, made once by the node that receives a batch, and read by every other member without
+  touching single messages.
 - `block_columns`: the columns of a whole block of a queue, filled from batches.
 
-Both answer `row(i)`: the fields of one message as a mapping that looks up only what it is asked for.
+Both provide `row(i)`: the fields of one message as a mapping that looks up only the requested field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """An expression as one closure over a message's fields: for evaluating the same expression many times.
 
-Agrees with `evaluate` always; a property test says so. The shapes selectors are mostly made of (a field
-against a literal, IN, LIKE, IS NULL on a field) have closures of their own; the rest is put together from the
-same table of arithmetic that `evaluate` uses. A closure is made in a process and stays there: what travels is
-the encoded tree.
+It always agrees with `evaluate`; a property test checks that. The common shapes (a field against a literal, IN, LIKE,
+IS NULL on a field) have closures of their own. Other closures are composed from the arithmetic table that `evaluate`
+uses. A closure never leaves its process; the encoded tree is what is sent and stored.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def _string_test(operand: Expression, test: Callable[[str], bool]) -> Condition:
 
 
 def _field_comparison(op: str, key: str, value: FieldValue | None) -> Condition:
-    """A field against a literal: the value's type is known, so one check decides most messages."""
+    """A comparison of a field with a literal: the literal's type is known, so one check decides most messages."""
     order = ORDER[op]
     literal = admit(value)
     kind = type(literal)
@@ -151,7 +150,7 @@ def _field_comparison(op: str, key: str, value: FieldValue | None) -> Condition:
             return None if raw is None else False
 
         return compare_number
-    # Strings and booleans: only = and <> say anything.
+    # Strings and booleans: only = and <> can be other than FALSE.
     is_ordered = op not in ("=", "<>")
 
     def compare_other(fields: Fields) -> Truth:
@@ -168,7 +167,7 @@ def _comparison(op: str, left: _Getter, right: _Getter) -> Condition:
 
 
 def _getter(node: Expression) -> _Getter:
-    """A function to the node's value, admitted."""
+    """A function that returns the node's value, after `admit`."""
     match node:
         case Literal(value):
             constant = admit(value)

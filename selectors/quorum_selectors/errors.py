@@ -1,11 +1,11 @@
-"""What can be refused, and whose fault it is.
+"""The errors of this package, and whose fault each one is.
 
     SelectorsError(ValueError)
       SelectorError     the selector's author: syntax, types or limits; has line, column and a caret
       FilterError       the filter's author: an AMQP property filter that means nothing
       FieldNameError    the queue's owner: x-filter-field-names
-      EncodingError     bytes that no encoder of ours wrote, or an expression past the limits of the encoding
-      ColumnsError      the same for columns of filter fields, or a value no column can hold
+      EncodingError     bytes that none of our encoders wrote, or an expression beyond the limits of the encoding
+      ColumnsError      the same for columns of filter fields, or a value that no column can hold
 
 Only parsing, encoding and decoding refuse. Evaluation never raises.
 """
@@ -15,21 +15,22 @@ from __future__ import annotations
 MAX_SELECTOR_CHARACTERS = 4096
 MAX_SELECTOR_TOKENS = 200
 MAX_SELECTOR_PERCENTS = 200
-"""`%` in all LIKE patterns of a selector together: as many as it may have words. Each costs a search."""
+"""Maximum number of `%` in all LIKE patterns of a selector together, equal to the maximum of its words. Each costs a
+search."""
 MAX_DEPTH = 100
-"""How deep an expression may nest. It keeps every walk over a tree far from Python's recursion limit, and
-lets a sum of as many terms as MAX_SELECTOR_TOKENS allows pass."""
+"""Maximum nesting of an expression. It keeps every walk over a tree far from Python's recursion limit, and still allows
+a sum of as many terms as MAX_SELECTOR_TOKENS allows."""
 
 MAX_CARET_LINE = 100
-"""How much of a long line an error shows around its caret."""
+"""Maximum number of characters of a long line that an error shows around its caret."""
 
 
 class SelectorsError(ValueError):
-    """Something this package refuses."""
+    """Base of the errors of this package."""
 
 
 class SelectorError(SelectorsError):
-    """A selector that cannot be accepted. line and column count from 1, in characters of the text."""
+    """A selector is refused. line and column count from 1, in characters of the text."""
 
     def __init__(self, message: str, text: str, offset: int) -> None:
         self.message = message
@@ -38,23 +39,23 @@ class SelectorError(SelectorsError):
 
 
 class FilterError(SelectorsError):
-    """A property filter that cannot be accepted."""
+    """A property filter is refused."""
 
 
 class FieldNameError(SelectorsError):
-    """A field name that x-filter-field-names cannot list."""
+    """A field name is refused in x-filter-field-names."""
 
 
 class EncodingError(SelectorsError):
-    """An expression that cannot be encoded, or bytes that hold none."""
+    """An expression cannot be encoded, or bytes are no encoded expression."""
 
 
 class ColumnsError(SelectorsError):
-    """Values that no column holds, or bytes that hold no columns."""
+    """Values cannot be stored in a column, or bytes are no columns."""
 
 
 def locate(text: str, offset: int) -> tuple[int, int, str]:
-    """The line, the column, and two lines of text: the line in question (cut if long) and a caret below
+    """The line number, the column number, and two lines of text: the line in question (cut if long) and a caret below
     it."""
     offset = max(0, min(offset, len(text)))
     line, start, position = 1, 0, 0
@@ -68,8 +69,8 @@ def locate(text: str, offset: int) -> tuple[int, int, str]:
     column = offset - start + 1
     first = max(start, min(offset - MAX_CARET_LINE // 2, end - MAX_CARET_LINE))
     last = min(end, first + MAX_CARET_LINE)
-    # Whatever would move the caret away from its character (tabs, controls, lone surrogates) is shown as one
-    # blank or mark.
+    # Characters that would move the caret away from its place (tabs, controls, lone surrogates) are shown as one blank
+    # or mark.
     shown = "".join(
         " " if character == "\t" else character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
         for character in text[first:last]

@@ -1,7 +1,7 @@
-"""The meaning of an expression: a plain walk, written to be compared with the others, not to be fast.
+"""The meaning of an expression: a plain tree walk, written as the reference for the other evaluators, not for speed.
 
-Three-valued logic as in JMS 3.1 §3.8.1.2: AND is the least, OR the greatest of its operands under
-FALSE < UNKNOWN < TRUE; NOT leaves UNKNOWN as it is. Nothing raises, whatever the fields hold.
+Three-valued logic as in JMS 3.1 §3.8.1.2: AND is the least, OR the greatest of its operands under FALSE < UNKNOWN <
+TRUE; NOT keeps UNKNOWN. No evaluation raises, whatever values the fields have.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NON_PERSISTENT = "NON_PERSISTENT"
 
 
 def evaluate(expression: Expression, fields: Mapping[str, FieldValue]) -> Truth:
-    """True selects; False and None (UNKNOWN) do not."""
+    """The truth of an expression for one message. Only True selects it; False and None (UNKNOWN) do not."""
     value = _value(expression, fields)
     return value if value is True or value is False else None
 
@@ -75,14 +75,14 @@ def _value(node: Expression, fields: Mapping[str, FieldValue]) -> Value:
 
 
 def _is_null(operand: Expression, fields: Mapping[str, FieldValue]) -> bool:
-    # A value too large to calculate with is there all the same.
+    # A value too large to calculate with is present all the same.
     if isinstance(operand, Field):
         return operand.default is None and fields.get(operand.key) is None
     return _value(operand, fields) is None
 
 
 def _least(decisive: bool, operands: tuple[Expression, ...], fields: Mapping[str, FieldValue]) -> Truth:
-    """AND for decisive False, OR for decisive True: that value if any operand has it, else UNKNOWN if any
+    """AND for decisive False, OR for decisive True: that value if any operand has it, else UNKNOWN if any operand
     is."""
     result: Truth = not decisive
     for operand in operands:

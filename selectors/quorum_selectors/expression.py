@@ -1,14 +1,14 @@
 """The tree that selectors and property filters become: frozen nodes of plain values.
 
-A node is a *value* (Literal, Field, DeliveryMode, Sign, Arithmetic) or a *condition* (the rest). A condition
-is TRUE, FALSE or UNKNOWN (True, False, None); a field or a literal may stand where a condition is wanted, and
-is UNKNOWN unless it is a boolean. A condition may be compared with a boolean.
+A node is a *value* (Literal, Field, DeliveryMode, Sign, Arithmetic) or a *condition* (the rest). A condition is TRUE,
+FALSE or UNKNOWN (True, False, None). A field or a literal may be used as a condition, and is UNKNOWN unless it is a
+boolean. A condition may be compared with a boolean.
 
-A *field key* names a field everywhere: `header.priority`, `properties.subject`,
-`application-properties.colour`. In a mapping from keys to values, an absent key and None both are NULL.
+A *field key* names a field everywhere: `header.priority`, `properties.subject`, `application-properties.colour`. In a
+mapping from keys to values, an absent key and None both are NULL.
 
-BETWEEN has no node: it is by definition two comparisons (JMS 3.1 §3.8.1.1). Equality of nodes is that of
-Python, in which 1 == 1.0 == True: to compare expressions, compare their canonical encodings.
+BETWEEN has no node: by definition it is two comparisons (JMS 3.1 §3.8.1.1). Equality of nodes is that of Python, in
+which 1 == 1.0 == True: to compare expressions, compare their canonical encodings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal as OneOf
 from quorum_selectors.like import Pattern
 
 FieldValue = bool | int | float | str
-"""What a field can hold: a boolean, an exact number (64 bit), an approximate one (double), a string."""
+"""The types of a field's value: a boolean, an exact number (64 bit), an approximate one (double), a string."""
 
 Truth = bool | None
 """None is UNKNOWN."""
@@ -33,14 +33,14 @@ DURABLE = "header.durable"
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. None is NULL: what folding leaves of an overflow or a division by zero."""
+    """A constant. None is NULL: the folded result of an overflow or a division by zero."""
 
     value: FieldValue | None
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The value of a field; `default` where it is absent (AMQP's header has defaults), else NULL."""
+    """The value of a field; `default` if it is absent (AMQP's header has defaults), else NULL."""
 
     key: str
     default: FieldValue | None = None
@@ -48,8 +48,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryMode:
-    """JMSDeliveryMode: 'PERSISTENT' where `header.durable` is true, else 'NON_PERSISTENT' (AMQP's default is
-    false)."""
+    """JMSDeliveryMode: 'PERSISTENT' if `header.durable` is true, else 'NON_PERSISTENT' (AMQP's default is false)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Whether a string is one of `values`; FALSE for what is no string."""
+    """Whether a string is one of `values`; FALSE for other types."""
 
     operand: Expression
     values: tuple[str, ...]
@@ -82,7 +81,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Whether a whole string matches a pattern (see like.py); FALSE for what is no string."""
+    """Whether a whole string matches a pattern (see like.py); FALSE for other types."""
 
     operand: Expression
     pattern: Pattern
@@ -95,7 +94,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class IsTrue:
-    """Makes UNKNOWN FALSE: an AMQP property filter knows only matching and not matching."""
+    """Turns UNKNOWN into FALSE, because an AMQP property filter either matches or does not."""
 
     operand: Expression
 
@@ -132,7 +131,7 @@ Expression = (
 )
 
 EVERYTHING = Literal(True)
-"""The expression that selects every message: what a blank selector means."""
+"""The expression that selects every message: the meaning of a blank selector."""
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
@@ -151,7 +150,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """Every node once, a parent before its children. Keeps its own stack: any depth is fine."""
+    """Every node once, a parent before its children. Uses its own stack, so any depth works."""
     stack = [node]
     while stack:
         top = stack.pop()
@@ -165,8 +164,12 @@ VALUES_A_STEP = 16
 
 
 def steps(node: Expression) -> int:
-    """What evaluating an expression for one message costs at most, to share out work by: a step for each comparison,
-    calculation and test, each segment of a LIKE pattern, and each VALUES_A_STEP values of an IN list."""
+    """The highest cost of evaluating an expression for one message, used to divide work. One step for
+
+    - each comparison, calculation and test;
+    - each segment of a LIKE pattern;
+    - each VALUES_A_STEP values of an IN list.
+    """
     count = 0
     for part in walk(node):
         match part:

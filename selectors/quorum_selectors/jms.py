@@ -1,15 +1,15 @@
-"""Message selectors: text to tree. The language of Jakarta Messaging 3.1 §3.8.1.1, and nothing beyond it.
+"""Message selectors: text to tree. The language is that of Jakarta Messaging 3.1 §3.8.1.1, without extensions.
 
     text -> limits on length -> tokens (lark, jms.lark) -> `_Tokens`: limits, words, numbers -> LALR ->
     `_Builder`
 
-The parser is built once, when this module is first imported, and keeps its own stack; `_Builder` runs while
-the parser reduces, so nothing here recurses. Every part carries what kind of thing it is and where it began,
-which is how a number that stands for a condition is refused with a caret under it.
+The parser is built once, when this module is first imported, and keeps its own stack. `_Builder` runs while the parser
+reduces, so there is no recursion. Every part carries its kind and where it began, so that a number used as a condition
+is refused with a caret under it.
 
-Where the text leaves a choice, docs/selectors.md has the table; in short: numbers are decimal, hexadecimal or
-octal as in Java, without its binary form, underscores and suffixes F and D; `%`, quoted identifiers and
-comments are refused.
+docs/selectors.md has the choices where the specification leaves them open. In short: numbers are decimal, hexadecimal
+or octal as in Java, without its binary form, underscores and suffixes F and D; `%`, quoted identifiers and comments are
+refused.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ def parse(text: str) -> Expression:
 
 
 class _Problem(Exception):
-    """(message, offset): why the text is refused; becomes a SelectorError, which also knows the text."""
+    """(message, offset): the reason why the text is refused. It becomes a SelectorError, which also knows the text."""
 
 
 # ---- tokens
 
 
 class _Tokens:
-    """Between lark's lexer and its parser: counts, sorts words, and checks what an expression in the grammar
-    cannot."""
+    """The stage between lark's lexer and its parser: counts tokens, sorts words, and makes checks that the grammar
+    cannot express."""
 
     always_accept = ("WORD",)
 
@@ -147,7 +147,7 @@ def _start(token: Token) -> int:
 
 
 def _word(token: Token) -> Token:
-    """A word as keyword or identifier. Keywords are ASCII: case folding beyond it must not make new ones."""
+    """A word as keyword or identifier. Keywords are ASCII, so that case folding beyond ASCII makes no new ones."""
     word = str(token)
     if word.isascii():
         if keyword := KEYWORDS.get(word.upper()):
@@ -189,13 +189,12 @@ _BOOLEAN = "TRUE or FALSE"
 _CONDITION = "a condition"
 _FIELD = "an identifier"
 _LEAST = "the number 9223372036854775808"
-"""2**63 without its minus sign: in Java, and here, it may only stand right after one."""
+"""2**63 without its minus sign: in Java, and here, it may only follow a minus sign directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of the selector that has been read: its tree, what kind of thing it is, how deep, and where it
-    began."""
+    """A parsed piece of the selector: its tree, its kind, its depth, and where it began."""
 
     node: Expression
     kind: str
@@ -205,7 +204,7 @@ class _Part:
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, _Part]):
-    """Called by the parser for each rule it has recognised, innermost first."""
+    """Called by the parser for each recognised rule, innermost first."""
 
     def start(self, part: _Part) -> _Part:
         return _condition(part)
@@ -240,7 +239,7 @@ class _Builder(Transformer[Token, _Part]):
         try:
             segments = like.parse_pattern(_unquoted(pattern), character)
         except like.PatternError as error:
-            # The escape is the pattern's last character: it stands right before the closing quote.
+            # The escape is the pattern's last character, directly before the closing quote.
             raise _Problem(str(error), (pattern.end_pos or 0) - 2) from None
         return _over(_CONDITION, Like(operand.node, segments), operand)
 
@@ -361,7 +360,7 @@ def _unquoted(token: Token) -> str:
 
 
 def _numeral(token: Token) -> int | float:
-    """The value of a number as it is spelled; 2**63 passes, as its minus sign may still be to come."""
+    """The value of a number as spelled; 2**63 passes, because its minus sign may still follow."""
     text = str(token)
     if exact := _EXACT.fullmatch(text):
         value = int(
@@ -377,7 +376,7 @@ def _numeral(token: Token) -> int | float:
         if number == 0.0 and re.match(r"[0.]*[1-9]", text):
             raise _Problem(f"{_shortened(text)} is too small for a double", _start(token))
         return number
-    raise _Problem(f"{_shortened(text)!a} is no number{_number_advice(text)}", _start(token))
+    raise _Problem(f"{_shortened(text)!a} is not a number{_number_advice(text)}", _start(token))
 
 
 def _number_advice(text: str) -> str:

@@ -1,16 +1,16 @@
 """LIKE patterns, matched piece by piece, never as a regular expression.
 
-A pattern is kept as the *segments* between its `%`. A segment is a fixed number of characters: runs of
-literal text (str) and of `_` (how many), alternating. `_` beside `%` is moved before it ('%_' means what '_%'
-means), so equal patterns are mostly equal tuples:
+A pattern is kept as the *segments* between its `%`. A segment matches a fixed number of characters. It alternates
+between literal text (str) and runs of `_` (their number). `_` after `%` is moved before it ('%_' means the same as
+'_%'), so equal patterns are mostly equal tuples:
 
     'ab'      (('ab',),)
     'a_%b%'   (('a', 1), ('b',), ())
 
-The first segment has to begin the string, the last to end it, and each one between is taken where it first
-fits, which never excludes a match: what is left for the others is longest then. So no step is ever taken
-back. Literal segments are found by str.find; one with `_` inside by a bit-parallel scan (shift-and) that
-looks at each character once. A character is a Unicode code point.
+The string must begin with the first segment and end with the last. Each segment between them is matched at its first
+possible place. That never excludes a match, because it leaves the longest rest for the other segments; so there is no
+backtracking. Literal segments are found by str.find; a segment with `_` by a bit-parallel scan (shift-and) that reads
+each character once. A character is a Unicode code point.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 Segment = tuple[str | int, ...]
 Pattern = tuple[Segment, ...]
-"""At least one segment; as many `%` as segments, less one."""
+"""At least one segment; the pattern has one `%` less than segments."""
 
 
 class PatternError(ValueError):
-    """A pattern that ends in its escape character. `offset` is where, in the pattern."""
+    """The pattern ends in its escape character. `offset` is the position in the pattern."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class PatternError(ValueError):
 def parse_pattern(text: str, escape: str | None = None) -> Pattern:
     """The segments of a pattern as JMS 3.1 §3.8.1.1 writes it. `escape` is one character, or None.
 
-    An escape before an ordinary character stands for that character (the text is silent). Raises
+    An escape before an ordinary character stands for that character, because the specification does not say. Raises
     PatternError.
     """
     segments: list[Segment] = []
@@ -80,17 +80,17 @@ def parse_pattern(text: str, escape: str | None = None) -> Pattern:
 
 
 def prefix_pattern(text: str) -> Pattern:
-    """What begins with this text."""
+    """A pattern for strings that begin with this text."""
     return ((text,) if text else (), ())
 
 
 def suffix_pattern(text: str) -> Pattern:
-    """What ends in this text."""
+    """A pattern for strings that end in this text."""
     return ((), (text,) if text else ())
 
 
 def is_pattern(pattern: Pattern) -> bool:
-    """Whether the tuples have the form `parse_pattern` gives them."""
+    """Whether the tuples have the form that `parse_pattern` gives them."""
     if not pattern:
         return False
     for place, segment in enumerate(pattern):
@@ -99,8 +99,7 @@ def is_pattern(pattern: Pattern) -> bool:
             if type(run) is previous or not run or (isinstance(run, int) and run < 0):
                 return False
             previous = type(run)
-        # `_` stands before a `%`, so no segment after one begins with it; empty segments are at the ends
-        # only.
+        # `_` is moved before a `%`, so no segment after a `%` begins with it; only the first and last may be empty.
         if place and segment and isinstance(segment[0], int):
             return False
         if not segment and 0 < place < len(pattern) - 1:
@@ -109,14 +108,14 @@ def is_pattern(pattern: Pattern) -> bool:
 
 
 def literal_text(pattern: Pattern) -> str | None:
-    """The one string a pattern matches, if it has no wildcard."""
+    """The one string that a pattern matches, if it has no wildcard."""
     if len(pattern) > 1 or any(isinstance(run, int) for run in pattern[0]):
         return None
     return "".join(run for run in pattern[0] if isinstance(run, str))
 
 
 def least_size(pattern: Pattern) -> int:
-    """Characters of the shortest string that matches."""
+    """Number of characters of the shortest string that matches."""
     return sum(map(_size, pattern))
 
 
@@ -159,7 +158,7 @@ def _size(segment: Segment) -> int:
 
 
 def _fits(segment: Segment, value: str, position: int) -> bool:
-    """Whether the segment stands at this position; the string is known to be long enough."""
+    """Whether the segment matches at this position; the string is known to be long enough."""
     for run in segment:
         if isinstance(run, int):
             position += run
@@ -171,12 +170,11 @@ def _fits(segment: Segment, value: str, position: int) -> bool:
 
 
 def _finder(segment: Segment) -> Callable[[str, int, int], int]:
-    """A function (value, start, end) -> where the segment first stands within, or -1."""
+    """A function (value, start, end) -> first position of the segment within, or -1."""
     if len(segment) == 1 and isinstance(segment[0], str):
         text = segment[0]
         return lambda value, start, end: value.find(text, start, end)
-    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the
-    # segment.
+    # shift-and: bit i of `state` is set while the last i+1 characters fit the first i+1 places of the segment.
     anywhere, place = 0, 0
     places: dict[str, int] = {}
     for run in segment:

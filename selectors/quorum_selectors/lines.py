@@ -1,20 +1,20 @@
-"""Many strings side by side, asked all at once: which equal a text, which are in a list, which match a LIKE pattern.
+"""Many strings side by side, tested all at once: which equal a text, which are in a list, which match a LIKE pattern.
 
-The strings lie one after the other in one array of *letters*: the bytes of their UTF-8, or their code points where a
-pattern's `_` has to step over characters of several bytes. UTF-8 never has one character's bytes within another's, so
-a text stands where its bytes stand, and the answers are those of `like` for each string. Three ways to look at them:
+The strings are concatenated in one array of *letters*: the bytes of their UTF-8, or their code points where a pattern's
+`_` has to match characters of several bytes. In UTF-8 one character's bytes never occur within another's, so a text
+occurs where its bytes occur, and the answers are those of `like` for each string. There are three representations:
 
-- *words*: the eight bytes at a place of every string, its beginning or end plus a multiple of eight, as one number
+- *words*: the eight bytes at a place of every string (its beginning or end plus a multiple of eight), as one number
   each. A text is compared word by word, under a mask that leaves out `_` and what is beyond the text.
-- *streams*: a bit for each letter of all strings, 64 in a number: where a certain letter stands. Streams moved by
+- *streams*: a bit for each letter of all strings, 64 in a number, set where a certain letter occurs. Streams shifted by
   their letters' offsets and joined by AND say where a piece of a pattern begins. Every string takes the first such
-  place behind the pieces before it, as in `like`; what reaches beyond the string's end is no match.
-- *bits*: where all strings are short, one number for each of them that says where in it a certain letter stands. The
-  first place is then the lowest bit, and a pattern costs a few operations a letter.
+  place after the preceding pieces, as in `like`; a piece that would extend beyond the string's end does not match.
+- *bits*: if all strings are short, one number for each of them that says where in it a certain letter occurs. The first
+  place is then the lowest bit, and a pattern costs a few operations a letter.
 
-All of them are made when they are first asked for and kept, so that further patterns cost a few operations on
-short arrays. Costs go with the letters and the pattern, except that a text of many thousand letters that nearly stands
-in many places would cost their product: such a pattern is asked string by string.
+All of them are made on first use and kept, so that further patterns cost a few operations on short arrays. Costs grow
+with the letters plus the pattern. The exception is a text of many thousand letters that nearly matches in many places,
+which would cost their product: such a pattern is tested string by string.
 """
 
 from __future__ import annotations
@@ -29,40 +29,45 @@ from quorum_selectors import like
 from quorum_selectors.batch_columns import Array, Bits
 
 KEPT_WORDS = 16
-"""Of each string's beginning and end that are kept: texts of 128 bytes."""
+"""Number of words kept of each string's beginning and end: texts of 128 bytes."""
 KEPT_BYTES = 1 << 23
-"""For a hundred letters of a block of usual strings; the bound is for long ones."""
+"""Bound of the kept streams in bytes. It suffices for a hundred letters of a block of usual strings, and matters for
+long ones."""
 MAX_SHORT = 63
-"""Letters of a short string: a bit each, and one for its end."""
+"""Maximum number of letters of a short string: a bit each, and one for its end."""
 MAX_PIECE = 64
-"""Letters of a piece that streams are joined for; string by string it goes on if many places still fit."""
+"""Maximum number of letters of a piece for which streams are joined. If many places still fit, the search continues
+string by string."""
 FEW_VALUES = 4
-"""Up to so many texts are compared one after the other; more are looked for in so many strings for each."""
+"""Up to this number of texts are compared one after the other. With more texts, up to this number of strings per text
+are tested one by one."""
 
 FEW_ROWS = 256
-"""Up to so many long strings are asked one by one for the pieces between two `%`: a stream costs as much as they do."""
+"""Up to this number of long strings are tested one by one for the pieces between two `%`, because a stream costs as
+much."""
 
 _WORD = 8
 _BITS = 64
 FRONT = _WORD * KEPT_WORDS
-"""Letters before the first string that may be anything: kept words of its end begin there."""
+"""Number of arbitrary letters before the first string, because kept words of a string's end may begin there."""
 BACK = FRONT + 2 * _BITS
-"""The same after the last one: kept words of its beginning, and whole numbers of a stream, end there."""
+"""The same after the last string, because kept words of a string's beginning, and whole numbers of a stream, may end
+there."""
 _ONE = np.uint64(1)
 _PORTION = 1 << 16
-"""Letters that are looked at in one go: fresh memory costs more than what is done there, and little is at hand."""
+"""Letters processed at once. Fresh memory costs more than the work done in it, and little memory is at hand."""
 _SHRINK = 2
-"""After each so many pieces, rows are sorted out if less than one in so many is left."""
+"""After every _SHRINK pieces, rows are removed if less than one in _SHRINK is left."""
 
 
 def encode_text(text: str) -> bytes:
-    """As columns have it."""
+    """The text's bytes as columns store them."""
     return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A segment of a pattern in letters of `unit` bytes. `mask` has zero bits where any letter fits."""
+    """A segment of a pattern in letters of `unit` bytes. `mask` has zero bits where any letter matches."""
 
     unit: int
     value: bytes
@@ -87,13 +92,13 @@ class Piece:
         return len(self.value) // self.unit
 
     def letters(self) -> Iterator[tuple[int, int]]:
-        """offset, letter"""
+        """Yield (offset, letter)."""
         for at in range(0, len(self.value), self.unit):
             if self.mask[at]:
                 yield at // self.unit, int.from_bytes(self.value[at : at + self.unit], "little")
 
     def words(self, is_end: bool) -> Iterator[tuple[int, Any, Any]]:
-        """Word by word from the beginning, or from the end: number, value, mask."""
+        """Yield number, value and mask of each word, from the beginning or from the end."""
         pad = bytes(-len(self.value) % _WORD)
         values, masks = (
             np.frombuffer(pad + each if is_end else each + pad, "<u8") for each in (self.value, self.mask)
@@ -128,8 +133,8 @@ class Lines:
     )
 
     def __init__(self, letters: Array, ends: Array) -> None:
-        """letters: FRONT of them, the strings one after the other, and BACK of them; ends: where each string ends,
-        counted from the first one's beginning."""
+        """letters: FRONT arbitrary letters, the concatenated strings, and BACK arbitrary letters. ends: the end of each
+        string, counted from the first one's beginning."""
         self.count = len(ends)
         self.unit = letters.itemsize
         self.ends: Array = ends + FRONT
@@ -147,22 +152,22 @@ class Lines:
         self._points: Lines | None = None
         self._joined: bytes | None = None
         self._there: dict[str, bool] = {}
-        """texts that were looked for in all strings together"""
+        """texts that were searched in all strings together"""
 
     @staticmethod
     def of(texts: Sequence[bytes]) -> Lines:
-        """Lines of these."""
+        """Lines of these texts."""
         padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
         return Lines(
             np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)
         )
 
     def equal(self, text: str, wanted: Bits | None = None) -> Bits:
-        """Which of the strings (of those that are wanted) are this one."""
+        """Which of the strings (of the wanted ones) equal this text."""
         return self.match(((text,),) if text else ((),), wanted)
 
     def among(self, values: Sequence[str], wanted: Bits | None = None) -> Bits:
-        """Which are one of these."""
+        """Which of the strings equal one of these values."""
         pieces = sorted({encode_text(value) for value in values})
         fitting = np.ones(self.count, np.bool_) if wanted is None else wanted
         found: Bits = np.zeros(self.count, np.bool_)
@@ -181,7 +186,7 @@ class Lines:
         return found
 
     def match(self, pattern: like.Pattern, wanted: Bits | None = None) -> Bits:
-        """Which match."""
+        """Which of the strings match the pattern."""
         has_ones = any(isinstance(run, int) for segment in pattern for run in segment)
         if has_ones and self.unit == 1 and not self._is_ascii():
             return self._code_points().match(pattern, wanted)
@@ -189,7 +194,7 @@ class Lines:
         if len(pattern) == 1:
             return self._stands(_both(self.sizes == first.size, wanted), first, is_end=False)
         last = Piece.of(pattern[-1], self.unit)
-        least = max(first.size + last.size, like.least_size(pattern))  # a character has a letter at least
+        least = max(first.size + last.size, like.least_size(pattern))  # a character has at least one letter
         fitting = self._stands(_both(self.sizes >= least, wanted), first, is_end=False)
         fitting = self._stands(fitting, last, is_end=True)
         if len(pattern) == 2 or not fitting.any():
@@ -207,7 +212,7 @@ class Lines:
         return found
 
     def same(self, rows: Array, other: Lines, others: Array) -> Bits:
-        """Pair by pair, whether the string in a row is the other's in its row. Both in UTF-8."""
+        """Pair by pair, whether the string in a row equals the other's in its row. Both in UTF-8."""
         found: Bits = self.sizes[rows] == other.sizes[others]
         words = -(-min(self._longest, other._longest) // _WORD)
         for number in range(min(words, KEPT_WORDS)):
@@ -225,7 +230,8 @@ class Lines:
     # ---- words
 
     def _hinted(self, rows: Array, pieces: list[bytes]) -> Bits:
-        """Which rows begin, or end, with the same bytes as one of the pieces: where these differ more."""
+        """Which rows begin, or end, with the same bytes as one of the pieces. Of beginning and end, the one where the
+        pieces differ more is compared."""
         firsts = np.unique(
             np.frombuffer(b"".join(piece[:_WORD].ljust(_WORD, b"\0") for piece in pieces), "<u8")
         )
@@ -247,7 +253,7 @@ class Lines:
         return found
 
     def _stands(self, fitting: Bits, piece: Piece, *, is_end: bool) -> Bits:
-        """Those of the fitting, all long enough, that begin or end with the piece."""
+        """The fitting strings, all long enough, that begin or end with the piece."""
         for number, value, mask in piece.words(is_end):
             left = np.count_nonzero(fitting)
             if not left:
@@ -263,7 +269,7 @@ class Lines:
         return fitting
 
     def _word(self, is_end: bool, number: int) -> Array:
-        """That word of every string, also of those that are shorter: then it has others' letters."""
+        """This word of every string. For a shorter string it has letters of its neighbours."""
         found = self._kept.get((is_end, number))
         if found is None:
             found = self._words[self._word_places(is_end, number, slice(None))]
@@ -271,7 +277,7 @@ class Lines:
         return found
 
     def _own_word(self, number: int) -> Array:
-        """That word from the beginning, with zeros behind the string's end."""
+        """This word from the beginning, with zeros after the string's end."""
         found = self._own.get(number)
         if found is None:
             rest = np.minimum(np.maximum(self.sizes - _WORD * number, 0), _WORD)
@@ -288,8 +294,8 @@ class Lines:
     # ---- streams
 
     def _follow_short(self, rows: Array, pattern: like.Pattern, first: Piece, last: Piece) -> Array:
-        """Those of the rows where the segments between first and last follow each other. A bit stands for a letter of
-        each string; `ends` has one where what was found so far ends, or none."""
+        """The rows in which the segments between first and last follow each other. A bit stands for a letter of each
+        string; `ends` has a one where the match so far ends, or none."""
         ends = np.full(len(rows), 1 << first.size, np.uint64)
         for number, segment in enumerate(pattern[1:-1], 1):
             piece = Piece.of(segment, self.unit)
@@ -311,7 +317,7 @@ class Lines:
         return np.compress((ends != 0) & (ends <= limits), rows)
 
     def _letter_bits(self, letter: int, rows: Array) -> Array:
-        """Where this letter stands in each of the rows, all of them short: bit i for letter i."""
+        """The positions of this letter in each of the rows, all of them short: bit i for letter i."""
         found = self._bits.get(letter)
         if found is None:
             words, bits = self.starts >> 6, (self.starts & (_BITS - 1)).astype(np.uint64)
@@ -351,7 +357,7 @@ class Lines:
         kept[letter] = found
 
     def _stream(self, letter: int) -> Array:
-        """Where this letter stands: bit i % 64 of number i // 64 for letter i."""
+        """The positions of this letter: bit i % 64 of number i // 64 for letter i."""
         found = self._streams.get(letter)
         if found is None:
             found = self._packed(letter)
@@ -359,7 +365,7 @@ class Lines:
         return found
 
     def _beginnings(self, piece: Piece) -> Array | None:
-        """Where the piece begins, in whatever strings; None if that costs more than asking one by one."""
+        """The beginnings of the piece in all strings; None if that costs more than testing strings one by one."""
         found = np.full(len(self.letters) // _BITS, 2**64 - 1, "<u8")
         for count, (offset, letter) in enumerate(piece.letters()):
             if count == MAX_PIECE:
@@ -370,15 +376,13 @@ class Lines:
                 moved = stream >> np.uint64(bits)
                 moved[:-1] |= stream[1:] << np.uint64(_BITS - bits)
                 stream = moved
-            found[: len(stream)] &= (
-                stream  # what is left of the others is too near the end to be within a string
-            )
+            found[: len(stream)] &= stream  # the others are too near the end to be within a string
             if not found.any():
                 break
         return found
 
     def _next(self, stream: Array, places: Array, limits: Array) -> Array:
-        """The first bit of the stream at or after each place; something beyond its limit if there is none before it."""
+        """The first bit of the stream at or after each place; a value beyond its limit if there is none before it."""
         words, bits = places >> 6, (places & (_BITS - 1)).astype(np.uint64)
         window = stream[words] >> bits
         window |= (stream[words + 1] << _ONE) << (np.uint64(_BITS - 1) - bits)
@@ -393,8 +397,8 @@ class Lines:
     # ---- single strings
 
     def _have_pieces(self, pattern: like.Pattern) -> bool:
-        """Whether every literal text between two `%` stands somewhere in the strings: one search for each different
-        text over all strings together, and for all patterns that have it."""
+        """Whether every literal text between two `%` occurs somewhere in the strings. Each different text costs one
+        search over all strings together, for all patterns that have it."""
         if self._joined is None:
             self._joined = self.letters[FRONT : self.ends.item(-1)].tobytes()
         texts = {run for segment in pattern[1:-1] for run in segment if isinstance(run, str)}
@@ -421,7 +425,7 @@ class Lines:
         return not len(inner) or bool(inner.max() < 0x80)
 
     def _code_points(self) -> Lines:
-        """The same strings, a letter for each of their characters."""
+        """The same strings, with a letter for each of their characters."""
         if self._points is None:
             inner = self.letters[FRONT : self.ends.item(-1)]
             first = np.zeros(len(self.letters), np.bool_)  # of a character: no continuation byte

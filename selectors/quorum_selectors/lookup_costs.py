@@ -1,16 +1,16 @@
-"""What it costs at most to look up a message for many expressions at once: a number of steps, from their trees alone.
+"""The highest cost of looking up a message for many expressions at once: a number of steps, from their trees alone.
 
-The predicate index asks an expression about a message only if one of the predicates that it is filed under is TRUE.
-Predicates are sorted into *families*: a message meets the predicates of one *cell* of a family at most. A field has one
-value, so all equalities of a field are one family, with a cell for each value; beginnings of one length are another. So
-a message costs, for each family, the steps of the cell with the most; and looking into the family costs a few more.
+The predicate index evaluates an expression for a message only if one of its indexed predicates is TRUE. Predicates are
+sorted into *families*: a message meets the predicates of at most one *cell* of a family. A field has one value, so all
+equalities of a field are one family, with a cell for each value; prefixes of one length are another. So for each family
+a message costs the steps of the most expensive cell, and a few more for the lookup in the family.
 
     x = 'a', x IN (..), x, NOT x      a family for each field, a cell for each value
     x LIKE 'a%', x LIKE '%a'          a family for each field and length, a cell for each text
     x BETWEEN 1 AND 5                 a family for each field and power of two above the width, cells of that width
     everything else                   a family with one cell: every message may meet it
 
-It never depends on which expressions came first, nor on what an index has found.
+The cost does not depend on the order of the expressions, nor on what an index has found.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from quorum_selectors.expression import Expression
 from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, Requirement, requirement
 
 LOOKUP_STEPS = 4
-"""Looking into a family for one message."""
+"""Steps of a lookup in a family for one message."""
 
 _HUGE = 2.0**512
 _LEAST_POWER = -16
 
 Cell = tuple[Hashable, Hashable]
-"""family, cell of it"""
+"""a family and its cell"""
 
 Filed = tuple[tuple[Cell, ...], int]
 """The cells of an expression, and its steps."""
@@ -73,8 +73,8 @@ class _Family:
     __slots__ = ("cells", "loads", "most")
 
     def __init__(self) -> None:
-        self.cells: dict[Hashable, tuple[int, int]] = {}  # steps, how many expressions
-        self.loads: dict[int, int] = {}  # how many cells have so many steps
+        self.cells: dict[Hashable, tuple[int, int]] = {}  # steps, number of expressions
+        self.loads: dict[int, int] = {}  # steps -> number of cells with these steps
         self.most = 0
 
     def change(self, cell: Hashable, steps: int, count: int) -> None:
@@ -103,7 +103,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class LookupCosts(Generic[T]):
-    """Expressions by tokens, and what a message costs at most: `steps`."""
+    """Expressions by tokens, and the highest cost of a message: `steps`."""
 
     def __init__(self) -> None:
         self._families: dict[Hashable, _Family] = {}
@@ -114,13 +114,13 @@ class LookupCosts(Generic[T]):
         return len(self._filed)
 
     def add(self, token: T, expression: Filed) -> None:
-        """A token has one expression."""
+        """Add the expression of a token, which has none yet."""
         self._filed[token] = expression
         for cell in expression[0]:
             self._change(cell, expression[1], 1)
 
     def remove(self, token: T) -> None:
-        """KeyError if it is not filed."""
+        """Remove a token's expression; KeyError if there is none."""
         found, count = self._filed.pop(token)
         for cell in found:
             self._change(cell, -count, -1)

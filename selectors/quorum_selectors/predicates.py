@@ -1,18 +1,18 @@
-"""An index over expressions: which of many may select a message, without asking each of them.
+"""An index over expressions: which of many may select a message, without evaluating each of them.
 
-Every expression is filed under a few *predicates* over single fields, at least one of which is TRUE wherever the
-expression is (`requirement`). A message's fields are looked up there; what is found has to be asked, what is not is
-certainly not TRUE. Under three-valued logic that is the only safe direction: a predicate is never derived from what
-makes an expression FALSE.
+Every expression is indexed by a few *predicates* over single fields. At least one of them is TRUE wherever the
+expression is TRUE (`requirement`). A message's fields are looked up in the index: the expressions found have to be
+evaluated, all others are certainly not TRUE. Under three-valued logic that is the only safe direction: a predicate is
+never derived from what makes an expression FALSE.
 
     x = 'a', x IN (..), x = 5, x, NOT x       a table of values
     x LIKE 'a%', x LIKE '%a'                  tables of beginnings and ends, by length
     x < 5, x BETWEEN 1 AND 5                  spans, sorted by where they begin
-    x <> 5, x NOT IN (..), x NOT LIKE ..      who has the field at all
-    everything else                           the rest, which is always asked
+    x <> 5, x NOT IN (..), x NOT LIKE ..      messages that have the field at all
+    everything else                           the rest, which is always evaluated
 
-AND takes the rarest of what its operands require; OR needs something of each of them, at most MAX_PREDICATES together.
-Numbers are looked up as doubles, and spans include their ends: it finds a little more than there is, never less.
+AND takes the rarest of its operands' requirements; OR needs some of each of them, at most MAX_PREDICATES together.
+Numbers are looked up as doubles, and spans include their ends: the index finds a little more than matches, never less.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from quorum_selectors.lines import encode_text
 from quorum_selectors.vectorised import Messages
 
 MAX_PREDICATES = 16
-"""Of one expression: what would need more is asked about every message."""
+"""Maximum number of predicates of one expression. An expression that would need more is evaluated for every message."""
 
 LOOKUPS_A_STEP = 10
-"""Values that are looked up one by one in the time that one step of an expression takes over all messages, about."""
+"""Approximate number of values that can be looked up in the time that one step of an expression takes over all
+messages."""
 VALUES_A_LOOKUP = 50
-"""The same where there are many messages: values that a step takes in the time of one that is looked up."""
+"""The same for many messages: values that a step processes in the time of one lookup."""
 
 Place = tuple[str, FieldValue | None]
-"""A field as an expression sees it: its key, and what stands where it is absent."""
+"""A field as an expression sees it: its key, and the value used if it is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ Requirement = tuple[Predicate, ...]
 
 
 def requirement(node: Expression) -> Requirement | None:
-    """Predicates of which one is TRUE wherever the expression is; none for one that is never TRUE, None where nothing
-    can be said."""
+    """Predicates, at least one of which is TRUE wherever the expression is. Empty for an expression that is never TRUE,
+    None if no predicate can be derived."""
     match node:
         case Literal(value):
             return None if value is True else ()
@@ -145,7 +146,7 @@ def _place(field: Field) -> Place:
 
 
 def _few(predicates: Iterable[Predicate]) -> Requirement | None:
-    # For Python 1.0 is True, but what asks for one does not ask for the other.
+    # For Python 1.0 is True, but a predicate for one does not match the other.
     found = tuple(
         {(type(each), type(getattr(each, "value", None)), each): each for each in predicates}.values()
     )
@@ -201,7 +202,7 @@ Tokens = dict[T, None]
 
 
 class _OfField(Generic[T]):
-    """What is filed under one field."""
+    """The predicates on one field."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[type, bytes | float | bool], Tokens[T]] = {}
@@ -255,18 +256,18 @@ class _OfField(Generic[T]):
         return not (self.values or self.begins or self.ends or self.spans or self.present)
 
     def texts(self) -> Iterator[Tokens[T]]:
-        """Everything that asks for strings."""
+        """All entries that require strings."""
         yield from (found for (kind, _), found in self.values.items() if kind is bytes)
         for table in (*self.begins.values(), *self.ends.values()):
             yield from table.values()
 
     def numbers(self) -> Iterator[Tokens[T]]:
-        """Everything that asks for numbers."""
+        """All entries that require numbers."""
         yield from (found for (kind, _), found in self.values.items() if kind is float)
         yield from self.spans.values()
 
     def with_text(self, piece: bytes) -> Iterator[Tokens[T]]:
-        """What asks for this string."""
+        """The entries that require this string."""
         found = self.values.get((bytes, piece))
         if found:
             yield found
@@ -278,7 +279,7 @@ class _OfField(Generic[T]):
                 yield found
 
     def with_number(self, number: float) -> Iterator[Tokens[T]]:
-        """What asks for this number."""
+        """The entries that require this number."""
         found = self.values.get((float, number))
         if found:
             yield found
@@ -301,7 +302,7 @@ class PredicateIndex(Generic[T]):
         self._filed: dict[T, tuple[Requirement | None, int]] = {}
         """predicates and steps"""
         self.rest: Tokens[T] = {}
-        """what may select any message"""
+        """expressions that may select any message"""
 
     def __len__(self) -> int:
         return len(self._filed)
@@ -310,13 +311,13 @@ class PredicateIndex(Generic[T]):
         return token in self._filed
 
     def add(self, token: T, expression: Expression) -> None:
-        """A token has one expression."""
+        """Add the expression of a token, which has none yet."""
         self.file(token, requirement(expression), steps(expression))
 
     def file(self, token: T, found: Requirement | None, cost: int) -> None:
-        """Adds an expression whose requirement and steps are known."""
+        """Add an expression whose requirement and steps are known."""
         if token in self._filed:
-            raise ValueError(f"{token!r} is filed already")
+            raise ValueError(f"{token!r} has an expression already; remove that first")
         self._filed[token] = found, cost
         if found is None:
             self.rest[token] = None
@@ -328,7 +329,7 @@ class PredicateIndex(Generic[T]):
             table.add(predicate, token, cost)
 
     def remove(self, token: T) -> None:
-        """KeyError if it is not filed."""
+        """Remove a token's expression; KeyError if there is none."""
         found, cost = self._filed.pop(token)
         self.rest.pop(token, None)
         for predicate in found or ():
@@ -338,8 +339,8 @@ class PredicateIndex(Generic[T]):
                 del self._fields[predicate.place]
 
     def candidates(self, messages: Messages) -> dict[T, list[Array]]:
-        """For each token that is not of the rest and may select some of the messages: which, as places in the run;
-        arrays that may overlap, and are shared."""
+        """For each token outside of `rest` whose expression may select some of the messages: their positions in the
+        run. The arrays may overlap, and are shared."""
         found: dict[T, list[Array]] = {}
 
         def note(tokens: Iterable[T], places: Array) -> None:
@@ -384,18 +385,18 @@ def _places(mask: Bits, count: int) -> Array:
 
 
 def _at(values: Array, places: Array) -> Array:
-    """The values in these places; a single one stands for all."""
+    """The values at these positions; a single value is valid for all."""
     return np.broadcast_to(values, places.shape) if len(values) == 1 else values[places]
 
 
 def _is_rather_asked(table: _OfField[T], values: Array) -> bool:
-    """Whether asking all that is filed costs less than looking up each different value."""
+    """Whether evaluating all entries costs less than looking up each different value."""
     asking = table.steps * max(LOOKUPS_A_STEP, len(values) // VALUES_A_LOOKUP)
     return asking < len(values) and asking < len(np.unique(values))
 
 
 def _groups(values: Array, places: Array) -> Iterator[tuple[float, Array]]:
-    """The places of each different value."""
+    """The positions of each different value."""
     if not len(values):
         return
     order = np.argsort(values, kind="stable")

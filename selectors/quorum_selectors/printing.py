@@ -1,11 +1,11 @@
 """Expressions back to text: the selector that a canonical encoding stands for.
 
-What is printed is read by `jms.parse` as an expression of the same encoding; a property test says so. It is seldom what
-somebody typed: the normal form has sorted and folded it. Longer than what was typed, it can be beyond the limits of a
-selector: it is for people, programs take the encoding.
+`jms.parse` reads the printed text as an expression of the same encoding; a property test checks that. The text is
+seldom the one that a user typed, because the normal form has sorted and folded it. It can be longer than the typed one,
+and so beyond the limits of a selector: it is for people, and programs use the encoding.
 
-Some expressions no selector says: those of property filters, which look at other fields and know no UNKNOWN. For people
-they are printed too, with AMQP's names of fields, and `IS TRUE` for what makes UNKNOWN FALSE.
+Some expressions have no selector: those of property filters, which use other fields and know no UNKNOWN. They are
+printed for people too, with AMQP's names of fields, and with `IS TRUE` where UNKNOWN becomes FALSE.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ DELIVERY_MODE = "JMSDeliveryMode"
 _IDENTIFIERS = {key: name for name, key in JMS_HEADERS.items() if name != DELIVERY_MODE}
 _PRIORITY = Field(JMS_HEADERS["JMSPriority"], DEFAULT_PRIORITY)
 _NO_NUMBER, _UNKNOWN = "(1 / 0)", "(1 / 0 = 0)"
-"""How a selector says NULL: it has no word for it where a value or a condition stands."""
+"""NULL in a selector, which has no word for it as a value or a condition."""
 
 
 def selector(expression: Expression) -> str | None:
-    """The selector that means this; None where none does."""
+    """The selector with this meaning; None if there is none."""
     printer = _Printer()
     text = printer.condition(expression)
     return text if printer.is_selector else None
 
 
 def shown(expression: Expression) -> str:
-    """The same for people, of any expression."""
+    """The same for people, for any expression."""
     return _Printer().condition(expression)
 
 
 def identifier(name: str) -> str | None:
-    """The name of an application property as a selector writes it; None where no identifier names it."""
+    """The name of an application property as a selector writes it; None if no identifier names it."""
     if not name or name.upper() in jms.KEYWORDS or name in JMS_HEADERS or name in JMS_REFUSED:
         return None
     if not jms.is_identifier_start(name[0]):
@@ -65,7 +65,7 @@ def identifier(name: str) -> str | None:
 
 
 def literal(value: FieldValue) -> str | None:
-    """A value as a selector writes it; None where it cannot: NaN, infinities, what is beyond 64 bits, lone halves."""
+    """A value as a selector writes it; None if it cannot: NaN, infinities, numbers beyond 64 bits, lone surrogates."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, str):
@@ -84,14 +84,14 @@ def _quoted(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in a LIKE pattern whose escape is ESCAPE."""
+    """A text escaped with ESCAPE for a LIKE pattern."""
     for special in (ESCAPE, "%", "_"):
         text = text.replace(special, ESCAPE + special)
     return text
 
 
 def _like(pattern: Pattern) -> str:
-    """What stands after LIKE."""
+    """The operand of LIKE."""
     runs = [["_" * run if isinstance(run, int) else run for run in segment] for segment in pattern]
     is_plain = not any(
         special in run for segment in pattern for run in segment if isinstance(run, str) for special in "%_"
@@ -113,7 +113,7 @@ _BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
 class _Printer:
-    """Prints one expression. is_selector: whether all that was printed can stand in a selector."""
+    """Prints one expression. is_selector: whether everything printed so far is valid in a selector."""
 
     def __init__(self) -> None:
         self.is_selector = True
@@ -171,7 +171,7 @@ class _Printer:
                 raise AssertionError(node)
 
     def _tested(self, node: Expression) -> str:
-        """The left side of what takes identifiers only."""
+        """The left side of an operator that takes identifiers only."""
         if not isinstance(node, Field | DeliveryMode):
             self.is_selector = False
         return self._compared(node)
@@ -203,7 +203,7 @@ class _Printer:
                 return self._compared(node)
 
     def _term(self, node: Expression, binds: int) -> str:
-        """One side of a calculation; what binds more loosely than this stands in brackets."""
+        """One side of a calculation, in brackets if it binds more loosely than `binds`."""
         text = self._number(node)
         return f"({text})" if isinstance(node, Arithmetic) and _BINDS[node.op] < binds else text
 

@@ -37,7 +37,7 @@ from quorum_selectors.expression import (
 from quorum_selectors.wellknown import APPLICATION, PROPERTIES, PROPERTY_NAMES, nearest
 
 MAX_ENTRIES = 16
-"""In each map; as other brokers have it."""
+"""Maximum number of entries in each map, as in other brokers."""
 
 UINT32_MAX = 2**32 - 1
 
@@ -48,10 +48,10 @@ Reference = FieldValue | None
 
 
 def parse(properties: Mapping[str, Reference], application_properties: Mapping[str, Reference]) -> Expression:
-    """The expression of a filter; at least one entry in the two maps together, at most 16 in each. Raises
+    """The expression of a filter with at least one entry in the two maps together, and at most 16 in each. Raises
     FilterError.
 
-    An empty map stands for a section that is not looked at.
+    An empty map means that its section is not compared.
     """
     if not properties and not application_properties:
         raise FilterError("a property filter needs at least one entry")
@@ -61,7 +61,7 @@ def parse(properties: Mapping[str, Reference], application_properties: Mapping[s
             raise FilterError(f"{len(entries)} entries in {section}; at most {MAX_ENTRIES} are allowed")
         for name, value in entries.items():
             if not isinstance(name, str):
-                raise FilterError(f"{section} has a name that is no string: {name!r}")
+                raise FilterError(f"{section} has a name that is not a string: {name!r}")
             size += len(name) + (len(value) if isinstance(value, str) else 0)
     if size > MAX_SELECTOR_CHARACTERS:
         raise FilterError(f"the filter has {size} characters; at most {MAX_SELECTOR_CHARACTERS} are allowed")
@@ -77,7 +77,7 @@ def parse(properties: Mapping[str, Reference], application_properties: Mapping[s
 
 
 def _check_property(name: str, value: Reference) -> None:
-    """Names and types are those of the section (FILTEX §4: the map must correspond to its field
+    """Check that name and type are those of the section (FILTEX §4: the map must correspond to its field
     definitions)."""
     if name not in PROPERTY_NAMES:
         raise FilterError(f"unknown property {name!r}{nearest(name, PROPERTY_NAMES)}")
@@ -97,7 +97,7 @@ def _check_property(name: str, value: Reference) -> None:
 
 
 def _match(key: str, value: Reference) -> list[Expression]:
-    """The condition for one entry; none where the reference is NULL."""
+    """The condition for one entry; none if the reference is NULL."""
     if value is None:
         return []
     field = Field(key)

@@ -1,8 +1,8 @@
 """Reading the columns of many batches of one message at once.
 
 Messages of one producer mostly have the same *layout*: the same fields in the same types and widths, so that their
-bytes differ only where the values are. The batches are sorted by size, and all that have the layout of one of them are
-read with a few numpy calls a field. What has a layout of its own is read by itself.
+bytes differ only in the values. The batches are sorted by size, and all batches that share a layout are read with a few
+numpy calls a field. A batch with a layout of its own is read by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quorum_selectors.expression import FieldValue
 FEW_ROWS = 8
 """Fewer batches than this are read one by one."""
 MAX_LAYOUTS = 16
-"""Layouts of batches of one size; the batches with others are read one by one."""
+"""Maximum number of layouts for batches of one size; batches with other layouts are read one by one."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,10 @@ class _Gathered:
 
 
 def decode_singles(batches: Sequence[bytes | memoryview]) -> BatchColumns:
-    """The columns of batches of one message each as those of one batch. An empty batch has no field.
+    """The columns of batches of one message each, as those of one batch. An empty batch has no field.
 
-    The bytes are what `decode` has accepted before: of batches with the same layout only the first is checked.
+    The caller must have decoded the bytes with `decode` before: of batches with the same layout only the first is
+    checked.
     """
     found: dict[tuple[str, int], _Gathered] = {}
     by_size: dict[int, list[int]] = {}
@@ -74,7 +75,7 @@ def decode_singles(batches: Sequence[bytes | memoryview]) -> BatchColumns:
 
 
 def _read_alike(found: dict[tuple[str, int], _Gathered], first: bytes, letters: Array, rows: Array) -> Bits:
-    """Reads all that have the layout of the first; which these are."""
+    """Read all batches that have the layout of the first; returns which these are."""
     places = value_places(first)
     is_layout = np.ones(len(first), np.bool_)
     for _, start, end in places:

@@ -16,16 +16,16 @@ Run = tuple[int, int, FieldValue]
 """First slot, slot after the last one, value."""
 
 RUN_BYTES = 180
-"""Memory of a run with its numbers and its value, about: only for accounts of memory."""
+"""Approximate memory of a run with its numbers and its value; only for accounts of memory."""
 FIELD_BYTES = 150
-"""Memory of a field without runs, about."""
+"""Approximate memory of a field without runs."""
 
 _first = itemgetter(0)
 _end = itemgetter(1)
 
 
 def runs_bytes(runs: list[Run]) -> int:
-    """Bytes of memory that runs take, about."""
+    """Approximate bytes of memory of these runs."""
     return len(runs) * RUN_BYTES + sum([len(value) for _, _, value in runs if isinstance(value, str)])
 
 
@@ -38,7 +38,7 @@ class SparseField:
         self._runs: list[Run] = []
 
     def put(self, runs: list[Run]) -> None:
-        """Adds ascending runs. Their slots may have no value yet; other slots between them may."""
+        """Add ascending runs. Their slots must have no value yet; other slots between them may have one."""
         if not runs:
             return
         at = bisect_left(self._runs, runs[0][0], key=_first)
@@ -48,7 +48,7 @@ class SparseField:
             self._runs = sorted(self._runs + runs, key=_first)
 
     def clear(self, first: int, end: int) -> None:
-        """Removes the values of the slots first .. end-1."""
+        """Remove the values of the slots first .. end-1."""
         low, high = self._overlapping(first, end)
         if low == high:
             return
@@ -67,17 +67,17 @@ class SparseField:
         return self._runs[low][2] if low < high else None
 
     def runs(self, first: int, end: int) -> Iterator[Run]:
-        """The runs among the slots first .. end-1, cut where they reach beyond."""
+        """The runs among the slots first .. end-1, cut at these bounds."""
         low, high = self._overlapping(first, end)
         for run_first, run_end, value in self._runs[low:high]:
             yield max(run_first, first), min(run_end, end), value
 
     def _overlapping(self, first: int, end: int) -> tuple[int, int]:
-        """The places of the runs that have a slot of first .. end-1."""
+        """The positions of the runs that have a slot of first .. end-1."""
         low = bisect_right(self._runs, first, key=_end)
         return low, max(low, bisect_left(self._runs, end, key=_first))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return FIELD_BYTES + runs_bytes(self._runs)

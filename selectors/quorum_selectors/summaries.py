@@ -1,28 +1,34 @@
-"""What the fields of a block's messages hold, in few bytes, and which expressions that rules out.
+"""The values of a block's fields in few bytes, and which expressions they rule out (a zone map).
 
-A summary says for each key and type what there is: the least and the greatest number; which booleans; of strings all of
-them where they are few, else the least and the greatest beginning and, up to DIGEST_STRINGS of them, a bit for each
-one's hash; and whether every message has the key. It may be of more messages than are left: what it says is true of
-fewer, too.
+For each key and type a summary has:
 
-Only what has a column is summarised. A key is left out, as a key of which nothing is known, if any value of it is in
-the block's sparse table: also if other values of the same key have columns.
+- numbers: the least and the greatest;
+- booleans: which of the two occur;
+- strings: all of them if they are few; otherwise the least and the greatest beginning and, up to DIGEST_STRINGS of
+  them, a bit for each string's hash;
+- whether every message has the key.
+
+A summary may cover more messages than are left in the block: it is true of fewer messages, too.
+
+Only keys with a column are summarised. A key is left out if any value of it is in the block's sparse table, even if
+other values of it have columns. Nothing is known of a key that is left out.
 
 `may_match` walks an expression with the *set* of truths it can have for any message of the block. It is False only if
-TRUE is not among them; what it does not know (arithmetic, two fields compared) may have any truth. LIKE is tried out
-where all strings are known.
+TRUE is not among them. Parts that it does not know (arithmetic, two fields compared) may have any truth. LIKE is
+evaluated where all strings are known.
 
-Equal fields give equal bytes. A summary is local: a member that drops it only reads more. So everything rests on one
-rule: a summary never rules out a match. One member evaluates a block, another one passes it by its summary, and both
-must deliver the same messages. Under that rule a summary decides nothing that is replicated: fronts, steps and budgets
-are charged for a passed block as for any other.
+Equal fields give equal bytes. A summary is local: a member that drops it only reads more. So everything depends on one
+rule: a summary never rules out a match. One member evaluates a block, another one skips it by its summary, and both
+must deliver the same messages. Under that rule a summary decides nothing that is replicated: scan positions, steps and
+budgets are charged for a skipped block as for any other.
 
 Format 1 broke the rule: it said of a key with a column that all its values were there. Its summaries are in the
 checkpoints of members that ran an earlier build. They are not corrected but ignored (`trusted`): the block is read once
 and summarised again, and until then the member only does more work. The machine version has no part in this, because
 the error never was a function of state and entry: for the same entry, members that had the columns delivered the
-message, and members that did not passed it. Every entry, of version 1 as well, is now applied as by a member that had
-the columns. A member that ran the earlier build may have parted from the others already; then running hashes tell.
+message, and members that did not have them skipped it. Every entry, of version 1 as well, is now applied as by a member
+that had the columns. A member that ran the earlier build may already have parted from the others; running hashes show
+that.
 """
 
 from __future__ import annotations
@@ -60,17 +66,20 @@ from quorum_selectors.expression import (
 
 FEW_STRINGS = 32
 FEW_BYTES = 512
-"""So many different strings of a key, in so many bytes together, are kept as they are."""
+"""A key's different strings are all kept if there are at most FEW_STRINGS of them, with at most FEW_BYTES bytes
+together."""
 DIGEST_STRINGS = 2_048
 DIGEST_BITS = 8_192
-"""Up to so many are told apart by their hashes: with one in four bits set, three of four others are ruled out."""
+"""Up to DIGEST_STRINGS strings are told apart by their hashes, in DIGEST_BITS bits. With one in four bits set, three of
+four other strings are ruled out."""
 BOUND_BYTES = 24
-"""Of the least and the greatest string so much is kept."""
+"""Bytes kept of the least and of the greatest string."""
 SUMMARY_BYTES = 4_096
-"""A quarter of a byte for each message of a block: keys beyond this are left out, as if nothing were known of them."""
+"""Maximum size of a summary: a quarter of a byte for each message of a block. Keys beyond it are left out, as if
+nothing were known of them."""
 
 FORMAT = 2
-"""The first byte of a summary. In format 1 it was 0 or 1, as the second one is now."""
+"""The first byte of a summary. In format 1 it was 0 or 1, as the second byte is now."""
 
 _ALWAYS, _EXACT, _APPROXIMATE, _NAN, _FALSE, _TRUE, _STRINGS, _ALL_STRINGS = (1 << bit for bit in range(8))
 
@@ -82,7 +91,8 @@ _NO: Truths = frozenset({False})
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """all: sorted UTF-8, None if there are too many; then bounds, and bits (none: nothing is told by hashes)."""
+    """Strings of a key. all: sorted UTF-8, None if there are too many; then bounds, and bits (none: hashes tell
+    nothing)."""
 
     all: tuple[bytes, ...] | None
     low: bytes = b""
@@ -101,7 +111,7 @@ class Strings:
 
 @dataclass(slots=True)
 class Values:
-    """What one key has. always: no message is without it."""
+    """Values of one key. always: every message has the key."""
 
     always: bool = False
     exact: tuple[int, int] | None = None
@@ -113,7 +123,7 @@ class Values:
 
 @dataclass(slots=True)
 class Summary:
-    """is_complete: no message has a key that is not in here."""
+    """The summary of a block. is_complete: no message has a key that is not in here."""
 
     is_complete: bool
     keys: dict[str, Values] = field(default_factory=dict)
@@ -123,7 +133,7 @@ class Summary:
 
 
 def summarise(columns: BlockColumns, live: npt.NDArray[np.bool_]) -> bytes:
-    """Of the messages in the slots that `live` marks. The columns must hold all of them."""
+    """The summary of the messages in the slots that `live` marks. The columns must hold all of them."""
     sparse = columns.sparse_keys()
     is_complete = not sparse
     total = int(np.count_nonzero(live))
@@ -184,7 +194,7 @@ def _bound(
     blob: npt.NDArray[np.uint8],
     pick: Callable[[npt.NDArray[np.int16]], np.int16],
 ) -> bytes:
-    """How the least or the greatest of many strings begins: letter by letter among those that still can be it."""
+    """The beginning of the least or the greatest of many strings, letter by letter among the remaining candidates."""
     found = bytearray()
     for _ in range(BOUND_BYTES):
         letters = np.full(len(starts), -1, np.int16)  # the end comes before any letter
@@ -234,12 +244,12 @@ def _encode(key: str, values: Values) -> bytes:
 
 
 def trusted(data: bytes) -> bytes:
-    """The bytes of a summary that was kept; empty, as if nothing were known, if they have another format."""
+    """The bytes of a stored summary; empty, as if nothing were known, if they have another format."""
     return data if data[:1] == bytes([FORMAT]) else b""
 
 
 def decode(data: bytes) -> Summary:
-    """The summary of bytes that `summarise` has made, and of no others."""
+    """The summary of bytes that `summarise` has made; other bytes are not checked."""
     summary = Summary(bool(data[1]))
     at = 2
     while at < len(data):
@@ -272,7 +282,7 @@ def decode(data: bytes) -> Summary:
 
 
 def may_match(expression: Expression, summary: Summary) -> bool:
-    """False if the expression is TRUE for certainly no message of the block."""
+    """Whether the expression may be TRUE for a message of the block; False only if that is impossible."""
     return True in _truths(expression, summary)
 
 
@@ -311,7 +321,7 @@ _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _least(decisive: bool, parts: list[Truths]) -> Truths:
-    """AND for decisive False, OR for decisive True, whatever goes with what."""
+    """The truths of AND (decisive False) or OR (decisive True), over all combinations of the parts' truths."""
     otherwise = not decisive
     found: set[Truth] = set()
     if any(decisive in part for part in parts):
@@ -324,7 +334,7 @@ def _least(decisive: bool, parts: list[Truths]) -> Truths:
 
 
 def _known(summary: Summary, key: str) -> Values | None:
-    """None if nothing is known; empty for a key that no message has."""
+    """The values of a key; None if nothing is known, empty if no message has the key."""
     found = summary.keys.get(key)
     if found is None and summary.is_complete:
         return Values()
@@ -343,7 +353,7 @@ def _is_null(summary: Summary, key: str, default: FieldValue | None) -> Truths:
 
 
 def _condition(summary: Summary, key: str, default: FieldValue | None) -> Truths:
-    """A field where a condition is wanted."""
+    """The truths of a field that is used as a condition."""
     values = _known(summary, key)
     if values is None:
         return _ANY
@@ -362,7 +372,7 @@ def _string_truths(
     test: Callable[[str], bool],
     wanted: tuple[str, ...] | None,
 ) -> Truths:
-    """A test of strings; wanted: the only ones for which it holds."""
+    """The truths of a test of strings. wanted: the only strings for which the test is TRUE."""
     values = _known(summary, key)
     if values is None:
         return _ANY
@@ -382,7 +392,7 @@ def _string_truths(
 
 
 def _of_default(default: FieldValue | None, test: Callable[[FieldValue], Truth]) -> Truth:
-    """What a message without the field gives."""
+    """The truth for a message without the field."""
     value = admit(default)
     return None if value is None else test(value)
 
@@ -436,7 +446,7 @@ def _comparison(
 
 
 def _order(op: str, low: float, high: float, literal: float) -> Truths:
-    """What comparing with any number from low to high can give; NaN among the literals may give anything."""
+    """The truths of comparing any number from low to high with a literal; a NaN literal may give any of them."""
     if math.isnan(literal):
         return _ANY
     match op:
@@ -456,7 +466,7 @@ def _order(op: str, low: float, high: float, literal: float) -> Truths:
 
 
 def _delivery_mode(summary: Summary, op: str, literal: str) -> Truths:
-    """PERSISTENT where header.durable is true, else NON_PERSISTENT."""
+    """The truths of JMSDeliveryMode: PERSISTENT if header.durable is true, else NON_PERSISTENT."""
     values = _known(summary, DURABLE)
     modes = {"PERSISTENT", "NON_PERSISTENT"}
     if values is not None and True not in values.booleans:

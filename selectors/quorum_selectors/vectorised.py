@@ -1,13 +1,14 @@
 """An expression over many messages at once: a few numpy calls a node, whatever their number.
 
-Agrees with `evaluate` message by message; a property test says so. A condition is two sets of messages, those where it
-is TRUE and those where it is FALSE; in neither, it is UNKNOWN. A value is a *vector*: for each type that occurs, which
-messages have it, and the values. A message is in at most one of these; in none, the value is NULL.
+It agrees with `evaluate` message by message; a property test checks that. A condition is two sets of messages, those
+where it is TRUE and those where it is FALSE; for all others it is UNKNOWN. A value is a *vector*: for each type that
+occurs, which messages have it, and the values. A message is in at most one of these; if it is in none, the value is
+NULL.
 
-A constant is a vector of length one, which numpy spreads over the others. Strings are looked at in their dictionary,
-as far as the messages use it. numpy wraps where whole numbers overflow: every calculation says itself where that was.
-Only +, -, *, /, //, comparisons, bit operations, isinf and lookups are used, and nothing that sums up floats, so
-results are the same on every processor.
+A constant is a vector of length one, which numpy broadcasts over the others. Strings are evaluated in their dictionary,
+as far as the messages use it. numpy wraps around where whole numbers overflow, so every calculation reports its own
+overflows. Only +, -, *, /, //, comparisons, bit operations, isinf and lookups are used, and nothing that sums floats,
+so results are the same on every processor.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from quorum_selectors.lines import Lines, encode_text
 from quorum_selectors.sparse_fields import Run
 
 Truths = tuple[Bits, Bits]
-"""Where a condition is TRUE, and where it is FALSE."""
+"""The messages for which a condition is TRUE, and those for which it is FALSE."""
 
 YES, NO = np.ones(1, np.bool_), np.zeros(1, np.bool_)
 
@@ -52,7 +53,8 @@ _NEAR = 2.0**13
 
 
 _SPREAD = 4
-"""Strings are copied together if the messages use less than one in so many of those that lie between them."""
+"""Strings are copied together if the messages use less than one in _SPREAD of the strings between the first and the
+last used one."""
 
 
 class Texts:
@@ -68,14 +70,14 @@ class Texts:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is one string for all of them."""
+        """Whether all messages have the same string."""
         return len(self.codes) == 1
 
     def first(self) -> str:
         return self.table.text(int(self.codes[0]))
 
     def laid(self) -> tuple[Lines, Array]:
-        """The strings side by side, and which of them each message has; of no meaning outside of the mask."""
+        """The strings side by side, and the row of each message's string; undefined outside of the mask."""
         if self._laid is None:
             mask, codes = self._mask, self.codes.astype(np.int64)
             used = codes[mask] if mask.any() else np.zeros(1, np.int64)
@@ -91,7 +93,7 @@ class Texts:
         return self._laid
 
     def where(self, mask: Bits, find: Callable[[Lines, Bits | None], Bits]) -> Bits:
-        """The messages of the mask whose string `find` names; it need not look at others than are wanted."""
+        """The messages of the mask whose string `find` selects; `find` need not test strings that are not wanted."""
         left = np.count_nonzero(mask)
         if not left:
             return mask
@@ -103,7 +105,7 @@ class Texts:
         return mask & find(lines, wanted)[at]
 
     def equal(self, mask: Bits, text: str) -> Bits:
-        """The messages of the mask whose string is this one."""
+        """The messages of the mask whose string equals this text."""
         if self._laid is None and _SPREAD * len(mask) >= self.table.count:
             codes = self.table.find(encode_text(text))
             if codes is not None:
@@ -115,7 +117,7 @@ class Texts:
 
 
 class Vector:
-    """Values of some messages by type: for each, who has one, and the values."""
+    """Values of some messages by type: for each type, the messages that have one, and the values."""
 
     __slots__ = ("approximate", "boolean", "exact", "texts")
 
@@ -142,7 +144,7 @@ class Vector:
                 yield part
 
     def put(self, mask: Bits, value: FieldValue) -> None:
-        """Gives the messages of the mask this value. They have none; nobody else may get the vector."""
+        """Give the messages of the mask this value. They must have none, and the vector must not be shared."""
         if isinstance(value, bool):
             self.boolean = _joined(self.boolean, mask, np.full(1, value))
         elif isinstance(value, int):
@@ -174,7 +176,7 @@ _LAID_AS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, 
 
 
 class Messages:
-    """A run of a block's messages, for the expressions that are evaluated over it: fields are laid out once."""
+    """A run of a block's messages, for the expressions evaluated over it: each field is laid out once."""
 
     __slots__ = ("_block", "_fields", "_first", "count")
 
@@ -214,7 +216,7 @@ class Messages:
         return vector
 
     def _lay_sparse(self, vector: Vector, kind: type, runs: list[Run]) -> None:
-        """Values of one type that are in no column."""
+        """Add values of one type that have no column."""
         mask = np.zeros(self.count, np.bool_)
         table = StringTable()
         values: Array = np.zeros(self.count, _LAID_AS[kind])
@@ -232,12 +234,12 @@ class Messages:
 
 
 def select(expression: Expression, messages: Messages) -> Bits:
-    """The messages that the expression selects: where it is TRUE."""
+    """The messages that the expression selects: those for which it is TRUE."""
     return truths(expression, messages)[0]
 
 
 def truths(expression: Expression, messages: Messages) -> Truths:
-    """Where the expression is TRUE and where it is FALSE, a bit for each message."""
+    """The messages for which the expression is TRUE, and those for which it is FALSE, a bit for each message."""
     with np.errstate(all="ignore"):
         true, false = _truths(expression, messages)
     shape = (messages.count,)
@@ -281,7 +283,7 @@ def _truths(node: Expression, messages: Messages) -> Truths:
 
 
 def _least(operands: tuple[Expression, ...], messages: Messages, decisive: int) -> Truths:
-    """(all of them, any of them): of AND where they are TRUE and FALSE, of OR the other way round."""
+    """(all of them, any of them): TRUE and FALSE of an AND, FALSE and TRUE of an OR."""
     every, some = YES, NO
     for operand in operands:
         found = _truths(operand, messages)
@@ -300,7 +302,7 @@ def _string_test(operand: Vector, find: Callable[[Lines, Bits | None], Bits]) ->
 
 
 def _compare(op: str, left: Vector, right: Vector) -> Truths:
-    """Like values compare; where both are there, everything else is FALSE."""
+    """Compare values of like types; where both values are present, every other comparison is FALSE."""
     order = ORDER[op]
     true = NO
     for (first, a), (second, b) in product(left.numbers(), right.numbers()):
@@ -405,7 +407,7 @@ def _calculate(op: str, left: Vector, right: Vector) -> Vector:
 
 
 def _exact(op: str, both: Bits, a: Array, b: Array) -> tuple[Array, Bits]:
-    """Results, and where they are results."""
+    """Results, and the messages for which they are valid."""
     if op == "+":
         values = a + b
         return values, ((a ^ values) & (b ^ values)) >= 0
@@ -422,14 +424,14 @@ def _exact(op: str, both: Bits, a: Array, b: Array) -> tuple[Array, Bits]:
 
 
 def _fits(both: Bits, a: Array, b: Array) -> Bits:
-    """Where a product has 64 bits: doubles say so, but near the limit one factor has to come out again."""
+    """The messages whose product has 64 bits. Doubles decide, but near the limit the signs are checked too."""
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     found = size < 2.0**63
     near = both & (np.abs(size - 2.0**63) <= _NEAR)
     if near.any():
         found = np.broadcast_to(found, near.shape).copy()
         x, y = (np.broadcast_to(each, near.shape)[near] for each in (a, b))
-        # Neither is 0, and the product is no further off than 2**14: had it wrapped round, its sign would be wrong.
+        # Neither is 0, and the product is off by at most 2**14: had it wrapped around, its sign would be wrong.
         found[near] = (x * y < 0) == ((x < 0) != (y < 0))
     return found
 

@@ -1,9 +1,8 @@
 """The fields a selector or filter can name, and which of them a queue keeps.
 
 A field key is `header.<name>` or `properties.<name>` with AMQP's own names (AMQP 1.0 §3.2.1, §3.2.4), or
-`application-properties.<name>`. Left out on purpose: `header.ttl`, `header.first-acquirer` and
-`header.delivery-count`, which change on the way of a message, so that a selector on them would not stay true
-or false.
+`application-properties.<name>`. `header.ttl`, `header.first-acquirer` and `header.delivery-count` are left out on
+purpose: they change while a message is in transit, so a selector on them would not stay true or false.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ JMS_HEADERS = {
     "JMSXGroupSeq": "properties.group-sequence",
     "JMSXUserID": "properties.user-id",
 }
-"""JMS identifiers that are no application property, as the AMQP mapping used by Qpid JMS places them."""
+"""JMS identifiers that are not application properties, mapped as in the AMQP mapping that Qpid JMS uses."""
 
 JMS_REFUSED = {
     "JMSXDeliveryCount": "it changes with every delivery, so a selector on it would not stay true or false",
@@ -62,25 +61,24 @@ JMS_REFUSED = {
     "JMSDeliveryTime": "a selector reads no such header (JMS 3.1 §3.8.1.1)",
     "JMSRedelivered": "a selector reads no such header (JMS 3.1 §3.8.1.1)",
 }
-"""Identifiers a selector may not name, and why."""
+"""Identifiers that a selector may not use, and the reason."""
 
 ALL_APPLICATION_PROPERTIES = "*"
 DEFAULT_FIELD_NAMES = ("*", "header.priority", "header.durable", "properties.subject", "properties.group-id")
 MAX_FIELD_NAMES = 64
-"""As many as a block of messages keeps dense columns."""
+"""Maximum number of field names: the number of dense columns that a block of messages keeps."""
 MAX_FIELD_NAME_BYTES = 255
 
 
 def jms_key(identifier: str) -> str:
-    """The field key of a selector's identifier. For those in JMS_REFUSED there is none; the caller has
-    refused them."""
+    """The field key of a selector's identifier. Identifiers in JMS_REFUSED have none; the caller has refused them."""
     return JMS_HEADERS.get(identifier) or APPLICATION + identifier
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFields:
-    """Which fields a queue keeps in memory. `keys` are sorted field keys, besides all application properties
-    if so."""
+    """The fields that a queue keeps in memory. `keys` are sorted field keys, besides all application properties if
+    these are kept too."""
 
     all_application_properties: bool
     keys: tuple[str, ...]
@@ -94,10 +92,10 @@ class KeptFields:
 
 
 def resolve_field_names(names: Iterable[str]) -> KeptFields:
-    """What a list of x-filter-field-names means. Raises FieldNameError.
+    """The fields that a list of x-filter-field-names means. Raises FieldNameError.
 
-    `*` is every application property; `header.x` and `properties.x` are AMQP's fields; any other name is that
-    application property (`application-properties.x`, the way errors name it, is accepted for `x`).
+    `*` means every application property; `header.x` and `properties.x` are AMQP's fields; any other name is that
+    application property (`application-properties.x`, the form used in errors, is accepted for `x`).
     """
     keys = set()
     everything = False
@@ -121,7 +119,7 @@ def resolve_field_names(names: Iterable[str]) -> KeptFields:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known name most like this one, or all of them."""
+    """The end of an error message: the most similar known name, or all of them."""
     known = list(known)
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

@@ -10,6 +10,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
+from fifo.queries import group as queries
 from fifo.persistence import checkpoint
 from quorum.api import admin_service
 from quorum.catalog.commands import DeclareQueue
@@ -81,14 +82,14 @@ def test_a_long_list_of_queues_is_made_in_many_steps(monkeypatch: pytest.MonkeyP
     looked: dict[int, int] = {}
 
     async def run(api: Api) -> None:
-        info = GroupMachine.info
+        info = queries.info
 
         def counted(machine: GroupMachine, queue: int) -> Any:
             now = api.cluster.now_ms - START_MS
             looked[now] = looked.get(now, 0) + 1
             return info(machine, queue)
 
-        monkeypatch.setattr(GroupMachine, "info", counted)
+        monkeypatch.setattr(queries, "info", counted)
         names = [f"q{number:05}" for number in range(300)]
         assert [queue.name for queue in (await api.list()).queues] == names
         assert sum(looked.values()) == 300

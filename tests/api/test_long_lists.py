@@ -74,7 +74,7 @@ def test_a_poll_for_a_reservation_looks_at_its_own_reader_only(monkeypatch: pyte
     build = subscriptions._info
     monkeypatch.setattr(subscriptions, "_info", lambda reader: built.append(reader.name) or build(reader))
     preview = answers(world).answer(q.PreviewReserve(1, 1, "r7", generation=1, after=0), 0)
-    assert preview.reader is not None and preview.reader.name == "r7"
+    assert preview.subscription is not None and preview.subscription.name == "r7"
     assert built == ["r7"]
 
 

@@ -333,7 +333,7 @@ def test_a_segment_that_is_gone_is_damage(path: Path) -> None:
     filled(disk)
     assert path in disk.names
     del disk.names[path]
-    with pytest.raises(LogDamaged, match="it is gone") as caught:
+    with pytest.raises(LogDamaged, match="is missing") as caught:
         reopened(disk)
     assert caught.value.groups == (None if path == THREE else (7,))
 

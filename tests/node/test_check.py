@@ -166,7 +166,7 @@ def test_a_bad_page_is_named_with_the_snapshots_that_need_it(directory: Path) ->
 @pytest.mark.parametrize(
     ("do", "said"),
     [
-        (lambda d: segments(d)[0].unlink(), "the manifest lists it and it is gone"),
+        (lambda d: segments(d)[0].unlink(), "the manifest lists this file, but it is missing"),
         (lambda d: segments(d)[0].write_bytes(segments(d)[0].read_bytes()[:-1]), "shorter than"),
         (
             lambda d: segments(d)[1].write_bytes(segments(d)[0].read_bytes()),

@@ -217,10 +217,10 @@ def test_members_with_another_list_are_refused_and_told_why() -> None:
     with_other = Identity("b", 1, SECRET, "test", skips="0:18")
     without = Identity("b", 1, SECRET, "test")
     assert with_one.read(Identity("b", 1, SECRET, "test", skips="0:17").hello("a", bytes(32))).sender == "b"
-    with pytest.raises(HandshakeError, match="leaves no entries out, while this one leaves out 0:17"):
+    with pytest.raises(HandshakeError, match="skips no entries, while this one skips 0:17"):
         with_one.read(without.hello("a", bytes(32)))
     for one, other in ((without, with_one), (with_one, with_other)):
-        with pytest.raises(HandshakeError, match="leaves out other entries"):
+        with pytest.raises(HandshakeError, match="with other skip_entries"):
             one.read(other.hello(one.me, bytes(32)))
 
 

@@ -1,17 +1,18 @@
-"""The peers' network: one authenticated connection a pair of members, in the Raft thread's own poll loop.
+"""The peers' network: one authenticated connection for each pair of members, in the Raft thread's own poll loop.
 
-One of the two dials, the other listens: among the members given at the start the one with the greater name dials,
-later `set_peers` says. Whoever knows the secret may connect, unless it is known to have been removed: this node may not
-yet have heard of who has joined. A connection is a handshake (handshake.py), then frames (wire.py). Kind PING is the
-network's own: a link that is quiet is kept alive and known to be alive, so that the first vote request after a long
-calm finds it open; a link that brings nothing for IDLE_LIMIT_S is given up.
+One of the two members dials, the other listens. Among the members given at the start the one with the greater name
+dials; later `set_peers` decides. A member that knows the secret may connect, unless it is known to have been removed:
+this node may not yet have heard that the member has joined. A connection is a handshake (handshake.py), then frames
+(wire.py). Frames of kind PING are the network's own. They keep a quiet link alive and known to be alive, so that the
+first vote request after a long calm finds it open. A link that receives nothing for IDLE_LIMIT_S is closed.
 
 Nothing here waits: `send` queues, `flush` writes what the kernel takes, `poll` waits for at most the time it is given
-and does the rest. What is queued for a peer is bounded: beyond the bound its connection is dropped, and the layers
-above send again what matters. Frames sent while there is no connection are gone, as if lost on the way.
+and does the rest. The queue for a peer is bounded: beyond the bound its connection is closed, and the layers above
+resend what matters. Frames sent while there is no connection are dropped, as if lost on the way.
 
-Strangers: at most MAX_STRANGERS connections are in the handshake at once, none for longer than HANDSHAKE_LIMIT_S, each
-reads a fixed number of bytes. What went wrong with them is counted and logged, at most once a second.
+Strangers are peers that have not yet proved the secret. At most MAX_STRANGERS connections are in the handshake at once,
+none for longer than HANDSHAKE_LIMIT_S, and each reads a fixed number of bytes. Their failures are counted, and logged
+at most once a second.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ KIND_PING = 255
 PING_AFTER_S = 1.0
 IDLE_LIMIT_S = 5.0
 RESERVE_AFTER_S = 2.0
-"""Without a connection for so long, a peer that should dial is dialed: longer than BACKOFF_MAX_S, so whoever knows the
-way has tried."""
+"""Seconds without a connection after which a peer that should dial is dialed. Longer than BACKOFF_MAX_S, so that a peer
+that knows the address has tried."""
 HANDSHAKE_LIMIT_S = 3.0
 MAX_STRANGERS = 32
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 MAX_QUEUED_BYTES = 192 << 20
-"""For one peer; above the windows of all groups together, each overdrawn by one entry of the largest size, and what the
-node has on its way to a leader (node.session_table). A bound that regular work can reach would break the connection
-again and again, as all of it is sent anew on the next one."""
+"""Bound of the queue for one peer. It is above the windows of all groups together, each exceeded by one entry of the
+largest size, plus what the node sends to a leader (node.session_table). If regular work could reach the bound, it would
+break the connection again and again, because all of it is sent again on the next one."""
 TURN_BYTES = 4 << 20
-"""Read from one peer before the others have their turn."""
+"""Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
 WARN_EVERY_S = 1.0
 
@@ -86,7 +87,7 @@ class NetworkStats:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One socket, from the first byte on."""
+    """One socket, from its first byte on."""
 
     socket: socket.socket
     channel: Channel
@@ -115,7 +116,7 @@ class _Dial:
 
     address: Address
     is_reserve: bool = False
-    """the peer is the one to dial, if it knows the way"""
+    """whether the peer should dial, if it knows the address"""
     next_s: float = 0.0
     backoff_s: float = BACKOFF_MIN_S
     resolved: list[tuple[int, Any]] = field(default_factory=list)
@@ -123,7 +124,7 @@ class _Dial:
 
 
 class PeerNetwork:
-    """See the module's text. One thread; only `wake` may be called from others."""
+    """The connections to all peers (see the module's text). One thread; only `wake` may be called from others."""
 
     ping_after_s = PING_AFTER_S
     idle_limit_s = IDLE_LIMIT_S
@@ -145,7 +146,7 @@ class PeerNetwork:
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         skips: str = "",
     ) -> None:
-        """Listens at once, on members[me] or on the socket given. OSError if that cannot be. founding, incarnation,
+        """Listens at once, on members[me] or on the socket given. OSError if that is impossible. founding, incarnation,
         known, skips: see handshake.Identity."""
         for name in members:
             encode_name(name)
@@ -181,17 +182,18 @@ class PeerNetwork:
 
     @property
     def address(self) -> Address:
-        """Where this node listens."""
+        """The address at which this node listens."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def set_peers(
         self, dials: Mapping[str, Address], reserve: Mapping[str, Address], gone: Collection[str]
     ) -> None:
-        """Which members are dialed from now on, and which of them only after RESERVE_AFTER_S without a connection.
-        gone: who may not connect any more; connections to them are closed.
+        """Set the members to dial, and those to dial only after RESERVE_AFTER_S without a connection. gone: members
+        that may not connect any more; connections to them are closed.
 
-        Where this node's own configuration names a member's address, it goes before the cluster's: it knows the way.
+        An address in this node's own configuration takes precedence over the cluster's, because this node knows its
+        network.
         """
         before, self._dials = self._dials, {}
         for name, address in sorted({**dials, **reserve}.items()):
@@ -205,18 +207,18 @@ class PeerNetwork:
         self._gone = frozenset(gone)
         for name, connection in list(self._up.items()):
             if name in self._gone:
-                self._drop(connection, "no member any more")
+                self._drop(connection, "no longer a member")
 
     def links(self) -> list[str]:
-        """Who is connected, in order of name."""
+        """The connected peers, ordered by name."""
         return sorted(self._up)
 
     def incarnation_of(self, peer: str) -> bytes:
-        """Of a connected peer; UNKNOWN if it has none."""
+        """The incarnation of a connected peer; UNKNOWN if it has none."""
         return self._up[peer].incarnation
 
     def fileno(self) -> int:
-        """A file descriptor that is readable when poll has something to do, for a loop of somebody else's."""
+        """A file descriptor that is readable when poll has work, for another event loop."""
         return self._selector.fileno()
 
     def wake(self) -> None:
@@ -227,7 +229,8 @@ class PeerNetwork:
             pass  # a full pipe wakes as well
 
     def poll(self, timeout: float) -> list[tuple[str, int, bytes]]:
-        """Wait for at most this many seconds, then (peer, kind, frame) of all whole frames, each peer's in order."""
+        """Wait for at most timeout seconds, then return (peer, kind, frame) of all complete frames, each peer's in
+        order."""
         self._upkeep()
         for key, mask in self._selector.select(timeout):
             if key.fileobj is self._listener:
@@ -240,7 +243,7 @@ class PeerNetwork:
         return frames
 
     def send(self, peer: str, kind: int, parts: Sequence[Part]) -> bool:
-        """Queue one frame; False if there is no connection (the frame is gone then). Its parts must not change."""
+        """Queue one frame; False if there is no connection (the frame is dropped then). Its parts must not change."""
         if kind == KIND_PING or not 0 <= kind < 256:
             raise ValueError(f"a frame's kind is 0 to 254, not {kind}")
         connection = self._up.get(peer)
@@ -255,14 +258,14 @@ class PeerNetwork:
         return True
 
     def flush(self) -> None:
-        """Write what is queued, as far as the kernel takes it."""
+        """Write the queued frames, as far as the kernel takes them."""
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for connection in dirty.values():
                 self._write(connection)
 
     def connected(self, peer: str) -> bool:
-        """Whether frames to this peer can leave now."""
+        """Whether frames to this peer can be sent now."""
         return peer in self._up
 
     def events(self) -> list[tuple[str, bool]]:
@@ -271,7 +274,7 @@ class PeerNetwork:
         return events
 
     def close(self) -> None:
-        """Close everything. What is queued is tried once."""
+        """Close everything. Queued frames are tried once."""
         if not self._is_open:
             return
         self.flush()
@@ -285,7 +288,7 @@ class PeerNetwork:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    # ---- time
+    # ---- timers
 
     def _upkeep(self) -> None:
         now = self._clock()
@@ -335,7 +338,8 @@ class PeerNetwork:
         self._watch(made)
 
     def _resolve(self, dial: _Dial) -> None:
-        """A number needs no lookup; a name is looked up on a thread, since that may take seconds."""
+        """Look up a peer's address. A number needs no lookup; a name is looked up on a thread, since that may take
+        seconds."""
         host, port = dial.address
 
         def look_up() -> None:
@@ -343,7 +347,7 @@ class PeerNetwork:
                 found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 dial.resolved = [(family, address) for family, _, _, _, address in found]
             except (OSError, OverflowError, ValueError):
-                # UnicodeError, a ValueError: a name that cannot be asked for. Overflow: a port beyond all bounds.
+                # UnicodeError, a ValueError: a name that cannot be looked up. Overflow: a port out of range.
                 dial.next_s = self._clock() + BACKOFF_MAX_S
             finally:
                 dial.is_resolving = False
@@ -382,7 +386,7 @@ class PeerNetwork:
 
     def _serve(self, connection: _Connection, mask: int) -> None:
         if connection.socket.fileno() < 0:
-            return  # dropped earlier in this very poll
+            return  # closed earlier in this poll
         if connection.is_connecting:
             self._finish_connect(connection)
             return
@@ -396,7 +400,7 @@ class PeerNetwork:
 
     def _finish_connect(self, connection: _Connection) -> None:
         if connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._forget(connection)  # nobody there: dialed again later
+            self._forget(connection)  # no answer: dialed again later
             return
         connection.is_connecting = False
         assert connection.peer is not None
@@ -406,7 +410,7 @@ class PeerNetwork:
         self._write(connection)
 
     def _read_handshake(self, connection: _Connection) -> None:
-        """Reads exactly the bytes of the next step, never one of the frames behind them."""
+        """Read exactly the bytes of the next step, and none of the frames after them."""
         step = bytearray(connection.want - len(connection.received))
         try:
             taken = connection.channel.recv_into(step)
@@ -460,7 +464,7 @@ class PeerNetwork:
             self._welcome(connection)
 
     def _welcome(self, connection: _Connection) -> None:
-        """The other end has proved itself: this is the peer's connection now."""
+        """Make a connection the peer's: the other end has proved itself."""
         peer = connection.peer
         assert peer is not None
         old = self._up.get(peer)
@@ -492,7 +496,7 @@ class PeerNetwork:
                     break
                 budget -= taken
                 if taken < READ_BYTES >> 1:
-                    break  # that was all there is; the next poll tells of more
+                    break  # nothing more is there; the next poll reports new bytes
         except WireError as error:
             self.stats.bad_frames += 1
             problem = str(error)
@@ -533,7 +537,7 @@ class PeerNetwork:
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         if connection.socket.fileno() < 0:
-            return  # a failed write has ended it, in this very step of the handshake
+            return  # a failed write has ended it, in this step of the handshake
         self._forget(connection)
         self.stats.refused_handshakes += 1
         now = self._clock()

@@ -1,21 +1,23 @@
-"""Who is at the other end: mutual proof of a shared secret before anything else of a connection is looked at.
+"""The handshake: both ends prove that they know a shared secret, before anything else of a connection is read.
 
     dialer    -> HELLO   magic 8, cluster 32 (SHA-256 of its name), founding 32 (SHA-256 of what it began with, zeros
                          where it joined later), sender 64, receiver 64, boot 8, incarnation 16, known 16, nonce 32
     listener  -> HELLO   the same of its own, then PROOF 32: HMAC over "listener", both hellos
     dialer    -> PROOF   32: HMAC over "dialer", both hellos
 
-Everything has a fixed size, so nothing is parsed and nothing allocated by a stranger's numbers. The proofs are
-HMAC-SHA256 under the secret, compared in constant time. Each covers both nonces (nothing recorded can be replayed),
-both names and the direction (nothing can be reflected), the cluster and both boot numbers (no node is taken for
-another, or for its next life).
+Every message has a fixed size, so a stranger's bytes are not parsed and cause no allocation. The proofs are HMAC-SHA256
+under the secret, compared in constant time. Each proof covers:
 
-*incarnation* is the sender's data directory, *known* the receiver's as the sender remembers it, zeros if it does not.
-Where either does not fit, both ends say so and part: the directory of one of them was emptied or exchanged, and what it
-promised is forgotten.
+- both nonces, so that a recording cannot be replayed;
+- both names and the direction, so that a proof cannot be reflected;
+- the cluster and both boot numbers, so that a node is not taken for another, or for its next life.
 
-What this protects: who may open a connection. Frames behind it carry CRC32C and lengths, which find accidents, not an
-attacker who can change bytes under way; against that, and for secrecy, peers need a private network or TLS (see
+*incarnation* is the sender's data directory; *known* is the receiver's as the sender remembers it, zeros if it does
+not. If either does not match, both ends report it and close the connection: the directory of one of them was emptied or
+exchanged, and what it promised is forgotten.
+
+This protects who may open a connection. Later frames carry CRC32C and lengths. Those find accidents, not an attacker
+who can change bytes in transit. Against such an attacker, and for secrecy, peers need a private network or TLS (see
 `Security` in wire.py).
 """
 
@@ -34,7 +36,8 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 NAME_BYTES = 64
 MIN_SECRET_BYTES = 32
-"""The listener proves first: a stranger who dials may guess at the secret afterwards, alone."""
+"""Minimum length of the secret. The listener proves first, so a stranger who dials can then guess at the secret
+offline."""
 
 INCARNATION_BYTES = 16
 UNKNOWN = bytes(INCARNATION_BYTES)
@@ -45,12 +48,12 @@ ANSWER_BYTES = HELLO_BYTES + PROOF_BYTES
 
 
 class HandshakeError(ReplicationError):
-    """The other end is not who it should be."""
+    """The other end is not the expected peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What one end says of itself."""
+    """The claims of one end about itself."""
 
     sender: str
     receiver: str
@@ -73,8 +76,8 @@ class Identity:
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         skips: str = "",
     ) -> None:
-        """founding: what has to be the same at all founding members, empty at others. known(peer): its incarnation as
-        it is remembered here, UNKNOWN if it is not. skips: the entries that are left out, the same at all members."""
+        """founding: a text that must be the same at all founding members, empty at others. known(peer): its incarnation
+        as this node remembers it, UNKNOWN if it does not. skips: the skipped entries, the same at all members."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the peers' secret has at least {MIN_SECRET_BYTES} bytes, not {len(secret)}")
         self.me = me
@@ -105,7 +108,8 @@ class Identity:
         )
 
     def read(self, data: bytes) -> Hello:
-        """A hello to this node; HandshakeError if it is none. Who sent it is not yet proved; see `check_known`."""
+        """Decode a hello to this node; HandshakeError if it is none. Its sender is not yet proved; see
+        `check_known`."""
         if len(data) != HELLO_BYTES:
             raise HandshakeError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
         magic, cluster, founding, sender, receiver, boot, incarnation, known, nonce = _HELLO.unpack(data)
@@ -114,12 +118,12 @@ class Identity:
         if not hmac.compare_digest(cluster, self._cluster):
             if hmac.compare_digest(cluster, self._without_skips):
                 raise HandshakeError(
-                    f"a node that leaves no entries out, while this one leaves out {self._skips}: all members have to "
-                    "be started with the same skip_entries"
+                    f"a node that skips no entries, while this one skips {self._skips}: start all members with "
+                    "the same skip_entries"
                 )
             raise HandshakeError(
-                "a node of another cluster, or with other queue_groups, or that leaves out other entries "
-                f"(skip_entries; here: {self._skips or 'none'})"
+                "a node of another cluster, or with other queue_groups, or with other skip_entries "
+                f"(here: {self._skips or 'none'})"
             )
         if bytes(32) not in (founding, self._founding) and founding != self._founding:
             raise HandshakeError("a node whose cluster began with other members")
@@ -129,19 +133,19 @@ class Identity:
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
                 f"{found.sender!r} knows {self.me!r} with another data directory. If the directory was emptied or "
-                "lost, this node must not go on under its old name: let it join anew (join = true) and replace the "
-                "old member (quorum cluster replace)"
+                "lost, this node must not use its old name: let it join again (join = true) and replace the old "
+                "member (quorum cluster replace)"
             )
         return found
 
     def check_known(self, hello: Hello) -> None:
-        """HandshakeError if the sender has another data directory than it had. To be called when the sender was sent
-        a hello, so that it hears of it too."""
+        """HandshakeError if the sender has another data directory than before. To be called after a hello was sent to
+        it, so that it hears of it too."""
         known = self._known(hello.sender)
         if UNKNOWN not in (known, hello.incarnation) and known != hello.incarnation:
             raise HandshakeError(
-                f"{hello.sender!r} has come back with another data directory; what it promised is forgotten. It must "
-                "not go on under its old name: let it join anew and replace the old member (quorum cluster replace)"
+                f"{hello.sender!r} has come back with another data directory; its promises are lost. It must not "
+                "use its old name: let it join again and replace the old member (quorum cluster replace)"
             )
 
     def prove(self, role: bytes, dialed: bytes, listened: bytes) -> bytes:
@@ -156,7 +160,7 @@ class Identity:
 
 
 def encode_name(name: str) -> bytes:
-    """A name as it stands in a hello: UTF-8, zeros behind it."""
+    """A name as encoded in a hello: UTF-8, padded with zeros."""
     data = name.encode()
     if not 0 < len(data) <= NAME_BYTES or b"\0" in data:
         raise ValueError(f"a node's name has 1 to {NAME_BYTES} bytes and no zero, not {name!r}")

@@ -1,11 +1,10 @@
-"""Bytes on a peer connection: frames in and out of a non-blocking channel, without copying bodies about.
+"""Bytes on a peer connection: frames in and out of a non-blocking channel, without copying bodies.
 
     frame   length 4 (of the payload), kind 1, CRC32C 4 (of length, kind and payload), payload
 
-A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the
-read buffer; of a frame that goes beyond what one read brought, the rest is read piece by piece and joined once, the
-CRC taken of each piece as it comes. Sending hands the parts to the kernel as they are, many at a time, and keeps what
-was not taken.
+A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the read
+buffer. If a frame extends beyond one read, its rest is read piece by piece and joined once; the CRC is computed piece
+by piece. Sending hands the parts to the kernel as they are, many at a time, and keeps what the kernel did not take.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from quorum.replication.errors import WireError
 
 MAX_FRAME_BYTES = 64 << 20
 READ_BYTES = 64 << 10
-"""A first read: many small frames, or the beginning of a large one that is then read in pieces."""
+"""Size of a first read: many small frames, or the beginning of a large one that is then read in pieces."""
 PIECE_BYTES = 1 << 20
 MAX_PARTS = 512
 """Buffers in one sendmsg; the kernel takes at most 1,024."""
@@ -43,13 +42,13 @@ class Channel(Protocol):
 
 
 class Security(Protocol):
-    """Wraps a connected socket: the place where TLS comes in. The handshake of the shared secret runs inside it."""
+    """Wraps a connected socket: the extension point for TLS. The handshake of the shared secret runs inside it."""
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> Channel: ...
 
 
 class PlainChannel:
-    """The socket itself."""
+    """A socket without TLS."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -74,7 +73,7 @@ class PlainChannel:
 
 
 class PlainSecurity:
-    """No TLS."""
+    """Leaves connections without TLS."""
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> Channel:
         return PlainChannel(connection)
@@ -93,7 +92,7 @@ def frame_header(kind: int, parts: Sequence[Part]) -> tuple[bytes, int]:
 
 
 class FrameReader:
-    """Cuts what arrives into frames."""
+    """Cuts received bytes into frames."""
 
     def __init__(self, channel: Channel, buffer: bytearray) -> None:
         """buffer: scratch for one read, shared by the readers of a thread."""
@@ -101,18 +100,18 @@ class FrameReader:
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._start = b""
-        """the first bytes of a header that is not whole"""
+        """the first bytes of an incomplete header"""
         self._pieces: list[bytes] = []
-        """of a payload that is not whole"""
+        """of an incomplete payload"""
         self._missing = 0
         self._kind = 0
         self._crc = 0
-        """of what is there of it, and what its header said"""
+        """of the payload so far, and the one in its header"""
         self._wanted_crc = 0
 
     def read(self, frames: list[Frame]) -> int | None:
-        """One read from the channel; whole frames are put behind `frames`. The bytes read, 0 at the end of the
-        stream, None if there is nothing now. WireError, OSError."""
+        """Read once from the channel, and append complete frames to `frames`. Returns the bytes read, 0 at the end of
+        the stream, None if there is nothing now. WireError, OSError."""
         if self._missing:
             return self._read_piece(frames)
         kept = len(self._start)
@@ -162,7 +161,7 @@ def _check(length: int, kind: int, crc: int, wanted: int) -> None:
 
 
 class SendQueue:
-    """What waits to be written to one channel."""
+    """Bytes that wait to be written to one channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -170,20 +169,20 @@ class SendQueue:
         self.waiting_bytes = 0
 
     def add(self, part: Part) -> None:
-        """Put bytes behind all others. They must not change until written."""
+        """Append bytes. They must not change until written."""
         if len(part):
             self._parts.append(part)
             self.waiting_bytes += len(part)
 
     def add_frame(self, kind: int, parts: Sequence[Part]) -> None:
-        """Put one frame behind all others."""
+        """Append one frame."""
         header, length = frame_header(kind, parts)
         self._parts.append(header)
         self._parts.extend(part for part in parts if len(part))
         self.waiting_bytes += len(header) + length
 
     def write(self) -> bool:
-        """Write as much as is taken; whether all was. OSError."""
+        """Write as much as the kernel takes; True if nothing is left. OSError."""
         parts = self._parts
         while parts:
             some = [parts[at] for at in range(min(len(parts), MAX_PARTS))]
