@@ -346,8 +346,8 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(service: Service) 
         service.cluster.holds_confirms = False
         service.cluster._held_confirms.clear()
     first, last = err.splitlines()
-    assert first.startswith("nothing was confirmed for 3 s; still trying.")
-    assert last.startswith("error: nothing was confirmed for 4 s, 0 messages were before;")
+    assert first.startswith("no message was confirmed for 3 s; still trying.")
+    assert last.startswith("error: no message was confirmed for 4 s; 0 were confirmed before.")
     assert out == ""
 
 
