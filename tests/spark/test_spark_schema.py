@@ -69,7 +69,7 @@ def test_filter_fields_are_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "at character 0 a name and a type is wanted"),
+        ("", "at character 0 a name and a type are expected"),
         ("color", "at character 0 a name and a type"),
         ("color STRING size INT", "at character 0"),
         ("color VARCHAR", "color has the type VARCHAR; allowed: STRING, BOOLEAN"),
