@@ -1,8 +1,9 @@
 """A node's configuration: flags over `QUORUM_...` environment variables over a TOML file over defaults.
 
-Checked as a whole before anything is started; every finding is told at once, each in a line that names the key, the
-value and what is allowed. The shared secret itself is never a value here, only the file it stands in: flags and
-environments are readable by other processes. docs/configuration.md holds `reference()`, and a test compares the two.
+The whole configuration is checked before the node starts. All findings are reported at once, one a line, with the key,
+the value and what is allowed. The configuration names only the file of the shared secret, never the secret itself,
+because other processes can read flags and environments. docs/configuration.md contains the output of `reference()`; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 ENV_PREFIX = "QUORUM_"
 MAX_JOINING_NAME = 51
-"""Of the 64 bytes of a member's id, its data directory's mark takes 13."""
+"""Longest name of a joining node: its data directory's mark takes 13 of the 64 bytes of the member's id."""
 MIN_SECRET_BYTES = 32
-"""A member answers a stranger with a proof that it knows the secret: a short one could be guessed from that."""
+"""A member proves to every peer that it knows the secret; a stranger could guess a short one from that proof."""
 
 
 def _address(value: str) -> str:
@@ -59,7 +60,7 @@ EntryPlace = Annotated[str, AfterValidator(_place)]
 
 
 class MemberAddresses(BaseModel):
-    """Where the other members, and clients, find a member."""
+    """A member's addresses for the other members and for clients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +69,7 @@ class MemberAddresses(BaseModel):
 
 
 class NodeConfig(BaseSettings):
-    """One member. Make it with `load`."""
+    """The configuration of one member; `load` makes it."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -202,7 +203,7 @@ class NodeConfig(BaseSettings):
 
     @property
     def client_address(self) -> str:
-        """Where this member listens for clients."""
+        """The address at which this member listens for clients."""
         return self.listen or self.members[self.name].client
 
     def read_secret(self) -> bytes:
@@ -244,7 +245,7 @@ class NodeConfig(BaseSettings):
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
-    """A checked configuration. flags: what the command line sets; None values are left out. Raises ConfigError."""
+    """Load and check a configuration. flags: settings of the command line; None is ignored. Raises ConfigError."""
 
     class Loaded(NodeConfig):
         @classmethod

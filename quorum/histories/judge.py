@@ -1,11 +1,11 @@
 """The judge of a history, in plain Python and in memory: the definition of the six violations.
 
-The judge builds two tables. `_Place` holds what happened at one sequence of one queue, `_Message` what happened to one
-(producer, number) wherever it stands. Each violation is a short rule over these; order compares the messages of one
-producer in one queue (order.py), holders the deliveries at one place (holders.py). An event whose outcome is unknown
-counts neither for nor against a message.
+The judge builds two tables. `_Place` holds the events at one sequence of one queue, `_Message` the events of one
+(producer, number) in all queues. Each violation is a short rule over these. Order compares the messages of one producer
+in one queue (order.py), holders the deliveries at one place (holders.py). An event whose outcome is unknown counts
+neither for nor against a message.
 
-`quorum.spark.verify` applies the same rules to histories that do not fit here, and tests compare the two.
+`quorum.spark.verify` applies the same rules to histories that are too large for this module; tests compare the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quorum.histories.records import CONFIRMED, OK, REJECTED, HistoryError, Reco
 from quorum.histories.report import KINDS, SHOWN, Culprit, Line, Report
 
 MAX_OPERATIONS = 200_000
-"""Operations of a history that is judged here: some 300 MB of memory and a few seconds."""
+"""Highest number of operations that is judged here; they take some 300 MB of memory and a few seconds."""
 
 Key = tuple[str, int]
 """(producer, number)."""
@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Place:
-    """A sequence of a queue. keys: the messages that were delivered or left there; there should be one."""
+    """A sequence of a queue. keys: the messages that were delivered or left there; exactly one if all is correct."""
 
     queue: str
     sequence: int
@@ -37,14 +37,14 @@ class _Place:
     closings: list[Record] = field(default_factory=list)
     """Settlements, returns and discards."""
     settled_us: list[int] = field(default_factory=list)
-    """Times at which a consumer was told that the message is settled or discarded."""
+    """Times at which a settlement or discard of the message was answered."""
     may_be_settled: bool = False
     is_discarded: bool = False
     is_left: bool = False
 
     @property
     def owner(self) -> Key:
-        """The message that has the place: the one with the lowest number."""
+        """The message that owns the place: the one with the lowest number."""
         return min(self.keys, key=lambda key: (key[1], key[0]))
 
     @property
@@ -72,7 +72,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Message:
-    """publishes: the records that published it. places: those that it has, by queue and sequence."""
+    """publishes: the records that published it. places: its places, by queue and sequence."""
 
     producer: str
     number: int
@@ -81,7 +81,7 @@ class _Message:
 
     @property
     def queue(self) -> str:
-        """The queue that it counts for."""
+        """The queue to which the message is counted."""
         if self.publishes:
             return str(self.publishes[0]["queue"])
         return self.places[0].queue
@@ -93,7 +93,7 @@ class _Message:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether a publish of it was not refused."""
+        """Whether at least one publish of it was not refused."""
         return any(each["outcome"] != REJECTED for each in self.publishes)
 
     @property
@@ -104,7 +104,7 @@ class _Message:
 
     @property
     def is_duplicated(self) -> bool:
-        """A discarded message may be dead-lettered into another queue."""
+        """Whether it has too many places; a discarded message may be dead-lettered into another queue."""
         kept = sum(not place.is_discarded for place in self.places)
         queues = {place.queue for place in self.places}
         return len(self.places) > 1 and (kept > 1 or len(queues) == 1)
@@ -274,7 +274,7 @@ class _Judgement:
                 self._show("settled_then_delivered", place.queue, place.owner, _why_late(place))
 
     def _judge_order(self) -> None:
-        """Only messages with places in the queue that they were published to, and in no other, are compared."""
+        """Compare only messages whose places are all in the queue that they were published to."""
         rows: dict[tuple[str, str], list[Placed]] = defaultdict(list)
         for each in self._messages:
             if each.is_accepted and {place.queue for place in each.places} == {each.queue}:

@@ -15,7 +15,7 @@ from quorum.histories.records import MAX_COUNT, HistoryError, problem
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` messages side by side: of one producer with consecutive numbers, at consecutive sequences."""
+    """`count` messages of one producer with consecutive numbers at consecutive sequences."""
 
     sequence: int
     producer: str
@@ -25,7 +25,7 @@ class Run:
 
 
 def runs(messages: Iterable[Run]) -> Iterator[Run]:
-    """The same messages with neighbours joined, in the order given."""
+    """The same messages in the same order, with adjacent runs joined."""
     last: Run | None = None
     for each in messages:
         if last is not None and last.count + each.count <= MAX_COUNT and _follows(last, each):
@@ -48,14 +48,14 @@ def _follows(last: Run, each: Run) -> bool:
 
 
 def now_us() -> int:
-    """Microseconds of this machine's monotonic clock: the same for all its processes, until it starts anew."""
+    """Microseconds of this machine's monotonic clock, which all its processes share until it restarts."""
     return time.monotonic_ns() // 1_000
 
 
 class Recorder:
-    """Writes a history to a file, which must not exist yet. For one thread; a record is some 5 µs of its time.
+    """Writes a history to a new file. For one thread; a record takes some 5 µs.
 
-    What is not yet in the file is lost with the process: `flush`, or `close` at the end.
+    Buffered records are lost if the process dies: call `flush`, or `close` at the end.
     """
 
     def __init__(self, path: str | Path, *, buffer_records: int = 1_000) -> None:
@@ -82,7 +82,7 @@ class Recorder:
         returned_us: int | None = None,
         count: int = 1,
     ) -> None:
-        """A producer's messages number, number + 1, ... outcome: confirmed, rejected, unknown."""
+        """Record a publish of a producer's messages number, number + 1, ... outcome: confirmed, rejected, unknown."""
         self._put(
             op="publish",
             queue=queue,
@@ -103,7 +103,7 @@ class Recorder:
         at_us: int,
         held_until_us: int | None = None,
     ) -> None:
-        """A consumer got these. consumer: another name for each attachment."""
+        """Record a delivery to a consumer. consumer: a new name for each attachment."""
         for run in runs(messages):
             self._put(
                 op="deliver",
@@ -119,7 +119,7 @@ class Recorder:
             )
 
     def settle(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> None:
-        """said: invoked_us, outcome (ok, unknown), returned_us unless it never returned."""
+        """Record a settlement. said: invoked_us, outcome (ok, unknown), and returned_us if the call returned."""
         self._dispose("settle", queue, consumer, messages, **said)
 
     def return_(self, queue: str, consumer: str, messages: Iterable[Run], **said: Any) -> None:
@@ -129,11 +129,11 @@ class Recorder:
         self._dispose("discard", queue, consumer, messages, **said)
 
     def end(self, queue: str, consumer: str, *, at_us: int) -> None:
-        """The consumer held what it had until then, for certain; it gave it back by being cancelled."""
+        """Record the end of a consumer. It held its messages for certain until then; its cancelling returned them."""
         self._put(op="end", queue=queue, consumer=consumer, invoked_us=at_us)
 
     def left(self, queue: str, messages: Iterable[Run] = ()) -> None:
-        """All that is left in the queue at the end, held messages among it. To be said of every queue."""
+        """Record all messages that are left in the queue at the end, held ones included. Every queue needs this."""
         found = list(runs(messages))
         if not found:
             self._put(op="left", queue=queue, count=0)
@@ -184,7 +184,7 @@ class Recorder:
             )
 
     def _put(self, **record: Any) -> None:
-        """Raises HistoryError for what no history may hold."""
+        """Write a record. HistoryError if it is not valid."""
         kept = {key: value for key, value in record.items() if value is not None and value is not False}
         if kept.get("count") == 1:
             del kept["count"]

@@ -33,16 +33,16 @@ COLUMNS = {
     "outcome": TEXT,
 }
 MAX_INTEGER = (1 << 62) - 1
-"""Sums of two are calculated with 64 bits."""
+"""Highest integer, so that the sum of two fits 64 bits."""
 MAX_COUNT = 1_000_000
-"""Messages of a record. Spark expands a record in memory."""
+"""Highest number of messages of a record, because Spark expands a record in memory."""
 
 CONFIRMED, REJECTED, UNKNOWN, OK = "confirmed", "rejected", "unknown", "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The keys of one kind of record, besides `op`. outcomes: empty where there is no such key."""
+    """The keys of one kind of record, besides `op`. outcomes: empty if the kind has no outcome."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ LEFT_OF = ("sequence", "producer", "number")
 
 
 class HistoryError(OperatorError):
-    """A history that cannot be judged: the file and line, what is wrong there, and what is allowed."""
+    """A history that cannot be judged. The text names the file and line, the fault, and what is allowed."""
 
 
 def problem(record: Any) -> str | None:
-    """What is wrong with a record; None if nothing."""
+    """The fault of a record; None if it is good."""
     if not isinstance(record, dict):
         return f"a record is a JSON object, this is {json.dumps(record)[:80]}"
     given = {key: value for key, value in record.items() if value is not None}

@@ -4,8 +4,8 @@ A delivery is held for certain from the time when the consumer got it. The hold 
 asked to settle, return or discard it; else at the time in its record (`held_until_us`); else at the consumer's end. Two
 such holds of different consumers must not overlap.
 
-If the end of a delivery is unknown, only its beginning counts against a certain hold, and only if it was the message's
-first delivery. Otherwise the two deliveries may have left their nodes in the other order.
+If the end of a delivery is unknown, only its beginning counts against a certain hold, and only if the certain hold is
+not marked as redelivered. Otherwise the two deliveries may have left their nodes in the other order.
 """
 
 from __future__ import annotations
