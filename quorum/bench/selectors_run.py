@@ -1,4 +1,4 @@
-"""`quorum bench selectors`: what selectors cost on one machine alone, and through a cluster."""
+"""`quorum bench selectors`: the cost of selectors on the state machine alone and through a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quorum.cli.local_cluster import LocalCluster
 
 @dataclass(frozen=True, slots=True)
 class SelectorsResult:
-    """cluster: None where only the machine alone was measured."""
+    """The results. cluster: None if only the state machine was measured."""
 
     plan: Plan
     alone: AloneResult
@@ -107,8 +107,8 @@ def _attach_table(alone: AloneResult) -> Table:
 
 
 def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
-    """The machine alone, then a cluster of its own, which is taken away afterwards. plan.backlog: the most messages
-    that wait; 0: as many as there are in the bench."""
+    """Measure the state machine alone, then a cluster, which is removed afterwards. plan.backlog: highest number of
+    waiting messages; 0: the bench's own."""
     began = time.monotonic()
     machine = selectors_alone.measure(Sizes().up_to(plan.backlog), note)
     cluster: ClusterResult | None = None
