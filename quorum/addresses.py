@@ -33,7 +33,7 @@ def host_port(address: str) -> tuple[str, int]:
     is_host = len(host) <= MAX_HOST_CHARACTERS and (_HOST.fullmatch(host) or _IPV6.fullmatch(host))
     if not colon or not is_host or not _PORT.fullmatch(port) or not 0 < int(port) <= MAX_PORT:
         raise ValueError(
-            f"{shown(address)} is no address; wanted: host:port, as in node-1.example:7400 or [::1]:7400, "
+            f"{shown(address)} is not an address; wanted: host:port, such as node-1.example:7400 or [::1]:7400, "
             f"with a port of 1..{MAX_PORT}"
         )
     return host.strip("[]"), int(port)
@@ -43,7 +43,7 @@ def check_name(name: str) -> str:
     """Check and return the name of a node or cluster. ValueError if it is not valid."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{shown(name)} is no name; allowed: 1..64 of A-Z a-z 0-9 . _ - , beginning with a letter or digit"
+            f"{shown(name)} is not a name; allowed: 1..64 of A-Z a-z 0-9 . _ - , beginning with a letter or digit"
         )
     return name
 
@@ -52,7 +52,7 @@ def check_id(member: str) -> None:
     """Check the id of a member. ValueError if it is not valid."""
     if not _ID.fullmatch(member):
         raise ValueError(
-            f"{shown(member)} is no member's id; allowed: 1..64 of A-Z a-z 0-9 . _ ~ - , "
+            f"{shown(member)} is not a member's id; allowed: 1..64 of A-Z a-z 0-9 . _ ~ - , "
             "beginning with a letter or digit"
         )
 
@@ -61,7 +61,7 @@ def check_incarnation(incarnation: str) -> None:
     """Check the incarnation of a data directory; empty if it is not known. ValueError if it is not valid."""
     if incarnation and not _INCARNATION.fullmatch(incarnation):
         raise ValueError(
-            f"{shown(incarnation)} is no incarnation; allowed: {MAX_INCARNATION_DIGITS} digits of 0-9 a-f, or nothing"
+            f"{shown(incarnation)} is not an incarnation; allowed: {MAX_INCARNATION_DIGITS} digits of 0-9 a-f, or nothing"
         )
 
 

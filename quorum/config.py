@@ -51,7 +51,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 def _place(value: str) -> str:
     if not _PLACE.fullmatch(value):
-        raise ValueError(f"{value!r} is no entry; wanted: GROUP:INDEX, as in 0:1234")
+        raise ValueError(f"{value!r} is not an entry; allowed: GROUP:INDEX, such as 0:1234")
     return value
 
 
@@ -268,7 +268,7 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     except ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {finding}" for finding in _findings(error))) from error
     except SettingsError as error:
-        raise ConfigError(f"QUORUM_MEMBERS is no JSON object: {error.__cause__ or error}") from error
+        raise ConfigError(f"QUORUM_MEMBERS is not a JSON object: {error.__cause__ or error}") from error
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{origin} cannot be read: {error}") from error
 

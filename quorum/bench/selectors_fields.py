@@ -90,7 +90,7 @@ class Batches:
         amounts = spread % AMOUNTS
         amounts[self._is_rare_region & (amounts == RARE_AMOUNT)] += 1
         matches = self._matches.get(number, [])
-        # the rare region stands in every so many messages: the last one before
+        # the rare region occurs at regular distances: take its last occurrence before the place
         amounts[[ordinal // len(REGIONS) * len(REGIONS) for ordinal in matches]] = RARE_AMOUNT
         self._amounts[:] = amounts
         self._prices[:] = spread / 100

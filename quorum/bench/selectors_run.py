@@ -49,7 +49,7 @@ def table(result: SelectorsResult) -> Group:
     rest = _table("bench selectors", ("what", "value"))
     alone = result.alone.to_dict()
     rest.add_row(
-        "a message comes back", f"{alone['return_us']} µs, {alone['return_evaluations']:,} evaluations"
+        "a message is returned", f"{alone['return_us']} µs, {alone['return_evaluations']:,} evaluations"
     )
     rest.add_row("memory of a message without its unique string", f"{alone['bytes_per_message']} bytes")
     rest.add_row("memory of the unique string", f"{alone['bytes_per_unique_string']} bytes")

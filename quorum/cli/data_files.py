@@ -88,7 +88,7 @@ def check(
     if as_json:
         print_json({**asdict(report), "good": report.is_good})
         raise typer.Exit(0 if report.is_good else DAMAGED)
-    print(f"{report.directory}: {report.member or 'of nobody known'}")
+    print(f"{report.directory}: {report.member or 'member unknown'}")
     print(f"  segments   {report.segments:>12}    {report.record_bytes} bytes in {report.records} records")
     print(f"  last LSN   {report.last_lsn:>12}")
     print(f"  groups     {report.groups:>12}")

@@ -23,7 +23,7 @@ app = typer.Typer(help="Run jobs on Spark.", no_args_is_help=True)
 VIOLATED, CANNOT_JUDGE = 1, 2
 SHOWN_LINES = 40
 PARTITIONS = 16
-"""Partitions of a shuffle: so many that each fits into memory; Spark joins small ones again."""
+"""Number of shuffle partitions, high enough that each fits into memory; Spark joins small ones again."""
 
 MemoryOption = Annotated[
     str,

@@ -192,7 +192,7 @@ class Holder:
     def __init__(self, link: Link, queue: str, consumer_tag: str) -> None:
         self.queue = queue
         self.consumer_tag = consumer_tag
-        self.generation = 0  # one more whenever what is held becomes void
+        self.generation = 0  # increases whenever the held messages become void
         self.attach = 0
         self.held = TagRanges()
         self._link = link

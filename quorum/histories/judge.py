@@ -138,8 +138,8 @@ def _check(records: list[Record]) -> None:
     told = {each["queue"] for each in records if each["op"] == "left"}
     if silent := sorted({each["queue"] for each in records} - told):
         raise HistoryError(
-            f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
-            f"or one with 'count' 0 where nothing was"
+            f"no record shows what was left in queue '{silent[0]}' at the end; add records 'left', "
+            f"or one with 'count' 0 if the queue was empty"
         )
     if not any(each["op"] == "publish" and each["outcome"] == CONFIRMED for each in records):
         raise HistoryError("no message was confirmed in this history; there is nothing to judge")
@@ -163,7 +163,7 @@ def _places(records: list[Record]) -> list[_Place]:
         if not place.keys:
             raise HistoryError(
                 f"sequence {place.sequence} of queue '{place.queue}' is "
-                f"settled, returned or discarded, and never delivered; each delivery needs its record"
+                f"settled, returned or discarded, but was never delivered; each delivery needs a record"
             )
     return [found[at] for at in sorted(found)]
 
@@ -203,7 +203,7 @@ def _messages(records: list[Record], places: list[_Place]) -> list[_Message]:
         if len({each["queue"] for each in found[key].publishes}) > 1:
             raise HistoryError(
                 f"producer '{key[0]}' has published number {key[1]} "
-                f"to two queues; a producer's numbers are of one message each"
+                f"to two queues; each number of a producer must belong to one message"
             )
     return [found[key] for key in sorted(found)]
 

@@ -122,10 +122,10 @@ def _count_problem(kind: str, given: Mapping[str, Any]) -> str | None:
         return None
     present = [key for key in LEFT_OF if key in given]
     if count == 0 and present:
-        return f"a record 'left' with 'count' 0 says that nothing is left; it has no '{present[0]}'"
+        return f"a record 'left' with 'count' 0 means an empty queue; omit '{present[0]}'"
     if count and len(present) < len(LEFT_OF):
         missing = next(key for key in LEFT_OF if key not in given)
-        return f"a record 'left' needs '{missing}', or 'count' 0 where nothing is left"
+        return f"a record 'left' needs '{missing}', or 'count' 0 if the queue is empty"
     return None
 
 
@@ -133,7 +133,7 @@ def _time_problem(form: Form, given: Mapping[str, Any]) -> str | None:
     returned = given.get("returned_us")
     if form.outcomes:
         if returned is None and given["outcome"] != UNKNOWN:
-            return f"'outcome' is \"{given['outcome']}\", so that 'returned_us' is needed"
+            return f"'outcome' is \"{given['outcome']}\", so 'returned_us' is required"
         if returned is not None and returned < given["invoked_us"]:
             return f"'returned_us' is {returned}, before 'invoked_us', {given['invoked_us']}"
     held_until = given.get("held_until_us")

@@ -166,8 +166,8 @@ class _Check:
         told = {row["queue"]: row for row in queues.collect()}
         if silent := sorted(queue for queue, row in told.items() if not row["lefts"]):
             raise HistoryError(
-                f"nothing says what was left in queue '{silent[0]}' at the end; it takes records 'left', "
-                f"or one with 'count' 0 where nothing was"
+                f"no record shows what was left in queue '{silent[0]}' at the end; add records 'left', "
+                f"or one with 'count' 0 if the queue was empty"
             )
         if not any(row["confirmed"] for row in told.values()):
             raise HistoryError("no message was confirmed in this history; there is nothing to judge")
@@ -177,7 +177,7 @@ class _Check:
         if len(found) > MAX_NAMES:
             raise HistoryError(
                 f"the history names more than {MAX_NAMES:,} queues, producers and consumers; "
-                f"that is the most that is judged at once"
+                f"at most this number can be judged at once"
             )
         self._names = {row["id"]: row["name"] for row in found}
         if len(self._names) < len(found):
@@ -254,7 +254,7 @@ class _Check:
             if row["in_two_queues"] is not None:
                 raise HistoryError(
                     f"producer '{self._name(row['producer'])}' has published number {row['in_two_queues']} "
-                    f"to two queues; a producer's numbers are of one message each"
+                    f"to two queues; each number of a producer must belong to one message"
                 )
             line = self._line(row["of_queue"], row["producer"])
             line.counts.update({name: row[name] for name in COUNTS})
@@ -299,7 +299,7 @@ class _Check:
         if told["orphan"] is not None:
             raise HistoryError(
                 f"sequence {told['orphan']['sequence']} of queue '{self._name(told['orphan']['queue'])}' is "
-                f"settled, returned or discarded, and never delivered; each delivery needs its record"
+                f"settled, returned or discarded, but was never delivered; each delivery needs a record"
             )
         return bool(told["several"])
 

@@ -211,7 +211,7 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
         (("log", "inspect", "/nowhere"), b"", 1, "error: /nowhere: No such file or directory"),
         (("log", "inspect", "/"), b"", 2, "is a directory"),
         (("log", "inspect", "/dev/null"), b"", 2, "/dev/null is not a regular file"),
-        (("cluster", "add", ""), b"", 2, "'' is no address; wanted: host:port"),
+        (("cluster", "add", ""), b"", 2, "'' is not an address; wanted: host:port"),
         (("queues", "list", "--url", "quorum://h:x"), b"", 2, "wanted: host:port"),
         (("consume", "none"), b"", 1, "none"),
         (("consume", "none", "--keep"), b"", 2, "--keep needs --count"),
