@@ -61,7 +61,7 @@ def check_incarnation(incarnation: str) -> None:
     """Check the incarnation of a data directory; empty if it is not known. ValueError if it is not valid."""
     if incarnation and not _INCARNATION.fullmatch(incarnation):
         raise ValueError(
-            f"{shown(incarnation)} is not an incarnation; allowed: {MAX_INCARNATION_DIGITS} digits of 0-9 a-f, or nothing"
+            f"{shown(incarnation)} is not an incarnation; allowed: {MAX_INCARNATION_DIGITS} digits of 0-9 a-f, or empty"
         )
 
 
