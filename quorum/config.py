@@ -172,7 +172,7 @@ class NodeConfig(BaseSettings):
                 f"name is {self.name!r}, which is not among members: {', '.join(sorted(self.members))}"
             )
         if self.join and len(self.members) > 1:
-            raise ValueError(f"join is set; members has to be {self.name!r} alone, with its own addresses")
+            raise ValueError(f"join is set; members may then have only {self.name!r}, with its own addresses")
         if self.join and len(self.name) > MAX_JOINING_NAME:
             raise ValueError(f"join is set; name has at most {MAX_JOINING_NAME} characters then")
         addresses = [address for each in self.members.values() for address in (each.peer, each.client)]
@@ -217,7 +217,7 @@ class NodeConfig(BaseSettings):
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise ConfigError(
-                f"secret_file {self.secret_file} has mode {mode:04o}: others than its owner can use it; "
+                f"secret_file {self.secret_file} has mode {mode:04o}, so that others can use it; "
                 f"allowed: 0400 or 0600 (chmod 0400 {self.secret_file})"
             )
         if len(secret) < MIN_SECRET_BYTES:

@@ -146,7 +146,7 @@ def _check(records: list[Record]) -> None:
 
 
 def _places(records: list[Record]) -> list[_Place]:
-    """By queue and sequence."""
+    """The places, sorted by queue and sequence."""
     found: dict[tuple[str, int], _Place] = {}
     for each in records:
         if each["op"] in ("publish", "end"):
@@ -185,7 +185,7 @@ def _note(place: _Place, record: Record) -> None:
 
 
 def _messages(records: list[Record], places: list[_Place]) -> list[_Message]:
-    """By producer and number."""
+    """The messages, sorted by producer and number."""
     found: dict[Key, _Message] = {}
 
     def message(key: Key) -> _Message:

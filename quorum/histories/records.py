@@ -1,7 +1,7 @@
-"""The records of a history: what clients did to queues and were told, one record a line of JSON or a row of Parquet.
+"""The records of a history: clients' operations on queues with their answers. A record is a JSON line or a Parquet row.
 
-docs/histories.md describes them for people; `problem` is the rule. A record speaks of `count` messages: numbers and
-sequences go up by one with each. Times are whole microseconds of one clock for the whole history.
+docs/histories.md describes them for people; `problem` is the rule. A record covers `count` messages, whose numbers and
+sequences ascend by one. Times are whole microseconds of one clock for the whole history.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from quorum.errors import OperatorError
 
 Record = dict[str, Any]
-"""By the names of COLUMNS. A key may be missing where the record has no value for it."""
+"""A record by the names of COLUMNS. Keys without a value may be missing."""
 
 TEXT, INTEGER, FLAG = "a text", "a whole number", "true or false"
 
