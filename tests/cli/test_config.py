@@ -144,7 +144,7 @@ def test_a_secret_that_others_can_use_is_refused(folder: Path, mode: int) -> Non
     config = load(write(folder))
     config.secret_file.write_bytes(b"0123456789abcdef0123456789abcdef\n")
     config.secret_file.chmod(mode)
-    with pytest.raises(ConfigError, match=f"has mode {mode:04o}: others .* allowed: 0400 or 0600"):
+    with pytest.raises(ConfigError, match=f"has mode {mode:04o}, so that others .* allowed: 0400 or 0600"):
         config.read_secret()
     config.secret_file.chmod(0o400)
     assert len(config.read_secret()) == 32
