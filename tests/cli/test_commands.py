@@ -206,7 +206,7 @@ def test_a_selector_the_service_refuses_is_one_line(service: Service) -> None:
             1,
             "line 1: ",
         ),
-        (("queues", "declare", "\udcff\udcfe"), b"", 2, "is no UTF-8 text"),
+        (("queues", "declare", "\udcff\udcfe"), b"", 2, "is not UTF-8 text"),
         (("consume", "none", "-n", "70000", "--keep"), b"", 2, "at most 65536"),
         (("log", "inspect", "/nowhere"), b"", 1, "error: /nowhere: No such file or directory"),
         (("log", "inspect", "/"), b"", 2, "is a directory"),

@@ -98,7 +98,7 @@ def test_every_pipeline_hands_master_and_settings_on(
 
 def test_on_a_cluster_a_verification_wants_a_directory_that_all_see(history: Path, tmp_path: Path) -> None:
     command = ["pipeline", "verify", str(history), "--master", "spark://far:7077"]
-    assert "wants --scratch DIR" in str(CliRunner().invoke(app, command).exception)
+    assert "needs --scratch DIR" in str(CliRunner().invoke(app, command).exception)
     none = [*command, "--scratch", str(tmp_path / "none")]
     assert "this directory does not exist" in str(CliRunner().invoke(app, none).exception)
 
